@@ -1,11 +1,12 @@
-//! The lines that docs/scores.md shows for a program of the reader.
+//! The command lines that docs/scores.md shows for a reader's own program.
 
 use memhook_tests::access_runtime;
 use memhook_tests::programs::{Folder, installed};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Debian's clang comes without the runtime of its sanitizers, which a line must not need.
+/// Debian's clang comes without the runtime of its sanitizers, so the documented line must not need
+/// it.
 #[test]
 fn the_documented_line_for_clang_builds_a_program_without_clangs_runtime() {
     let folder = Folder::new("documented");

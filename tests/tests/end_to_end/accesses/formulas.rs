@@ -1,4 +1,4 @@
-//! Scores that users make by formulas, on a program whose reads and writes are known.
+//! Scores that users define by formulas, for a program with known reads and writes.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, JsonSchema, Target, build_target, build_telling, run};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 const WASTE: &str = "--scores=waste = size * (1 - usage)";
 const PER_READ: &str = "--scores=per_read = size / reads";
 
-/// Results of `accessed.cc` in each function: unused bytes, and bytes per read.
+/// Results of `accessed.cc` for each function: unused bytes, and bytes per read.
 const EXPECTED: [(&str, f64, Option<f64>); 7] = [
     ("whole", 0.0, Some(1.0)),
     ("part", 20.0 * 96.0, Some(128.0)),
@@ -28,8 +28,7 @@ fn parsed(arguments: &[&str]) -> Value {
     serde_json::from_str(&output(arguments)).expect("JSON")
 }
 
-/// Returns the function of the program that a site is in, if it is one of those
-/// above.
+/// Returns the planted function to which a site belongs, if it is in the list above.
 fn function(site: &Value) -> Option<&'static str> {
     let mut frames = site["stack"].as_array().expect("frames").iter();
     frames.find_map(|frame| {
@@ -45,7 +44,7 @@ fn check_sites(report: &Value) {
     for site in sites {
         let values = &site["custom_scores"];
         let Some(function) = function(site) else {
-            // Its module does not report accesses.
+            // The module of this site does not report accesses.
             assert_eq!(values, &json!({"waste": null, "per_read": null}), "{site}");
             continue;
         };
@@ -69,7 +68,7 @@ fn check_sites(report: &Value) {
     assert_eq!(summed[1]["known_sites"], 5);
 }
 
-/// Recordings of one pass over all functions, and of two.
+/// Makes two recordings: one pass over all functions, and two passes.
 fn recordings(folder: &Folder) -> [String; 2] {
     [("once.mhk", &[][..]), ("twice.mhk", &["-DTWICE"])].map(|(name, flags)| {
         let program = build_telling("g++", "accessed", flags);
@@ -90,7 +89,7 @@ fn values_are_exact_sorted_and_compared() {
     let report = parsed(&[&of_report[..], &as_json].concat());
     JsonSchema::load("report-1").check(&report);
     check_sites(&report);
-    // The largest first, and what has no value last.
+    // The largest value comes first, and sites without a value come last.
     for name in ["waste", "per_read"] {
         let sorted = parsed(&[&of_report[..], &as_json, &["--sort", name]].concat());
         let sites = sorted["sites"].as_array().expect("sites").iter();
@@ -113,7 +112,7 @@ fn values_are_exact_sorted_and_compared() {
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }
-    // The second pass has stacks of its own, with the same functions.
+    // The second pass has different stacks with the functions of the first.
     let of_diff = [&["diff", &once, &twice][..], &both].concat();
     let diff = parsed(&[&of_diff[..], &as_json].concat());
     JsonSchema::load("diff-1").check(&diff);
@@ -167,7 +166,7 @@ fn a_trace_has_them_at_its_end() {
     assert_eq!(summed[1]["known_sites"], 5, "{report}");
 }
 
-/// The time in the allocator is the sum of the rows.
+/// Checks that the time in the allocator is the sum of the rows.
 #[test]
 fn time_in_the_allocator_is_a_variable() {
     let folder = Folder::new("formulas-timed");
@@ -188,7 +187,7 @@ fn time_in_the_allocator_is_a_variable() {
         let (ns, cost) = (&site["alloc_ns"], &site["custom_scores"]["cost"]);
         assert_eq!(ns.is_null(), cost.is_null(), "{site}");
         if let (Some(ns), Some(cost)) = (ns.as_f64(), cost.as_f64()) {
-            // Nanoseconds of rows are whole.
+            // The rows contain whole nanoseconds.
             assert!((ns - cost).abs() <= 0.51, "{site}");
             timed += 1;
         }
@@ -279,7 +278,7 @@ fn what_is_wrong_is_said_in_one_line_with_the_column() {
         &["report", &file, timed],
         &["'alloc_s' (column 8) is not known", "--alloc-time"],
     );
-    // Before anything is traced.
+    // Refused before anything is traced.
     for access in ["off", "sampled"] {
         let options = ["--access", access, PER_READ, "--", "/bin/true"];
         refused(&[&["run"][..], &options].concat(), &["'reads' (column 19)"]);

@@ -1,12 +1,13 @@
-//! Growing mappings stay as many as they were while they are watched: a process may have 65,530.
+//! Watching a process must not increase the number of its growing mappings, because a process may
+//! have only 65,530.
 
 use memhook_tests::{Target, build_target, run, until};
 use std::time::Duration;
 
-/// Number of mappings that a starting thread, and the target of mremap, may create.
+/// Number of mappings that a starting thread and the target of mremap may add.
 const FEW: usize = 5;
 
-/// Returns the number of mappings of a process without ours.
+/// Returns the number of mappings of a process without our mappings.
 fn own_mappings(target: &Target) -> usize {
     let maps = target.maps();
     let mut is_after_ours = false;
@@ -23,18 +24,18 @@ fn own_mappings(target: &Target) -> usize {
 
 fn growing() -> Target {
     let target = Target::start(&build_target("growing_mappings", &["-O2"]), &[]);
-    // All of them have begun when there are no more mappings for a while.
+    // All growing mappings have started when their number stays constant for a while.
     let mut before = 0;
     until("all of them have begun", || {
         let last = std::mem::replace(&mut before, own_mappings(&target));
-        // Growth is what happens in a time.
+        // Growth takes time, so there is no state to wait for.
         std::thread::sleep(Duration::from_millis(100));
         before == last && own_mappings(&target) == before
     });
     target
 }
 
-/// Runs commands on a target that grows; its heaps grow on, and mremap refuses nothing.
+/// Runs commands on a growing target. Its heaps must keep growing, and mremap must never fail.
 fn stays_few(commands: &mut dyn Iterator<Item = Vec<&str>>) {
     let target = growing();
     let pid = target.pid().to_string();
@@ -42,7 +43,7 @@ fn stays_few(commands: &mut dyn Iterator<Item = Vec<&str>>) {
     for command in commands {
         let words = [&command[..1], &[pid.as_str()], &command[1..]].concat();
         let (code, _, why) = run(&words);
-        // It may be too busy to be copied.
+        // The target may be too busy to be copied.
         let is_busy = code == 2 && why.contains("would be held for longer than");
         assert!(code < 2 || is_busy, "{words:?}: {why}");
     }

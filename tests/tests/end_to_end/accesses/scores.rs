@@ -1,10 +1,10 @@
-//! Scores and inferences from end to end, on a program with a function for each pattern.
+//! Scores and inferences from end to end, for a program with one function for each pattern.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, JsonSchema, Target, build_target, run};
 use serde_json::Value;
 
-/// Traces `scores.cc` from "ready" to "done"; the last report.
+/// Traces `scores.cc` from "ready" to "done", and returns the last report.
 fn traced(options: &[&str]) -> Value {
     let mut target = Target::start(&build_target("scores", &["-O1", "-g"]), &[]);
     let attacher = Attacher::start(&target, options);
@@ -21,7 +21,7 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&out).unwrap_or_else(|e| panic!("{arguments:?}: {e}: {out}"))
 }
 
-/// Returns the function of the program itself that a stack belongs to.
+/// Returns the planted function to which a stack belongs.
 fn planted(stack: &Value) -> String {
     const PLANTED: [&str; 9] = [
         "looped", "grown", "chained", "doubled", "in_turns", "listed", "kept", "few", "reserved",
@@ -40,7 +40,7 @@ fn number(value: &Value) -> f64 {
         .unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-/// Returns the lifetime score of each function, from a report of all sites.
+/// Returns the lifetime score of a function, from a report of all sites.
 fn lifetime(report: &Value, function: &str) -> f64 {
     let sites = report["sites"].as_array().expect("sites").iter();
     let mut sites = sites.filter(|site| planted(&site["stack"]) == function);
@@ -59,15 +59,15 @@ fn sites_and_runs_are_scored() {
     let schema = JsonSchema::load("report-1");
     let report = json(&["report", &file, "--scores", "--json", "-T", "1000"]);
     schema.check(&report);
-    // A block that stays has the best score, and so does one that is alone.
+    // A block that stays has the best score, and so does a block that is alone.
     let kept = lifetime(&report, "kept");
     assert!(kept > 0.9, "{kept}");
     assert_eq!(lifetime(&report, "reserved"), 1.0);
-    // Of 200 blocks that replace each other, each lives for one of two hundred steps or less; if the run was
-    // interrupted, there are several groups.
+    // Each of 200 blocks that replace each other lives for at most one of two hundred steps. If the
+    // run was interrupted, there are several groups.
     assert!(lifetime(&report, "chained") < 0.5);
     assert!(lifetime(&report, "listed") > 0.5);
-    // Unknown values are null, and are so everywhere.
+    // Unknown values are null everywhere.
     let sites = report["sites"].as_array().expect("sites");
     for scores in sites
         .iter()
@@ -79,7 +79,7 @@ fn sites_and_runs_are_scored() {
             (&Value::Null, &Value::Null)
         );
     }
-    // The whole run: geometric mean and variance of the values of the sites.
+    // Score of the whole run: geometric mean and variance of the sites' values.
     let all: Vec<f64> = sites
         .iter()
         .map(|site| number(&site["scores"]["lifetime"]))
@@ -95,7 +95,7 @@ fn sites_and_runs_are_scored() {
         .sum::<f64>()
         / count;
     assert!((number(&report["scores"]["variance"]["lifetime"]) - variance).abs() < 1e-9);
-    // One group for the whole run: the loop is as bad as it can be.
+    // With one group for the whole run, the loop gets the worst possible score.
     let arguments = [
         "report",
         &file,
@@ -107,7 +107,7 @@ fn sites_and_runs_are_scored() {
     let one_group = json(&arguments);
     assert!(lifetime(&one_group, "looped") < 0.001);
     assert!(lifetime(&one_group, "kept") > 0.9);
-    // The worst first.
+    // The worst score comes first.
     let arguments = [
         "report", &file, "--scores", "--sort", "score", "--json", "-T", "1000",
     ];
@@ -152,7 +152,7 @@ fn each_planted_pattern_is_found_and_no_other() {
     let expected = [
         ("chained", "growing_run"),
         ("grown", "growing_run"),
-        // Two places, of one chain.
+        // Two call sites of one chain.
         ("in_turns", "growing_run"),
         ("in_turns", "growing_run"),
         ("listed", "many_small_blocks"),
@@ -165,7 +165,8 @@ fn each_planted_pattern_is_found_and_no_other() {
         let found = all.find(|one| planted(&one["stack"]) == function && one["advice"] != "");
         found.unwrap_or_else(|| panic!("nothing about {function}"))
     };
-    // Twenty vectors outgrew 4, 8, ..., 2048 bytes each, and the chain 100, 200, ..., 19,900.
+    // Twenty vectors outgrew 4, 8, ..., 2048 bytes each, and the chain outgrew 100, 200, ...,
+    // 19,900.
     let grown = &of("grown")["gain"];
     assert_eq!(grown["calls"], 2 * 20 * 10);
     assert_eq!(grown["copied_bytes"], 20 * (4096 - 4));
@@ -181,7 +182,8 @@ fn each_planted_pattern_is_found_and_no_other() {
         (&listed["bytes"], &listed["calls"]),
         (&24_000.into(), &6000.into())
     );
-    // One of 5000 blocks is enough for each burst; the first and the last may be bursts of their own.
+    // One of 5000 blocks is enough for each burst. The first and the last block may be separate
+    // bursts.
     let calls = of("looped")["gain"]["calls"].as_u64().expect("calls");
     assert!((2 * 4000..2 * 5000).contains(&calls), "{calls}");
     let evidence = of("looped")["evidence"].as_str().expect("text");
@@ -211,7 +213,7 @@ fn a_trace_is_scored_at_its_end() {
         kinds.contains(&"growing_run") && kinds.contains(&"short_lived_in_loop"),
         "{kinds:?}"
     );
-    // Nothing is left of the recording that it takes.
+    // The command removes the recording that it makes.
     let left = std::fs::read_dir(std::env::temp_dir())
         .expect("it is there")
         .flatten();
@@ -223,7 +225,7 @@ fn a_trace_is_scored_at_its_end() {
         let owner = name.split('-').nth(2).unwrap_or_default();
         std::path::Path::new("/proc").join(owner).exists()
     };
-    // One of another attacher may have gone with it by now.
+    // A recording of another attacher may have been removed meanwhile.
     let orphans = left
         .iter()
         .filter(|entry| !lives(&entry.file_name().to_string_lossy()) && entry.path().exists());
@@ -274,7 +276,7 @@ fn differences_and_gates_look_at_scores() {
         assert_eq!(sites(&of_reports), sites(&diff));
     }
 
-    // Scores lie between these two in any run of the program.
+    // In any run of the program, the scores are between these two limits.
     let schema = JsonSchema::load("gate-1");
     let (code, out, err) = run(&[
         "gate",
@@ -301,7 +303,7 @@ fn differences_and_gates_look_at_scores() {
     );
 }
 
-/// A program that is started for a gate is recorded for its score.
+/// A gate that starts a program records it for its score.
 #[test]
 fn a_started_program_is_held_to_its_score() {
     let program = build_target("scores", &["-O1", "-g"]);
@@ -386,7 +388,7 @@ fn what_cannot_be_scored_is_refused() {
     );
 }
 
-/// Correct programs of the distribution: every statement about them is true, or there is none.
+/// For correct programs of the distribution, every finding is true, or there is none.
 #[test]
 fn plain_programs_raise_no_alarm() {
     let folder = Folder::new("scores-plain");

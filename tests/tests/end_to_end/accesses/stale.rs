@@ -1,4 +1,4 @@
-//! `stale` on programs whose use of their blocks is known.
+//! `stale` on programs with known use of their blocks.
 
 use super::watching::{
     BYTES, COUNT, KINDS, Watching, has_watchpoints, has_write_protection, interval, is_stale,
@@ -17,7 +17,7 @@ use std::time::Duration;
 #[test]
 fn what_is_cold_is_named_and_intervals_hold() {
     let schema = JsonSchema::load("stale-1");
-    // If the machine is so busy that the program does not get to touch its blocks, they are stale.
+    // On a very busy machine the program cannot touch its blocks in time, and they become stale.
     for older_s in [3, 3, 6, 12] {
         let duration_s = older_s * 14 / 3;
         let [older, duration] = [older_s, duration_s].map(|s| format!("{s}s"));
@@ -50,7 +50,7 @@ fn what_is_cold_is_named_and_intervals_hold() {
             (&true.into(), &0.05.into())
         );
 
-        // Exact: what lives, traced or from before the attach.
+        // The live bytes are exact, whether traced or from before the attach.
         for kind in KINDS {
             let site = site(report, kind);
             assert_eq!(site["live_blocks"], COUNT, "{site}");
@@ -68,7 +68,7 @@ fn what_is_cold_is_named_and_intervals_hold() {
             continue;
         }
 
-        // Few of the cold blocks share a page with a block that is written.
+        // Few of the cold blocks share a page with a written block.
         let all = COUNT * BYTES;
         let cold = site(report, "cold_block");
         let [low, estimate, high] = interval(cold);
@@ -78,7 +78,7 @@ fn what_is_cold_is_named_and_intervals_hold() {
             cold["unwritten_bytes"].as_u64() > Some(all * 9 / 10),
             "{cold}"
         );
-        // The heap is watched in pieces; those with a few cold blocks also contain other blocks.
+        // The heap is watched in pieces. A piece with a few cold blocks also contains other blocks.
         let unaccessed = |site: &Value| site["unaccessed_bytes"].as_u64().expect("a number");
         if report["evidence"]["clears"].as_u64() > Some(0) && reclaim_scans() == scans {
             assert!(unaccessed(cold) > all / 3, "{cold}");
@@ -94,7 +94,7 @@ fn what_is_cold_is_named_and_intervals_hold() {
         }
         let [low, _, high] = interval(site(report, "mixed_block"));
         assert!(low < all * 3 / 4 && high > all / 4, "{low} {high}");
-        // The function that touches them.
+        // The function that touches the blocks.
         let caught = &site(report, "read_block")["caught"];
         assert!(caught["stack"].to_string().contains("look"), "{caught}");
         assert!(caught["ago_s"].as_f64() < Some(duration_s as f64));
@@ -106,7 +106,7 @@ fn what_is_cold_is_named_and_intervals_hold() {
     panic!("the machine is too busy for a program to touch its blocks every few seconds");
 }
 
-/// If nothing is touched, everything is stale, and none of many threads is disturbed.
+/// If nothing is touched, everything is stale, and no thread is disturbed.
 #[test]
 fn a_program_that_sleeps_in_many_threads() {
     let mut target = Target::start(program(), &["300", "nobody"]);
@@ -120,10 +120,10 @@ fn a_program_that_sleeps_in_many_threads() {
     for kind in KINDS {
         let [low, estimate, high] = interval(site(&report, kind));
         assert!(estimate >= low && high <= COUNT * BYTES, "{report}");
-        // Beside pages that the allocator or the vectors share.
+        // The rest shares pages with the allocator or the vectors.
         assert!(estimate > COUNT * BYTES * 9 / 10, "{kind}: {report}");
     }
-    // Four watchpoints for each thread, armed at a time, may cost half of what may be spent on traps in 5 s.
+    // Arming four watchpoints for each thread may cost half of the budget for traps in 5 s.
     let most = 5e9 * 0.005 / 16.0 / report["evidence"]["trap_ns"].as_f64().expect("a time");
     if has_watchpoints && most < 300.0 {
         let notes = report["notes"].to_string();
@@ -133,7 +133,7 @@ fn a_program_that_sleeps_in_many_threads() {
     assert!(target.finish().success());
 }
 
-/// Debug registers that somebody else uses are not ours.
+/// Uses no debug register that another tracer uses.
 #[test]
 fn without_watchpoints_only_writes_are_seen_and_that_is_said() {
     let mut target = Target::start(program(), &[]);
@@ -161,7 +161,7 @@ fn without_watchpoints_only_writes_are_seen_and_that_is_said() {
         report["notes"].to_string().contains("reads are not seen"),
         "{report}"
     );
-    // Memory that is read and not written counts as stale here.
+    // Without watchpoints, memory that is only read counts as stale.
     for kind in kinds {
         let site = site(&report, kind);
         let [low, estimate, _] = interval(site);
@@ -185,7 +185,7 @@ fn without_watchpoints_only_writes_are_seen_and_that_is_said() {
     assert!(target.finish().success());
 }
 
-/// When we are killed, the kernel lifts all protection; the next watch works.
+/// When we are killed, the kernel removes all protection, and the next watch works.
 #[test]
 fn nothing_is_left_of_a_watcher_that_was_killed() {
     let target = Target::start(program(), &[]);
@@ -196,14 +196,14 @@ fn nothing_is_left_of_a_watcher_that_was_killed() {
     for _ in 0..3 {
         let watching = Watching::begin(&target, &["--older", "1s", "-d", "1m"]);
         until("pages are watched", || has_write_protection(&target));
-        // In pieces, whose accesses the kernel adds up one by one.
+        // The heap is split into pieces, for each of which the kernel sums up the accesses.
         until("the heap is in pieces", || heaps() > 4);
         drop(watching);
         until("the protection is gone", || !has_write_protection(&target));
         until("the heap is whole again", || heaps() == 1);
         assert!(target.is_alive());
     }
-    // Somebody else uses half of the debug registers: the others are enough.
+    // Another tracer uses half of the debug registers; the others are enough.
     let has_words = has_watchpoints(&target);
     let tid = target.pid() as i32;
     let taken: Vec<Watchpoint> = (0..2)
@@ -222,13 +222,13 @@ fn nothing_is_left_of_a_watcher_that_was_killed() {
     assert!(target.finish().success());
 }
 
-/// Threads that map memory while the marks of a large heap are read and cleared wait for at most a small part of
-/// that.
+/// While the marks of a large heap are read and cleared, threads that map memory wait for at most a
+/// small part of this time.
 #[test]
 fn marks_of_a_large_heap_make_nobody_wait_long() {
-    /// Much less than at one go.
+    /// Much less than the time to clear all marks in one step.
     const MOST_US: u64 = 15_000;
-    /// In each, marks are read and cleared at least once.
+    /// Interval in which marks are read and cleared at least once.
     const WINDOW: Duration = Duration::from_millis(3500);
     let mut stalls = MappingStalls::start("1500");
     let watching = Watching::begin(&stalls.0, &["--older", "1s", "-d", "5m", "--json"]);
@@ -237,14 +237,15 @@ fn marks_of_a_large_heap_make_nobody_wait_long() {
     let report = watching.report();
     println!("{waits:?} us; {}", report["evidence"]);
     assert!(waits.last() < Some(&MOST_US), "{waits:?}: {report}");
-    // Cleared in parts; or, where that is not permitted or memory may be swapped out, not at all, and said.
+    // The marks are cleared in parts. If this is not permitted, or if memory may be swapped out,
+    // they are not cleared, and the report says so.
     let clears = report["evidence"]["clears"].as_u64().expect("a number");
     let is_said = report["notes"].to_string().contains("so large that");
     assert!(clears > 0 || is_said, "{report}");
     assert!(stalls.0.finish().success());
 }
 
-/// The program ends while it is watched.
+/// Checks the report on a program that ends while it is watched.
 #[test]
 fn a_program_that_ends_is_reported_as_it_was() {
     let target = Target::start(program(), &[]);
@@ -266,10 +267,11 @@ fn a_program_that_ends_is_reported_as_it_was() {
     );
 }
 
-/// Between the attach and the first look there is nothing to report, which must not look as if nothing were stale.
+/// Between the attach and the first pass there is nothing to report. The output must not look as if
+/// nothing were stale.
 #[test]
 fn a_program_that_ends_at_the_beginning_is_reported_or_refused() {
-    // Killed ever later.
+    // Each round kills the program later than the previous one.
     let rounds = rounds(40) as u64;
     for round in 0..rounds {
         let mut program = Command::new("sleep").arg("1000").spawn().expect("it runs");
@@ -277,14 +279,15 @@ fn a_program_that_ends_at_the_beginning_is_reported_or_refused() {
         let maps = format!("/proc/{pid}/maps");
         std::thread::scope(|scope| {
             let watch = scope.spawn(|| run(&["stale", "-q", "--json", "--older", "5ms", &pid]));
-            // It may be refused before the hook is seen: the program's loader is still running.
+            // The attach may be refused before the hook is visible, while the program's loader
+            // still runs.
             let is_attached = || {
                 std::fs::read_to_string(&maps)
                     .unwrap_or_default()
                     .contains("memhook")
             };
             until("it is attached to", || is_attached() || watch.is_finished());
-            // It is killed at any moment of a look.
+            // The kill may hit any moment of a pass.
             std::thread::sleep(Duration::from_micros(16_000 * round / rounds));
             program.kill().expect("killed");
             let (code, out, err) = watch.join().expect("no panic");
@@ -298,7 +301,7 @@ fn a_program_that_ends_at_the_beginning_is_reported_or_refused() {
     }
 }
 
-/// As a section of a trace's last report, together with the references to the blocks.
+/// Stale blocks as a section of a trace's last report, together with the references to the blocks.
 #[test]
 fn a_section_of_a_trace() {
     const LOST: u64 = 100 * 6000;
@@ -307,11 +310,12 @@ fn a_section_of_a_trace() {
         let attacher = Attacher::start(&target, &["--stale=1s", "--leaks"]);
         target.go();
         target.expect("done");
-        // Ages are times: nothing happens that could be waited for.
+        // Ages are times, so there is no state to wait for.
         std::thread::sleep(Duration::from_millis(ms));
         (target, attacher.finish())
     };
-    // An attacher that stands still meanwhile has not looked.
+    // If the attacher is suspended meanwhile, it has not read the marks, and a longer time is
+    // tried.
     let mut tries = [2500, 8000, 20_000].into_iter().map(traced);
     let found = tries.find(|(_, report)| is_stale(&report["stale"], "cold_block"));
     let (target, report) = found.expect("what nobody touches is stale");
@@ -331,18 +335,18 @@ fn a_section_of_a_trace() {
     assert_eq!(number(cold, "unreachable_bytes"), 0, "{cold}");
     assert_eq!(number(cold, "reachable_stale_bytes"), estimate, "{cold}");
     assert_eq!(number(cold, "in_use_bytes"), COUNT * BYTES - estimate);
-    // A pointer may be left over on a stack.
+    // A stale pointer may be left on a stack.
     let lost = site(stale, "lost_block");
     let unreachable = number(lost, "unreachable_bytes");
     assert!((LOST - 3 * 6000..=LOST).contains(&unreachable), "{lost}");
     assert!(number(lost, "reachable_stale_bytes") <= 3 * 6000, "{lost}");
-    // Holder of a stale block.
+    // Shows the holder of a stale block.
     let block = cold["stale_block"].as_str().expect("an address");
     let (code, why, errors) = run(&["scan", &pid, "--why", block]);
     assert_eq!(code, 0, "{errors}");
     assert!(why.contains(block), "{why}");
     assert!(!has_write_protection(&target));
-    // By the other command, with the blocks from before.
+    // The other command also shows blocks from before the attach.
     let (code, out, errors) = run(&[
         "stale", &pid, "--older", "500ms", "-d", "1s", "--leaks", "--json", "-q", "-T", "1000",
     ]);
@@ -355,7 +359,7 @@ fn a_section_of_a_trace() {
     assert!(target.finish().success());
 }
 
-/// A recording keeps the section, and the ages of the bytes; a report and the page show both.
+/// A recording contains the section and the ages of the bytes. A report and the page show both.
 #[test]
 fn a_recording_keeps_it() {
     let folder = Folder::new("stale-recording");
@@ -366,13 +370,14 @@ fn a_recording_keeps_it() {
         let attacher = Attacher::start(&target, &options);
         target.go();
         target.expect("done");
-        // Ages are times: nothing happens that could be waited for.
+        // Ages are times, so there is no state to wait for.
         std::thread::sleep(Duration::from_millis(ms));
         let live = attacher.finish();
         assert!(target.finish().success());
         live
     };
-    // An attacher that stands still meanwhile has not looked.
+    // If the attacher is suspended meanwhile, it has not read the marks, and a longer time is
+    // tried.
     let mut tries = [2500, 8000, 20_000].into_iter().map(traced);
     let live = tries.find(|live| KINDS.iter().all(|kind| is_stale(&live["stale"], kind)));
     let live = live.expect("what nobody touches is stale");
@@ -393,7 +398,7 @@ fn a_recording_keeps_it() {
     assert_eq!(untouched.len(), 7);
     let live_bytes = report["stale"]["totals"]["live_bytes"].as_u64();
     assert_eq!(Some(untouched.iter().sum::<u64>()), live_bytes);
-    // Nobody touches anything; pages are watched from the first second on.
+    // Nobody touches anything, and pages are watched from the first second on.
     let old: u64 = untouched[1..].iter().sum();
     assert!(old > 4 * COUNT * BYTES * 9 / 10, "{last}");
     assert_eq!(numbers(&last["pages"]).len(), 4);
@@ -402,7 +407,7 @@ fn a_recording_keeps_it() {
         .split_once("Untouched for at least: ")
         .expect("a section");
     assert!(!section.contains("--depth"), "stacks are whole: {text}");
-    // There is no such information about a part of the run.
+    // A part of the run has no such information.
     let (code, out, _) = run(&["report", &recording, "--json", "--to", "1s"]);
     assert_eq!(code, 0);
     let report: Value = serde_json::from_str(&out).expect("JSON");
@@ -411,7 +416,8 @@ fn a_recording_keeps_it() {
     assert_eq!(run(&["view", &recording, "-o", &page]).0, 0);
 }
 
-/// No system calls are made in a program that forbids them; a program that executes another one ends the watch.
+/// We make no system calls in a program that forbids them. A program that executes another program
+/// ends the watch.
 #[test]
 fn programs_that_forbid_or_execute() {
     let sandboxed = build_target("sandboxed", &["-Wl,-z,now", "-Wl,-z,relro"]);
@@ -423,7 +429,7 @@ fn programs_that_forbid_or_execute() {
     if !errors.contains("seccomp filter that does not apply to us") {
         let report: Value = serde_json::from_str(&out).expect(&errors);
         assert_eq!(code, 0);
-        // Unless the filter can be suspended, as by a tracer with CAP_SYS_ADMIN.
+        // This changes if the filter can be suspended, which a tracer with CAP_SYS_ADMIN can do.
         let notes = report["notes"].to_string();
         let is_let_be = notes.contains("a seccomp filter may end");
         assert_ne!(report["evidence"]["pages"], is_let_be, "{notes}");
@@ -446,7 +452,8 @@ fn programs_that_forbid_or_execute() {
     }
 }
 
-/// A thread with watchpoints pays each time that it is scheduled: that counts in the budget, too.
+/// A thread with watchpoints has costs each time it is scheduled, and these costs count in the
+/// budget, too.
 #[test]
 fn threads_that_take_turns_often_are_left_alone() {
     let mut target = Target::start(program(), &["1", "touched", "turns"]);
@@ -461,10 +468,11 @@ fn threads_that_take_turns_often_are_left_alone() {
     let report = watching.report_when(|report| is_stale(report, "cold_block"));
     let notes = report["notes"].to_string();
     assert!(notes.contains("words are watched for"), "{report}");
-    // The cost is in the report. Two windows of five seconds, and one that had just begun.
+    // The report contains the cost. There were two windows of five seconds, and a third one had
+    // just begun.
     let cost = report["cost"].as_f64().expect("a share");
     assert!(cost > 0.0 && cost <= 0.002 * 3.0 * 5.0 / 11.0, "{report}");
-    // That nobody reads these is seen by their pages.
+    // Pages show that nobody reads these blocks.
     let [low, estimate, high] = interval(site(&report, "cold_block"));
     assert!(low <= estimate && estimate <= high, "{report}");
     assert!(estimate > COUNT * BYTES * 9 / 10, "{report}");
@@ -472,7 +480,7 @@ fn threads_that_take_turns_often_are_left_alone() {
     assert!(target.finish().success());
 }
 
-/// Debug registers that somebody else uses stay theirs; the others are enough.
+/// Leaves the debug registers of other tracers alone, and works with the remaining ones.
 #[test]
 fn some_watchpoints_are_taken() {
     let mut target = Target::start(program(), &[]);
@@ -494,7 +502,7 @@ fn some_watchpoints_are_taken() {
         "{report}"
     );
     assert_ne!(report["evidence"]["traps"], 0, "{report}");
-    // Nothing has pushed theirs out.
+    // None of the other tracers has lost a register.
     assert!(taken.iter().all(Result::is_ok));
     assert!(target.finish().success());
 }

@@ -1,4 +1,4 @@
-//! Reads and writes that a program tells of, from its compilation to its scores.
+//! Reads and writes that a program reports, from its compilation to its scores.
 
 use memhook_recording::{Recording, ScoreOptions};
 use memhook_tests::patience::TRIES;
@@ -24,7 +24,7 @@ fn report(file: &str) -> Value {
     report
 }
 
-/// Usage and useful lifetime of the site in a function of the program.
+/// Returns usage and useful lifetime of the site in a function of the program.
 fn scores(report: &Value, function: &str) -> (Value, Value) {
     let sites = report["sites"].as_array().expect("sites").iter();
     let is_of = |site: &&Value| {
@@ -42,7 +42,7 @@ fn scores(report: &Value, function: &str) -> (Value, Value) {
     (of["usage"].clone(), of["useful_lifetime"].clone())
 }
 
-/// The reads and writes of `accessed.cc` are known to the byte.
+/// Checks the reads and writes of `accessed.cc`, which are known to the byte.
 fn check_accessed(report: &Value) {
     for (function, usage) in [
         ("whole", 1.0),
@@ -63,12 +63,12 @@ fn check_accessed(report: &Value) {
     assert_eq!(report["scores"]["access_source"], "complete");
     let known = report["scores"]["accessed_sites"].as_u64();
     assert_eq!(known, Some(7), "{report}");
-    // The geometric mean of numbers of which some are 0.
+    // The geometric mean of numbers that include 0 is 0.
     assert_eq!(report["scores"]["usage"].as_f64(), Some(0.0));
 }
 
-/// Returns whether it shows that the program pauses before the first access and after the last one, as long as in
-/// between. If the program is stopped in between, it does not.
+/// Returns true if the report shows pauses before the first access and after the last one that are
+/// as long as the pause between them. If the program is suspended in between, it does not.
 fn shows_pauses(report: &Value) -> bool {
     let (_, useful) = scores(report, "pausing");
     useful.as_f64() < Some(0.95)
@@ -102,7 +102,7 @@ fn usage_is_exact_with_each_compiler() {
         if report["scores"]["sites"] != report["scores"]["accessed_sites"] {
             assert!(text.contains("modules that do not report"), "{text}");
         }
-        // The geometric mean is 0: no limit above it is kept.
+        // The geometric mean is 0, which violates every limit above 0.
         for (limit, expected) in [("usage-score < 0.01", 1), ("usage-score < 0", 0)] {
             let (code, out, err) = run(&["gate", "--fail-on", limit, &file]);
             assert_eq!(code, expected, "{out}{err}");
@@ -113,7 +113,8 @@ fn usage_is_exact_with_each_compiler() {
 /// Blocks, bytes, reads and writes of each site, by the size of its blocks.
 type BySize = BTreeMap<u64, [u64; 4]>;
 
-/// valgrind's dhat sees the accesses of instructions, in bytes; the program accesses single bytes.
+/// valgrind's dhat counts the accesses of instructions in bytes, and the program accesses single
+/// bytes.
 #[test]
 fn counts_are_those_of_dhat() {
     let folder = Folder::new("accesses_dhat");
@@ -178,7 +179,7 @@ fn attach_begins_and_ends_it_in_a_running_program() {
         assert_eq!(in_report, Some("complete"), "{last}");
         check_accessed(&report(&file));
     }
-    // Nobody listens any more.
+    // No tracer listens any more.
     assert!(target.finish().success());
 }
 
@@ -206,7 +207,7 @@ fn what_is_not_told_is_refused_in_one_line() {
         &["gate", "--fail-on", "usage-score < .5", "--", silent],
         no_callbacks,
     );
-    // Files of others are left alone.
+    // `sdk` does not overwrite files of others.
     let object = access_runtime().join("memhook_access.o");
     let directory = folder.path("mine");
     std::fs::create_dir(&directory).expect("a directory");
@@ -222,7 +223,7 @@ fn what_is_not_told_is_refused_in_one_line() {
     );
 }
 
-/// Returns the function of the program that a stack belongs to.
+/// Returns the planted function to which a stack belongs.
 fn planted(stack: &Value) -> &str {
     const PLANTED: [&str; 13] = [
         "unread",
@@ -271,7 +272,8 @@ fn each_planted_pattern_is_found_and_no_other() {
         report(&file)
     };
     let mut report = recorded();
-    // A program that stands still somewhere else than where it means to has other pauses.
+    // A program that is suspended at another place than intended has other pauses, so the run is
+    // repeated.
     for _ in 1..TRIES {
         if patterns(&report) == expected {
             break;
@@ -279,7 +281,7 @@ fn each_planted_pattern_is_found_and_no_other() {
         report = recorded();
     }
     assert_eq!(patterns(&report), expected, "{report}");
-    // Accesses of the child to its copy are not counted, nor are those of realloc.
+    // Neither accesses of a child to its copy nor those of realloc are counted.
     let sites = report["sites"].as_array().expect("sites").iter();
     let mut usages: Vec<(&str, f64)> = sites
         .filter_map(|site| {
@@ -302,16 +304,17 @@ fn patterns(report: &Value) -> Vec<(&str, &str)> {
                 one["kind"].as_str().expect("a kind"),
             )
         })
-        // The thread itself uses what the C library allocates for it.
+        // The thread itself uses blocks that the C library allocates for it.
         .filter(|(function, kind)| *function != "other" && !kind.starts_with("top_"))
-        // How long the threads take for their turns is unknown.
+        // The duration of the threads' turns is unknown.
         .filter(|(function, kind)| !function.starts_with("shared") || !kind.ends_with("_long"))
         .collect();
     found.sort_unstable();
     found
 }
 
-/// The bytes that `touched.cc` reads and writes through the C library are known exactly.
+/// Checks the bytes that `touched.cc` reads and writes through the C library, which are known
+/// exactly.
 fn check_touched(report: &Value) {
     for (function, usage) in [
         ("filled", 0.5),
@@ -326,8 +329,8 @@ fn check_touched(report: &Value) {
     }
 }
 
-/// Neither lazily bound calls nor those that the loader bound at once are missed, and the program does not notice:
-/// it checks results, errno, interrupted and cancelled calls itself.
+/// Lazily bound calls are traced, and so are calls that the loader bound at the start. The program
+/// notices nothing: it checks results, errno, interrupted and cancelled calls itself.
 #[test]
 fn functions_of_the_c_library_count_as_accesses() {
     let folder = Folder::new("touched");
@@ -338,14 +341,14 @@ fn functions_of_the_c_library_count_as_accesses() {
         let attacher = Attacher::start(&target, &["-o", &file, "--scores"]);
         target.go();
         target.expect("done");
-        // It waits in a call of read(2) that went through a wrapper.
+        // The program waits in a call of read(2) that went through a wrapper.
         attacher.finish();
         check_touched(&report(&file));
-        // The functions are the program's own again.
+        // The program calls the original functions again.
         assert!(target.finish().success());
     }
-    // We are killed while it is being listened to: it goes on, nothing of ours is left in its way, nor on the disk, and
-    // the next attach counts again.
+    // We are killed while the program reports accesses. The program continues, nothing of ours is
+    // left in its process or on the disk, and the next attach counts again.
     let mut target = Target::start(&build_telling("g++", "touched", &["-Wl,-z,lazy"]), &[]);
     let scratch = folder.path("scratch");
     std::fs::create_dir(&scratch).expect("a directory");
@@ -360,7 +363,7 @@ fn functions_of_the_c_library_count_as_accesses() {
     assert!(target.finish().success());
     attacher.last_report();
     check_touched(&report(&file));
-    // A program that does not tell has its calls left alone.
+    // The calls of a program that does not report accesses are not wrapped.
     let silent = build_target("scores", &["-O1", "-g"]);
     let mut target = Target::start(&silent, &[]);
     let (code, out, err) = run(&["attach", &target.pid().to_string(), "--dry-run"]);
@@ -371,7 +374,7 @@ fn functions_of_the_c_library_count_as_accesses() {
     assert!(target.finish().success());
 }
 
-/// Returns the size of the largest private mapping without a file, and its resident part (bytes).
+/// Returns the size of the largest private mapping without a file, and its resident part, in bytes.
 fn largest_mapping(target: &Target) -> (u64, u64) {
     let text = std::fs::read_to_string(format!("/proc/{}/smaps", target.pid())).expect("readable");
     let kib = |line: &str| {
@@ -403,8 +406,8 @@ fn a_small_container_has_room_for_a_part_of_the_index() {
     target.expect("done");
     let (size, resident) = largest_mapping(&target);
     assert!(size >= 1 << 28, "{size}");
-    // A fiftieth of the free memory, and some pages with the positions of the tables. All blocks would take twice as
-    // much.
+    // A fiftieth of the free memory, and some pages with the positions of the tables. An index of
+    // all blocks would take twice as much.
     assert!(resident < LIMIT / 50 + (128 << 10), "{resident}");
     attacher.finish();
     let report = report(&file);

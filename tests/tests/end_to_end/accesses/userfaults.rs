@@ -1,10 +1,11 @@
-//! Programs that use userfaultfd(2) themselves: of two that ask for the same memory, the second one is refused.
+//! Programs that use userfaultfd(2) themselves. If two users ask for one range of memory, the
+//! second one is refused.
 
 use memhook_tests::{Attacher, Target, build_target, not_run_here, run, until};
 use std::process::Command;
 use std::time::Duration;
 
-/// Starts the target, unless this system lets nobody use it.
+/// Starts the target. Skips the test if this system does not permit userfaultfd(2).
 fn start(mode: &str) -> Option<Target> {
     let program = build_target("own_userfault", &[]);
     let mut target = Target::silent(Command::new(program).arg(mode));
@@ -48,7 +49,7 @@ fn stale_makes_way_for_a_program_that_begins_with_it() {
     });
 }
 
-/// A fork whose event is not read would wait forever, and the process with it.
+/// If nobody reads the event of a fork, the fork waits forever, and so does the process.
 #[test]
 fn a_scan_does_not_fork_a_process_that_hears_of_it() {
     let Some(mut target) = start("hears") else {

@@ -1,4 +1,4 @@
-//! Runs of `stale`, what they say, and the program that they watch.
+//! Runs of `stale`, their output, and the watched program.
 
 use memhook_inject::Watchpoint;
 use memhook_tests::{Target, binary, build_target, patience};
@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::OnceLock;
 
-/// Blocks of each kind that the target makes before it is ready, and again when told, and their bytes.
+/// Number of blocks of each kind that the target creates before it is ready, and again on request,
+/// and their size in bytes.
 pub(super) const COUNT: u64 = 2000;
 pub(super) const BYTES: u64 = 1000;
-/// Functions that create them.
+/// Functions that create the blocks.
 pub(super) const KINDS: [&str; 4] = ["cold_block", "written_block", "read_block", "mixed_block"];
 
 pub(super) fn program() -> &'static Path {
@@ -19,14 +20,14 @@ pub(super) fn program() -> &'static Path {
     PROGRAM.get_or_init(|| build_target("stale", &["-O1", "-g", "-pthread"]))
 }
 
-/// A watching memhook-rs; killed when the test ends early.
+/// A watching memhook-rs; its process is killed when the test ends early.
 pub(super) struct Watching {
     pub(super) child: Child,
     errors: BufReader<ChildStderr>,
 }
 
 impl Watching {
-    /// Starts it; returns when the process is watched.
+    /// Starts the command, and returns when the process is watched.
     pub(super) fn begin(target: &Target, options: &[&str]) -> Watching {
         let mut child = Command::new(binary())
             .args(["stale", &target.pid().to_string(), "-T", "1000"])
@@ -50,7 +51,7 @@ impl Watching {
         unsafe { libc::kill(self.child.id() as i32, signal) };
     }
 
-    /// Waits for its end; returns its output.
+    /// Waits for the end of the command, and returns its output.
     pub(super) fn output(mut self) -> String {
         let mut output = String::new();
         let mut pipe = self.child.stdout.take().expect("piped");
@@ -62,7 +63,8 @@ impl Watching {
         output
     }
 
-    /// Reads reports until one shows this, and asks for the end; the last report.
+    /// Reads reports until one fulfils the condition, then ends the command. Returns the last
+    /// report.
     pub(super) fn report_when(mut self, is_shown: impl Fn(&Value) -> bool) -> Value {
         let mut output = BufReader::new(self.child.stdout.take().expect("piped"));
         let mut last = String::new();
@@ -109,8 +111,8 @@ pub(super) fn site<'a>(report: &'a Value, function: &str) -> &'a Value {
     found[0]
 }
 
-/// Returns whether nearly all blocks of a kind are stale, according to a report of a time at which there
-/// may have been none.
+/// Returns true if nearly all blocks of a kind are stale according to a report. A report may
+/// contain no blocks yet.
 pub(super) fn is_stale(report: &Value, kind: &str) -> bool {
     let mut sites = report["sites"].as_array().expect("sites").iter();
     sites.any(|site| {
@@ -119,13 +121,13 @@ pub(super) fn is_stale(report: &Value, kind: &str) -> bool {
     })
 }
 
-/// Low end, estimate and high end.
+/// Returns the low end, the estimate and the high end.
 pub(super) fn interval(site: &Value) -> [u64; 3] {
     ["stale_bytes_low", "stale_bytes", "stale_bytes_high"]
         .map(|name| site[name].as_u64().expect("a number"))
 }
 
-/// Returns whether the kernel tracks writes to any mapping of the process: `uw` in VmFlags
+/// Returns true if the kernel tracks writes to any mapping of the process: `uw` in VmFlags
 /// (proc_pid_smaps(5)).
 pub(super) fn has_write_protection(target: &Target) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{}/smaps", target.pid())).expect("it lives");
@@ -135,7 +137,7 @@ pub(super) fn has_write_protection(target: &Target) -> bool {
     flags.any(|flags| flags.split_whitespace().any(|flag| flag == "uw"))
 }
 
-/// Returns whether this machine has hardware watchpoints that we may use.
+/// Returns true if this machine has hardware watchpoints that we may use.
 pub(super) fn has_watchpoints(target: &Target) -> bool {
     Watchpoint::reserve(target.pid() as i32, 0, true).is_ok()
 }

@@ -1,4 +1,4 @@
-//! Processes that the agent traces for a minute now and then, to say what to do about their memory.
+//! Processes that the agent traces for a minute at intervals, to advise on their memory.
 
 use super::served::{expect_untouched, rule};
 use memhook_tests::agents::{Agent, wrapped_slots};
@@ -10,15 +10,15 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
-/// A minute is three seconds, and ten minutes are half a minute.
+/// Divisor of pauses: a minute becomes three seconds, and ten minutes become half a minute.
 const HASTE: u32 = 20;
-/// A minute is six seconds: the agent has to be told to end before they are over.
+/// Divisor of pauses: a minute becomes six seconds, within which the agent must be told to end.
 const LITTLE_HASTE: u32 = 10;
-/// Remaining keys. Processor time used by an agent of a slow build is not tested.
+/// Remaining keys. The processor time of an agent that was built slowly is not tested.
 const KEYS: &str =
     "mode = \"scan\"\ninterval = \"1h\"\nmax_hold = \"20s\"\nadvise = \"10m\"\noverhead = \"50%\"";
 
-/// A program with a problem; rules select it by its path.
+/// A program with a memory problem; rules select it by its path.
 struct Sick {
     target: Target,
     program: PathBuf,
@@ -41,13 +41,13 @@ impl Sick {
         self.target.pid()
     }
 
-    /// The target works as before, and nothing of ours is in its way.
+    /// Checks that the target still works, and that nothing of ours is left in it.
     fn finish(mut self) {
         expect_untouched(self.pid());
         assert_eq!(self.target.status("TracerPid"), "0");
         self.target.send("x");
         self.target.expect("before");
-        // The one that leaks waits for its remedy.
+        // The leaking program waits for its remedy.
         self.target.send("x");
         self.target.expect("after");
         self.target.expect("done");
@@ -55,10 +55,11 @@ impl Sick {
     }
 }
 
-/// Waits until there was advice this many times. Nothing is refused except for lack of a processor.
+/// Waits until the agent has given advice this number of times. It may refuse an examination only
+/// for lack of a processor.
 fn await_advice(agent: &Agent, pid: u32, times: u64) -> Value {
     let mut last = Value::Null;
-    // An examination is in half a minute, and some may be refused.
+    // An examination follows within half a minute, and some may be refused.
     for _ in 0..6 {
         let before = last["attempts"].as_u64().unwrap_or(0);
         until(&format!("process {pid} is examined"), || {
@@ -118,7 +119,7 @@ fn a_leak_is_found_and_told_in_numbers_and_a_document() {
     assert_eq!(metric("s_total", &[]), Some(1.0));
     assert!(metric("_age_seconds", &[]) >= Some(0.0));
 
-    // It is left each time, and examined again.
+    // The agent detaches after each examination, and examines the process again.
     let again = await_advice(&agent, pid, 2);
     assert_eq!(again["given"], 2, "{again} {}", agent.said());
     let said = agent.said();
@@ -135,7 +136,8 @@ fn advice_outlasts_the_agent() {
     let sick = Sick::start(&folder, "leak");
     let pid = sick.pid();
     let file = PathBuf::from(folder.path("state")).join(format!("advice/{pid}.json"));
-    // A minute is 0.6 seconds, and ten minutes are six seconds; a day is a quarter of an hour.
+    // A minute becomes 0.6 seconds, and ten minutes become six seconds; a day becomes a quarter of
+    // an hour.
     let start = |every: &str| {
         let keys = KEYS.replace("10m", every);
         Agent::start_hastily(&folder, &rule(&sick.program, &keys), 100)
@@ -184,7 +186,7 @@ fn advice_outlasts_the_agent() {
     assert!(examined() >= first + 6000, "{first}, {}", examined());
     let (code, said) = agent.end();
     assert_eq!(code, Some(0), "{said}");
-    // Ended processes are forgotten, even by an agent that starts later.
+    // The agent forgets processes that have ended, even processes that ended before it started.
     let other = rule(&sick.program, "");
     sick.finish();
     assert!(file.exists());
@@ -194,8 +196,8 @@ fn advice_outlasts_the_agent() {
     assert_eq!(code, Some(0), "{said}");
 }
 
-/// A process traced by someone else is left alone, and the agent ends in the middle of an
-/// examination without advice.
+/// The agent leaves a process alone that another tracer traces. If it ends in the middle of an
+/// examination, it gives no advice.
 #[test]
 fn a_trace_of_somebody_else_is_respected_and_the_end_is_not_delayed() {
     let folder = Arc::new(Folder::new("agent-advice-traced"));
@@ -203,7 +205,7 @@ fn a_trace_of_somebody_else_is_respected_and_the_end_is_not_delayed() {
     let pid = sick.pid();
     let mut agent = Agent::start_hastily(&folder, &rule(&sick.program, KEYS), LITTLE_HASTE);
     agent.await_phase(pid, "traced");
-    // Nothing keeps anybody from it between two examinations.
+    // Between two examinations, any tracer can attach.
     let attacher = Attacher::start(&sick.target, &[]);
     let words =
         format!("no advice on process {pid} (diseased): process {pid} is already traced by");

@@ -1,4 +1,4 @@
-//! Clients of the agent: slow ones, deaf ones, and many at once.
+//! Clients of the agent: slow ones, clients that do not read, and many simultaneous ones.
 
 use memhook_tests::agents::{Agent, get_at_once, get_if_ready};
 use memhook_tests::programs::Folder;
@@ -12,7 +12,7 @@ fn agent(name: &str) -> Agent {
     Agent::start(&Arc::new(Folder::new(name)), rule)
 }
 
-/// A hundred connections that begin a request and continue it byte by byte, or that do not read their answer.
+/// A hundred connections begin a request and continue it byte by byte, or do not read their answer.
 #[test]
 fn slow_clients_keep_nobody_out() {
     let agent = agent("agent-slow-clients");
@@ -35,7 +35,7 @@ fn slow_clients_keep_nobody_out() {
     });
     let mut dripping = 0;
     for _ in 0..20 {
-        // Disconnected clients notice when they write.
+        // A disconnected client notices that when it writes.
         dripping = slow
             .iter_mut()
             .map(|client| client.write_all(b"x"))
@@ -49,7 +49,8 @@ fn slow_clients_keep_nobody_out() {
         assert!(agent.targets().is_empty());
     }
     assert!(dripping < 100, "as many as ask may be connected");
-    // Each has its time, in all and not for each byte, also where nobody needs its place.
+    // Each connection has a total time limit, not one for each byte, even if nobody needs its
+    // place.
     let mut last = begin("GET /metrics HTTP/1.1\r\nX: ")(0);
     last.set_nonblocking(true).expect("it is open");
     until("a slow client is sent away", || {
@@ -61,7 +62,7 @@ fn slow_clients_keep_nobody_out() {
     assert_eq!(code, Some(0), "{said}");
 }
 
-/// Stops one thread, until dropped.
+/// Stops one thread until it is dropped.
 struct Stopped(i32);
 
 impl Stopped {
@@ -87,11 +88,11 @@ impl Drop for Stopped {
     }
 }
 
-/// The supervisor is stopped, and the agent reports that as long as it lasts.
+/// The supervisor thread is stopped. The agent reports this as long as it lasts.
 #[test]
 fn an_agent_that_hangs_says_so() {
     let agent = agent("agent-hangs");
-    // A client that pauses before it has asked is disconnected.
+    // The agent disconnects a client that pauses before its request is complete.
     let answer = || {
         let mut stream = TcpStream::connect(agent.address()).expect("it listens");
         let mut answer = String::new();

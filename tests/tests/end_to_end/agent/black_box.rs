@@ -12,14 +12,15 @@ use std::sync::Arc;
 
 const LIMIT: u64 = 96 << 20;
 
-/// Reasons for profiles before the end.
+/// Reasons for profiles before the end of a process.
 const EARLIER: [&str; 3] = ["limit", "growth", "pressure"];
 
-/// Makes one process of a group leak until the kernel kills it, while the others go on. Returns the profiles kept of
-/// it, by reason. None, after printing the reason, if no group can be created.
+/// Lets one process of a group leak until the kernel kills it, while the others continue. Returns
+/// the kept profiles of the leaking process by reason. If no group can be created, prints the
+/// reason and returns `None`.
 fn kept_of_leaker(name: &str, others: usize, symbols: &str) -> Option<BTreeMap<String, Pprof>> {
     let is_early = |reason: &String| EARLIER.contains(&reason.as_str());
-    // If the agent is stopped all the time, only the end is left.
+    // If the agent gets no processor time, it keeps only the profile at the end.
     for _ in 0..TRIES {
         let reasons = kept_of_one(name, others, symbols)?;
         if reasons.keys().any(is_early) {
@@ -91,13 +92,13 @@ fn kept_of_one(name: &str, others: usize, symbols: &str) -> Option<BTreeMap<Stri
 fn the_last_profile_says_who_was_killed() {
     let kept = kept_of_leaker("agent-black-box", 3, "");
     for (reason, profile) in kept.into_iter().flatten() {
-        // More than half of what there is, before the end and at it.
+        // More than half of all memory is leaked, before the end and at the end.
         let leaked = profile.of("inuse_space", "planted_leak");
         assert!(leaked as u64 > LIMIT / 4, "{reason}: {leaked}");
     }
 }
 
-/// Names may be left to others: then nothing is read for them when time is short.
+/// Names may be added later. Then the agent reads no files for them when time is short.
 #[test]
 fn what_is_kept_may_have_addresses_only() {
     let symbols = "[symbols]\nnames = \"store\"\n";

@@ -1,4 +1,5 @@
-//! Rules that trace within a budget: sums that are exact while everything fits into it, and estimates with their errors.
+//! Rules that trace within a budget. The sums are exact while all events fit into the budget, and
+//! later they are estimates with errors.
 
 use memhook_tests::agents::{Agent, Pprof};
 use memhook_tests::programs::{Folder, copy_program};
@@ -6,10 +7,10 @@ use memhook_tests::{Target, build_target, until};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Own memory of the C++ library.
+/// Memory of the C++ library itself.
 const OTHER_BYTES: f64 = 100_000.0;
 
-/// Returns a rule for a copy of a program, which no other test starts.
+/// Returns a rule for a copy of a program that no other test starts.
 fn rule(folder: &Folder, program: &str, overhead: &str) -> (String, String) {
     let copy = folder.path("budgeted");
     copy_program(build_target(program, &["-O1"]), &copy);
@@ -21,13 +22,13 @@ fn rule(folder: &Folder, program: &str, overhead: &str) -> (String, String) {
     (copy, rule)
 }
 
-/// Returns by how many standard errors a sum is off.
+/// Returns the difference between a sum and the truth, in standard errors.
 fn off(numbers: &Value, sum: &str, error: &str, truth: f64) -> f64 {
     let number = |name: &str| numbers[name].as_f64().unwrap_or(0.0);
     ((number(sum) - truth).abs() - OTHER_BYTES).max(0.0) / number(error).max(1.0)
 }
 
-/// A budget that any machine exceeds.
+/// Uses a budget that the program exceeds on any machine.
 #[test]
 fn estimates_are_within_their_errors_though_the_distance_changes() {
     let folder = Arc::new(Folder::new("agent-budget"));
@@ -63,7 +64,7 @@ fn estimates_are_within_their_errors_though_the_distance_changes() {
     assert_eq!(code, Some(0), "{said}");
     assert!(target.finish().success());
 
-    // The last transmission has the same sums.
+    // The last transmission contains these sums, too.
     let files = std::fs::read_dir(folder.path("profiles")).expect("profiles");
     let mut files: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
     files.sort();

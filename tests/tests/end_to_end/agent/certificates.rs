@@ -1,10 +1,10 @@
-//! A certificate of a server on this machine, and the one that verifies it.
+//! A certificate for a server on this machine, and the certificate that verifies it.
 
 use memhook_tests::programs::{Folder, installed};
 use std::net::IpAddr;
 use std::process::Command;
 
-/// Writes `leaf.key` and `leaf.pem` for an address, signed by `ca.pem`, into a folder.
+/// Writes `leaf.key` and `leaf.pem` for an address into a folder, signed by `ca.pem`.
 pub(super) fn make(folder: &Folder, address: IpAddr) {
     let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout";
     openssl(
@@ -23,7 +23,7 @@ pub(super) fn make(folder: &Folder, address: IpAddr) {
     );
 }
 
-/// Runs it with these arguments, in which `@` stands for the folder.
+/// Runs openssl with these arguments, in which `@` is replaced by the folder.
 fn openssl(folder: &Folder, words: &str) {
     let words = words
         .split(' ')

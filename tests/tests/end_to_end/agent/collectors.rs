@@ -1,4 +1,5 @@
-//! OpenTelemetry Collectors, the oldest supported one and the newest, read the data of the agent.
+//! OpenTelemetry Collectors read the agent's data: the oldest supported collector and the newest
+//! one.
 
 use super::served::{ask, files, rule, service};
 use memhook_tests::agents::{Agent, ScriptedStore};
@@ -14,7 +15,7 @@ use std::sync::Arc;
 /// Seconds for a build with its downloads.
 const PATIENCE: &str = "300";
 
-/// Builds the reader with what this file of modules says, once for all runs.
+/// Builds the reader with this file of modules, once for all runs.
 fn reader(modules: &str) -> Result<PathBuf, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let sources = root.join("fleet/demo/reader");
@@ -40,7 +41,7 @@ fn reader(modules: &str) -> Result<PathBuf, String> {
     Err(format!("{}: {said}", output.status))
 }
 
-/// Service and sums, by the reader.
+/// Returns the service and the sums, as decoded by the reader.
 fn read(reader: &Path, request: &[u8]) -> (String, BTreeMap<String, i64>) {
     let mut child = Command::new(reader)
         .stdin(Stdio::piped())
@@ -65,7 +66,7 @@ fn the_oldest_and_the_newest_read_the_same_sums() {
     for modules in ["oldest", "go"] {
         match reader(modules) {
             Ok(reader) => readers.push(reader),
-            // Its modules come from the network.
+            // The modules come from the network.
             Err(why) => {
                 return not_run_here(&format!("what collectors read with cannot be built: {why}"));
             }
@@ -93,7 +94,7 @@ fn the_oldest_and_the_newest_read_the_same_sums() {
     });
     assert_eq!(agent.end().0, Some(0));
     assert!(target.finish().success());
-    // Data that could not be sent before the end of the first agent is sent by the next one.
+    // The next agent sends the data that the first agent could not send before its end.
     let queued = || std::fs::read_dir(folder.path("state/queue/otlp")).map_or(0, Iterator::count);
     let next = Agent::start_with(&folder, &text, &["--experimental-otlp"]);
     until("everything has arrived", || queued() == 0);

@@ -1,5 +1,5 @@
-//! The schema with which editors complete and check the agent's configuration: it has the same keys as the
-//! agent.
+//! The schema with which editors complete and check the agent's configuration. It must have exactly
+//! the keys of the agent.
 
 use super::manifests::block;
 use memhook_tests::programs::Folder;
@@ -13,7 +13,8 @@ fn json(text: &str) -> Value {
     serde_json::to_value(table).expect("JSON")
 }
 
-/// Returns the keys that the agent lists when one is wrong, for a text that ends in the table concerned.
+/// Returns the keys that the agent lists for a wrong key, given a text that ends in the table
+/// concerned.
 fn keys_of_agent(folder: &Folder, text: &str) -> BTreeSet<String> {
     let file = folder.path("wrong.toml");
     std::fs::write(&file, format!("{text}zzz = 1\n")).expect("written");
@@ -59,7 +60,7 @@ fn the_schema_has_every_key_and_no_other() {
     }
 }
 
-/// A configuration with each key at least once.
+/// A configuration that contains each key at least once.
 const ALL: &str = r#"
 include = ["more.d"]
 labels = { region = "eu" }
@@ -167,7 +168,7 @@ fn what_the_agent_takes_fits_the_schema() {
     let (code, _, errors) = run(&["agent", "--check", "--config", &file]);
     assert_eq!(code, 0, "{errors}");
     schema.check(&json(ALL));
-    // With the two ways of a store to prove who we are, of which each takes one.
+    // A store has two ways of authentication, of which the agent accepts one per store.
     let ways = "[[rule]]\nname = \"a\"\nuid = 1\n[pyroscope]\nurl = \"http://x\"\nprotocol = \"http\"\ntoken_file = \"/a\"\n\
                 [otlp]\nurl = \"http://x\"\nusername = \"a\"\npassword_file = \"/a\"\n";
     schema.check(&json(ways));
@@ -175,7 +176,7 @@ fn what_the_agent_takes_fits_the_schema() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fleet/agent.toml.example");
     let example = std::fs::read_to_string(example).expect("the example");
     schema.check(&json(&example));
-    // The part that it shows as a comment, too.
+    // The part that the example shows as a comment, too.
     schema.check(&json(
         &example
             .replace("# [", "[")

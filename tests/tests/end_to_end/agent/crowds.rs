@@ -1,4 +1,5 @@
-//! Processes that come and go faster than an agent follows, and a state directory that goes while it runs.
+//! Processes that start and end faster than an agent can follow, and a state directory that
+//! disappears while the agent runs.
 
 use super::served::{ask, expect_untouched, rule, service};
 use memhook_tests::agents::Agent;
@@ -22,7 +23,7 @@ fn start(program: &PathBuf, argument: &str) -> Child {
         .expect("it runs")
 }
 
-/// Checks that the agent is well, and has forgotten all of them.
+/// Checks that the agent works, and has forgotten all these processes.
 fn expect_forgotten(folder: &Folder, agent: Agent) {
     assert_eq!(agent.get("/healthz").trim(), "ok");
     let attached = folder.path("state/attached");
@@ -35,8 +36,8 @@ fn expect_forgotten(folder: &Folder, agent: Agent) {
     assert!(!said.contains("fault of ours"), "{said}");
 }
 
-/// Each of them may fork and execute a program at any moment: after it was chosen, while it is attached to, and while it is
-/// traced.
+/// Each program may fork and execute another program at any moment: after it was selected, during
+/// the attach, and while it is traced.
 #[test]
 fn programs_that_fork_and_execute_all_the_time_suffer_nothing() {
     let folder = Arc::new(Folder::new("agent-executes"));
@@ -57,7 +58,7 @@ fn programs_that_fork_and_execute_all_the_time_suffer_nothing() {
     expect_forgotten(&folder, agent);
 }
 
-/// Many more at once than there may be targets.
+/// Starts many more processes simultaneously than the maximum number of targets.
 #[test]
 fn a_crowd_that_appears_at_once_suffers_nothing() {
     let folder = Arc::new(Folder::new("agent-crowd"));
@@ -71,7 +72,7 @@ fn a_crowd_that_appears_at_once_suffers_nothing() {
     expect_forgotten(&folder, agent);
 }
 
-/// If nothing can be written, no new process is attached to, and existing traces continue.
+/// If nothing can be written, the agent attaches to no new process, and existing traces continue.
 #[test]
 fn a_state_directory_that_is_gone_harms_nobody() {
     let folder = Arc::new(Folder::new("agent-stateless"));

@@ -1,4 +1,5 @@
-//! Targets whose file systems do not answer: a server that is gone, or a program of the target itself behind FUSE.
+//! Targets whose file systems do not answer: a file server that is gone, or a program of the target
+//! itself behind FUSE.
 
 use super::served::{Ended, ask, expect_untouched};
 use memhook_tests::agents::{Agent, get};
@@ -9,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-/// Shows a folder below another path, until it is stopped.
+/// Mounts a folder at another path until it is stopped.
 const SERVER: &str = r#"
 import os, sys, fusepy as fuse
 class Shown(fuse.Operations):
@@ -31,7 +32,7 @@ struct Shown {
 }
 
 impl Shown {
-    /// None, with the reason said, where the kernel has no FUSE: no package brings it.
+    /// Returns `None`, and prints the reason, if the kernel has no FUSE, which no package provides.
     fn mount(of: &str, path: String) -> Option<Shown> {
         if std::fs::File::open("/dev/fuse").is_err() {
             not_run_here("/dev/fuse cannot be opened");
@@ -65,7 +66,7 @@ impl Drop for Shown {
     }
 }
 
-/// A plan names the processes about which it knows nothing, instead of waiting for them.
+/// A plan lists the processes about which it knows nothing, instead of waiting for their files.
 fn expect_plan(folder: &Folder, rules: &str, dead: &[Target], well: &Target) {
     let file = folder.path("plan.toml");
     let state = folder.path("state-of-plan");
@@ -107,7 +108,8 @@ fn files_that_do_not_answer_keep_nobody_else_waiting() {
         return not_run("no control group can be made: it takes root");
     };
     let program = format!("{plain}/served");
-    // Their program, a library of theirs, and the files that name their pod.
+    // Targets on this file system: their program, one of their libraries, or the files that name
+    // their pod.
     let of_shown = || Target::start(Path::new(&format!("{}/served", shown.path)), &[]);
     let with_library = || {
         let library = format!("{}/library.so", shown.path);
@@ -155,7 +157,7 @@ fn files_that_do_not_answer_keep_nobody_else_waiting() {
             "{phase:?}"
         );
     }
-    // When they answer, the others are traced, too.
+    // When the file systems answer, the other targets are traced, too.
     shown.signal(libc::SIGCONT);
     for target in &dead {
         until("it is traced after all", || {

@@ -1,4 +1,4 @@
-//! How agents end, and what remains of them.
+//! The end of agents, and what remains of them.
 
 use super::served::{ask, expect_untouched, rule, service};
 use memhook_tests::agents::{Agent, wrapped_slots};
@@ -7,7 +7,8 @@ use memhook_tests::{Target, run, until};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A killed agent leaves processes running; the next one finds them, even if no rule selects them any more.
+/// A killed agent leaves processes behind in which it was active. The next agent finds them, even
+/// if no rule selects them any more.
 #[test]
 fn an_agent_that_was_killed_is_cleaned_up_after() {
     let folder = Arc::new(Folder::new("agent-killed"));
@@ -26,7 +27,7 @@ fn an_agent_that_was_killed_is_cleaned_up_after() {
     let mut agent = Agent::start(&folder, &rule(Path::new("/nowhere"), ""));
     agent.hear(&format!("detached from process {pid}"));
     expect_untouched(pid);
-    // No second agent works with the same state.
+    // A second agent refuses to work with this state.
     let other = run(&["agent", "--config", &folder.path("agent.toml")]);
     assert_eq!(other.0, 2);
     assert!(
@@ -41,8 +42,8 @@ fn an_agent_that_was_killed_is_cleaned_up_after() {
     assert!(target.finish().success());
 }
 
-/// However many targets there are, the end of the agent leaves each unchanged, and empties the list of attached
-/// processes.
+/// At its end the agent detaches from all targets, however many there are, and empties the list of
+/// attached processes.
 #[test]
 fn the_end_leaves_many_targets_as_they_were() {
     let folder = Arc::new(Folder::new("agent-many"));
@@ -53,7 +54,7 @@ fn the_end_leaves_many_targets_as_they_were() {
         targets.push(target);
         program = path;
     }
-    // One rule whose time ends for all of them together, and one that lasts.
+    // A rule whose time ends for all targets simultaneously, and a rule without an end.
     for (more, ends_by_itself) in [("duration = \"1ms\"", true), ("mode = \"exact\"", false)] {
         let agent = Agent::start(&folder, &rule(&program, more));
         let phase = if ends_by_itself { "left" } else { "traced" };
@@ -82,8 +83,9 @@ fn the_end_leaves_many_targets_as_they_were() {
     }
 }
 
-/// Many targets, and an agent that is killed at any moment, again and again, while its store is down. Takes minutes:
-/// `MEMHOOK_ROUNDS=100 cargo test -p memhook-tests --test end_to_end agent -- --ignored --nocapture`.
+/// Repeatedly kills an agent with many targets at any moment, while its store is down. Takes
+/// minutes: `MEMHOOK_ROUNDS=100 cargo test -p memhook-tests --test end_to_end agent -- --ignored
+/// --nocapture`.
 #[test]
 #[ignore = "a storm of minutes"]
 fn an_agent_that_is_killed_at_any_moment_harms_nobody() {
@@ -114,7 +116,7 @@ fn an_agent_that_is_killed_at_any_moment_harms_nobody() {
             for target in &mut targets {
                 ask(target, "l");
             }
-            // It is killed at any moment; until then its targets work now and then.
+            // The kill may hit any moment; until then the targets work at intervals.
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
         agent.kill();

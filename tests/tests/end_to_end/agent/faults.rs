@@ -1,4 +1,4 @@
-//! The agent while its disk is full and its store is unreachable.
+//! The agent with a full disk and an unreachable store.
 
 use super::served::{ask, expect_untouched, service};
 use memhook_tests::agents::{Agent, ScriptedStore, free_address, wrapped_slots};
@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::sync::Arc;
 
-/// A small file system; unmounted when it is dropped.
+/// A small file system; it is unmounted on drop.
 struct SmallDisk(String);
 
 impl SmallDisk {
-    /// None, with the reason said, where nothing may be mounted.
+    /// Returns `None`, and prints the reason, if nothing may be mounted.
     fn mount(path: String) -> Option<SmallDisk> {
         std::fs::create_dir_all(&path).expect("made");
         let mounted = Command::new("mount")
@@ -26,7 +26,7 @@ impl SmallDisk {
         Some(SmallDisk(path))
     }
 
-    /// Leaves nothing of it but some pages.
+    /// Fills the disk except for some pages.
     fn fill(&self) {
         use std::io::Write;
         let mut file = std::fs::File::create(format!("{}/filler", self.0)).expect("made");
@@ -40,8 +40,8 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Profiles are lost and counted, no process is attached to without being recorded, and everything continues when there
-/// is room and a store again.
+/// Profiles are lost and counted, and the agent attaches to no process that it cannot record.
+/// Everything continues when there is space and a store again.
 #[test]
 fn a_full_disk_and_a_store_that_is_away_cost_nothing_but_profiles() {
     let folder = Arc::new(Folder::new("agent-full"));
@@ -49,7 +49,7 @@ fn a_full_disk_and_a_store_that_is_away_cost_nothing_but_profiles() {
         return;
     };
     let (mut target, program) = service(&folder);
-    // A port that nobody listens on until later.
+    // No server listens on this port until later.
     let address = free_address();
     let mut agent = Agent::start(
         &folder,
@@ -74,7 +74,8 @@ fn a_full_disk_and_a_store_that_is_away_cost_nothing_but_profiles() {
     });
     ask(&mut target, "l");
     agent.await_number(target.pid(), "live_bytes", 200_000);
-    // Nothing is attached to that a later agent would not find. Room for one file may be left.
+    // The agent attaches to no process that a later agent would not find. There may be space for
+    // one more file.
     let others = [(); 3].map(|()| service(&folder).0);
     let phase = |pid: u32| {
         let target = agent.targets().remove(&u64::from(pid));
@@ -113,7 +114,8 @@ fn a_full_disk_and_a_store_that_is_away_cost_nothing_but_profiles() {
     assert_eq!(most(), Some(200_000));
 }
 
-/// An agent can start again after its own queue has filled the disk, and attached processes are always recorded.
+/// An agent can start again after its own queue has filled the disk, and it always records attached
+/// processes.
 #[test]
 fn a_disk_that_the_queue_has_filled_keeps_no_agent_from_starting() {
     let folder = Arc::new(Folder::new("agent-filled"));
@@ -155,7 +157,7 @@ fn a_disk_that_the_queue_has_filled_keeps_no_agent_from_starting() {
     let mut agent = Agent::start(&folder, &configuration);
     agent.hear("profiles that waited there are given up");
     agent.await_phase(target.pid(), "traced");
-    // The newest of them are still there, and what comes takes the place of the oldest.
+    // The newest profiles are still there, and new ones replace the oldest.
     assert!(std::fs::read_dir(&queue).expect("there").count() > 20);
     let dropped = || {
         let labels = ["pyroscope", "reason=\"full\""];
@@ -169,7 +171,7 @@ fn a_disk_that_the_queue_has_filled_keeps_no_agent_from_starting() {
         dropped() >= before + 3.0
     });
     assert!(free() >= 32 << 10, "{}", free());
-    // Others fill the disk to the last page: the journal has its room.
+    // Other programs fill the disk completely; the journal has reserved space.
     disk.fill();
     let others = [(); 3].map(|()| service(&folder).0);
     for other in &others {
@@ -184,7 +186,7 @@ fn a_disk_that_the_queue_has_filled_keeps_no_agent_from_starting() {
         let line = format!("{pid} ");
         assert!(journal.lines().any(|l| l.starts_with(&line)), "{journal}");
     }
-    // The state after a crash: the next one starts, too.
+    // After a crash in this state, the next agent starts, too.
     agent.kill();
     let agent = Agent::start(&folder, &configuration);
     for target in others.iter().chain([&target]) {
@@ -198,7 +200,7 @@ fn a_disk_that_the_queue_has_filled_keeps_no_agent_from_starting() {
     }
 }
 
-/// Returns the files that wait for a store, by name.
+/// Returns by name the files that wait for a store.
 fn waiting(queue: &str) -> BTreeMap<String, Vec<u8>> {
     let entries = std::fs::read_dir(queue).expect("there").flatten();
     let whole = entries.filter(|entry| entry.path().extension().is_some_and(|end| end == "push"));
@@ -210,7 +212,7 @@ fn waiting(queue: &str) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// However the configuration is changed while the store is away, each profile arrives once.
+/// Each profile arrives once, however the configuration is changed during an outage of the store.
 #[test]
 fn a_reload_in_an_outage_keeps_what_waits() {
     let folder = Arc::new(Folder::new("agent-reloads"));
@@ -238,7 +240,8 @@ fn a_reload_in_an_outage_keeps_what_waits() {
     agent.reconfigure(&(store(&away) + &rules("600ms", pyroscope)));
     agent.hear("the configuration was read again");
     more_wait();
-    // Another store, and none, are refused as a whole; what waits is kept.
+    // A configuration with another store or without one is refused completely, and the waiting
+    // profiles are kept.
     let refused = |times: f64| {
         until("the change is refused", || {
             agent.metric("memhook_agent_refused_configurations_total", &[]) == Some(times)
@@ -280,7 +283,8 @@ fn a_reload_in_an_outage_keeps_what_waits() {
     assert!(target.finish().success());
 }
 
-/// Data that waits for a store outlives the configuration that names it, and is sent to the store of a later one.
+/// Data that waits for a store outlives a configuration without this store, and is sent to the
+/// store of a later configuration.
 #[test]
 fn a_restart_without_its_store_keeps_what_waits() {
     let folder = Arc::new(Folder::new("agent-without-store"));
@@ -318,8 +322,8 @@ fn a_restart_without_its_store_keeps_what_waits() {
     assert_eq!((bodies, waiting(&queue).len()), (expected, 0));
 }
 
-/// Links that others would have put there lead the agent nowhere, its files are for its user alone, and a folder that
-/// others may write to, or that is theirs, is refused.
+/// The agent does not follow links that other users could have created. Only its user can read its
+/// files. It refuses a folder that belongs to another user or that others may write to.
 #[test]
 fn the_state_folder_is_for_the_agent_alone() {
     use std::os::unix::fs::{PermissionsExt, symlink};
@@ -338,7 +342,7 @@ fn the_state_folder_is_for_the_agent_alone() {
     std::fs::set_permissions(&state, PermissionsExt::from_mode(0o700)).expect("ours");
     std::fs::write(&victim, format!("{} 1\n", target.pid())).expect("written");
     let before = std::fs::read(&victim).expect("there");
-    // The target named in the journal would be searched for leftovers.
+    // With a forged journal, the agent would search this target for leftovers.
     symlink(&victim, format!("{state}/attached")).expect("linked");
     symlink(&victim, format!("{state}/reserve")).expect("linked");
     symlink(&victim, format!("{queue}/00000000000000000001.push")).expect("linked");
@@ -348,7 +352,7 @@ fn the_state_folder_is_for_the_agent_alone() {
     agent.hear("takes no profiles");
     let mut paths = vec![state.clone()];
     while let Some(path) = paths.pop() {
-        // One that is replaced, or sent, at this moment is not there any more.
+        // A file that is replaced or sent at this moment is gone.
         let Ok(found) = std::fs::symlink_metadata(&path) else {
             continue;
         };

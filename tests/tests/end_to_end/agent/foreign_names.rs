@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-/// File names, and how each is to be shown.
+/// Returns file names, and how each must be shown.
 fn names() -> Vec<(Vec<u8>, String)> {
     let long = |text: &str, count: usize| (text.repeat(count).into_bytes(), text.repeat(count));
     vec![
@@ -24,7 +24,7 @@ fn names() -> Vec<(Vec<u8>, String)> {
             br#"b\"quote\\",e="f"} 1 # {x="y"}"#.to_vec(),
             r#"b\"quote\\",e="f"} 1 # {x="y"}"#.into(),
         ),
-        // The last character has lost its end.
+        // The last character is truncated.
         (
             b"c\xff\xfe\xc3\xa9\xe2\x82".to_vec(),
             "c\u{fffd}\u{fffd}é\u{fffd}".into(),
@@ -38,7 +38,7 @@ fn names() -> Vec<(Vec<u8>, String)> {
     ]
 }
 
-/// Returns all series by their labels, as read by the OpenMetrics parser in Prometheus's client for Python.
+/// Returns all series by their labels, as parsed by Prometheus's OpenMetrics parser for Python.
 fn series(text: &str) -> Vec<(String, BTreeMap<String, String>)> {
     let program = "import sys, json\n\
         from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse\n\

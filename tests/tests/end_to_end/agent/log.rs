@@ -1,4 +1,4 @@
-//! Log of the agent.
+//! The log of the agent.
 
 use super::served::{rule, service};
 use memhook_tests::agents::Agent;
@@ -6,8 +6,8 @@ use memhook_tests::programs::Folder;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Each line is an object with a time and a level; attach and detach can be told from them. The steps of each attach are
-/// not among them.
+/// Each line is an object with a time and a level. The log contains attaches and detaches, but not
+/// the steps of an attach.
 #[test]
 fn as_json() {
     let folder = Arc::new(Folder::new("agent-log"));

@@ -1,4 +1,5 @@
-//! Effects of the manifests for Kubernetes on the agent. `cargo xtask kubernetes-check` checks the rest of them.
+//! Effects of the Kubernetes manifests on the agent. `cargo xtask kubernetes-check` checks
+//! everything else in them.
 
 use memhook_tests::binary;
 use memhook_tests::programs::Folder;
@@ -43,7 +44,7 @@ fn the_agent_takes_the_configuration_of_the_manifests() {
         shown.contains("each namespace like \"*\": at most 10 targets and 1 % of the processors"),
         "{shown}"
     );
-    // These are there in the pod only.
+    // These files exist only in the pod.
     let beside = errors
         .lines()
         .filter(|line| !line.contains("/var/run/secrets/memhook-rs/"));

@@ -8,10 +8,10 @@ use std::process::Command;
 use std::sync::Arc;
 
 const TARGETS: usize = 12;
-/// Size of the program's debug information, which is read completely for a name.
+/// Size of the program's debug information, which is read completely for one name.
 const DEBUG_MEGABYTES: u64 = 40;
 
-/// Gives a program more names of types and variables than it has.
+/// Adds names of types and variables to the program's debug information.
 fn lengthen_debug_information(program: &str, folder: &Folder) {
     let names = folder.path("names");
     let objcopy = |option: String| {
@@ -33,8 +33,8 @@ fn peak_megabytes(pid: u32) -> u64 {
     kilobytes.map_or(0, |kilobytes: u64| kilobytes >> 10)
 }
 
-/// Returns the number of heaps of arenas beside the first: each has 64 MiB of addresses, a part of which can be
-/// used (`HEAP_MAX_SIZE` in glibc's arena.c).
+/// Returns the number of heaps of arenas other than the main one. Each has 64 MiB of addresses, a
+/// part of which is usable (`HEAP_MAX_SIZE` in glibc's arena.c).
 fn arenas(pid: u32) -> usize {
     const HEAP_BYTES: u64 = 64 << 20;
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it lives");
@@ -55,7 +55,7 @@ fn arenas(pid: u32) -> usize {
     all.windows(2).filter(is_heap).count()
 }
 
-/// All targets need names of the same files at the same time.
+/// All targets need names from one set of files simultaneously.
 #[test]
 fn debug_information_is_read_once_for_all_targets() {
     let folder = Arc::new(Folder::new("agent-memory"));
@@ -79,7 +79,7 @@ fn debug_information_is_read_once_for_all_targets() {
         target.send("l");
         target.expect("done");
     }
-    // Each of them has been named.
+    // Each target has names.
     let is_named = |pid: u32| {
         let entries = std::fs::read_dir(&profiles).expect("a directory").flatten();
         let of_target = entries.filter(|entry| {
@@ -93,11 +93,12 @@ fn debug_information_is_read_once_for_all_targets() {
     for target in &targets {
         until("a profile has names", || is_named(target.pid()));
     }
-    // Twice, while who looks for the names and who reads them change places, and as much again for all else.
+    // Twice the size while the information passes from its reader to the lookup of names, and as
+    // much again for everything else.
     let peak = peak_megabytes(agent.pid());
     assert!(peak > DEBUG_MEGABYTES, "{peak} MB: it was not read");
     assert!(peak < 4 * DEBUG_MEGABYTES, "{peak} MB");
-    // In more of them, what lives long lies scattered among what does not.
+    // With more arenas, long-lived blocks would be scattered among short-lived ones.
     assert_eq!(arenas(agent.pid()), 1);
     let (code, said) = agent.end();
     assert_eq!(code, Some(0), "{said}");

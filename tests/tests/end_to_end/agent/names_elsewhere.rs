@@ -13,10 +13,10 @@ use std::process::Command;
 use std::sync::Arc;
 
 const STORE: &str = "[symbols]\nnames = \"store\"\n";
-/// One profile while the target works, and one when the agent ends.
+/// Produces one profile while the target works, and one when the agent ends.
 const EXACT: &str = "mode = \"exact\"\nsend = [\"files\"]\ninterval = \"500ms\"";
 
-/// Tells whether somebody has opened a file, even for a moment.
+/// Detects whether anybody opens a file, even for a moment.
 struct Openings(std::fs::File);
 
 impl Openings {
@@ -37,7 +37,7 @@ impl Openings {
     }
 }
 
-/// Starts a target without its own debug information, which is in a file beside it.
+/// Starts a target without debug information; a file beside it contains the debug information.
 fn stripped_service(folder: &Folder) -> (Target, PathBuf, String) {
     let built = build_target("served", &["-Wl,--build-id"]);
     let program = folder.path("served");
@@ -64,7 +64,7 @@ fn files(directory: &str) -> Vec<PathBuf> {
         let name = path.file_name()?.to_str()?.strip_suffix(".pb.gz")?;
         name.rsplit('-').next()?.parse::<u32>().ok()
     };
-    // One that is being written has another name.
+    // A file that is still being written has another name.
     files.retain(|path| number(path).is_some());
     files.sort_by_key(number);
     files
@@ -74,13 +74,14 @@ fn read(path: &Path) -> Pprof {
     Pprof::read(&std::fs::read(path).expect("readable"))
 }
 
-/// Bytes that all profiles together have allocated.
+/// Returns the allocated bytes of all profiles together.
 fn allocated(directory: &str) -> i64 {
     let files = files(directory);
     files.iter().map(|path| read(path).sum("alloc_space")).sum()
 }
 
-/// Returns true for the C library's functions below `main`: they have names only where libc6-dbg is installed.
+/// Returns true for the C library's functions below `main`, which have names only if libc6-dbg is
+/// installed.
 fn is_of_c_library(place: &memhook_tests::pprof::Place) -> bool {
     let begins = |(name, ..): &(String, String, String, i64)| {
         name.starts_with("__libc_start") || name.starts_with("libc.so.6+0x")
@@ -88,7 +89,8 @@ fn is_of_c_library(place: &memhook_tests::pprof::Place) -> bool {
     place.iter().any(begins)
 }
 
-/// Blocks and bytes that each call stack has allocated in all profiles, as far as the program's own functions.
+/// Returns blocks and bytes that each call stack has allocated in all profiles. Stacks contain only
+/// the program's own functions.
 fn rows(directory: &str) -> BTreeMap<Vec<memhook_tests::pprof::Place>, [i64; 2]> {
     let mut rows = BTreeMap::new();
     for path in files(directory) {
@@ -103,7 +105,7 @@ fn rows(directory: &str) -> BTreeMap<Vec<memhook_tests::pprof::Place>, [i64; 2]>
     rows
 }
 
-/// Has an agent trace a target at work, and returns the directory of its profiles.
+/// Lets an agent trace a working target, and returns the directory of its profiles.
 fn profiled(name: &str, symbols: &str) -> (Arc<Folder>, String, bool) {
     let folder = Arc::new(Folder::new(name));
     let (mut target, program, debug) = stripped_service(&folder);
@@ -124,7 +126,7 @@ fn profiled(name: &str, symbols: &str) -> (Arc<Folder>, String, bool) {
 
 #[test]
 fn names_that_are_added_later_are_the_same() {
-    // Names that a busy machine has not found in time are left out.
+    // On a busy machine, names that are not found in time are left out.
     let has_names = |directory: &str| {
         let rows = rows(directory);
         let mut places = rows.keys().flatten().flatten();
@@ -172,7 +174,8 @@ fn names_that_are_added_later_are_the_same() {
         assert_eq!(after.labelled_samples, before.labelled_samples);
     }
     assert_eq!(rows(&named), wanted);
-    // The program and its debug file are gone: its locations stay as they are, and the line says whose.
+    // The program and its debug file are gone. Its locations stay unchanged, and the line names the
+    // program.
     std::fs::remove_file(folder.path(".debug/served.debug")).expect("removed");
     std::fs::remove_file(folder.path("served")).expect("removed");
     let with_leak = files(&elsewhere).into_iter().rev().find(|path| {
@@ -186,7 +189,7 @@ fn names_that_are_added_later_are_the_same() {
     assert!(said.contains(&format!("/served (build-id {id})")), "{said}");
     let left = read(Path::new(&other)).nameless;
     assert!(left.iter().all(|(_, of, _)| *of == id) && !left.is_empty());
-    // Again, with the files: names found already stay.
+    // The files are back. Names found earlier stay.
     copy_program(
         build_target("served", &["-Wl,--build-id"]),
         folder.path("served"),
@@ -200,12 +203,12 @@ fn names_that_are_added_later_are_the_same() {
         .map(|(_, bytes)| bytes)
         .sum();
     assert_eq!((both.nameless.len(), leaked), (0, 100_000));
-    // Once more onto the same name.
+    // The output file exists by now.
     let (code, _, said) = run(&["symbolize", &other]);
     assert!(code == 2 && said.contains("exists"), "{said}");
 }
 
-/// Functions of an interpreter are in no file, so nobody could add them later.
+/// No file contains the functions of an interpreter, so nobody could add their names later.
 #[test]
 fn what_only_the_process_knows_keeps_its_name() {
     let folder = Arc::new(Folder::new("agent-names-python"));
@@ -237,7 +240,7 @@ fn what_only_the_process_knows_keeps_its_name() {
             let is_hoard = |(name, _, file, line): &(String, String, String, i64)| {
                 name == "hoard" && file.ends_with("work.py") && *line == 4
             };
-            // All names are of the script.
+            // All names come from the script.
             let names: Vec<_> = stack.iter().flatten().collect();
             assert!(
                 names
@@ -253,7 +256,7 @@ fn what_only_the_process_knows_keeps_its_name() {
     assert!(hoarded >= 5_000_100, "{hoarded}");
 }
 
-/// Each of these is refused by one line.
+/// Refuses each of these with one line.
 #[test]
 fn what_is_no_profile_is_refused() {
     let folder = Folder::new("symbolize-refused");
@@ -279,7 +282,7 @@ fn what_is_no_profile_is_refused() {
         );
         assert!(said.contains(says), "{words:?}: {said}");
     }
-    // A directory of profiles of which one is damaged.
+    // One profile in the directory is damaged.
     let (code, _, said) = run(&["symbolize", &folder.path(".")]);
     assert!(code == 2 && said.contains("profile.pb.gz"), "{said}");
 }

@@ -106,7 +106,7 @@ fn what_is_resident_is_shown_where_a_rule_asks_for_it() {
     let parts = numbers["resident_parts"].as_object().expect("parts");
     let sum: u64 = parts.values().filter_map(serde_json::Value::as_u64).sum();
     let all = numbers["resident_bytes"].as_u64().expect("a number");
-    // One was read a moment after the other.
+    // The two numbers were read a moment apart.
     assert!(sum.abs_diff(all) <= all / 10, "{numbers:#}");
     assert!(
         parts.contains_key("rest of the allocator's memory"),

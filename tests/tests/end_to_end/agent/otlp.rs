@@ -15,7 +15,7 @@ fn configuration(program: &Path, store: &str, send: &str) -> String {
     )
 }
 
-/// Compares the transmitted data with the files that were written at the same time.
+/// Compares the transmitted data with the files that the agent wrote meanwhile.
 fn expect_sums(arrived: &[Pprof], written: &[Pprof]) {
     for profile in arrived {
         let label = |name: &str| profile.labels.get(name).map(String::as_str);
@@ -82,8 +82,7 @@ fn a_collector_gets_what_was_measured_over_http() {
     assert_eq!(code, Some(0), "{said}");
     assert!(target.finish().success());
     assert!(elsewhere.requests().is_empty());
-    // Data that could not be sent before the end of the first agent is sent by the
-    // next one.
+    // The next agent sends the data that the first agent could not send before its end.
     let queued = || {
         std::fs::read_dir(folder.path("state/queue/otlp"))
             .expect("a queue")
@@ -103,8 +102,7 @@ fn a_collector_gets_what_was_measured_over_http() {
     expect_sums(&arrived, &files(&directory));
 }
 
-/// A request that must not be repeated according to the protocol is not, and is
-/// counted.
+/// The agent counts a request that the protocol forbids to repeat, and does not repeat it.
 #[test]
 fn a_collector_that_cannot_take_a_profile_is_not_asked_twice() {
     let folder = Arc::new(Folder::new("otlp-refused"));
@@ -115,7 +113,7 @@ fn a_collector_that_cannot_take_a_profile_is_not_asked_twice() {
     ]);
     let text = format!("[otlp]\nurl = \"{}\"\n", store.url());
     let text = configuration(&program, &text, "[\"otlp\"]");
-    // Without a word that it may be used, it is refused.
+    // The format is refused unless the configuration enables it explicitly.
     std::fs::write(folder.path("check.toml"), &text).expect("written");
     let (code, _, errors) = run(&["agent", "--check", "--config", &folder.path("check.toml")]);
     assert_eq!(code, 2);

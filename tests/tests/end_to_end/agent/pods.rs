@@ -1,4 +1,5 @@
-//! Processes in pods of Kubernetes: their names, the annotations of pods about tracing, and the limits of a namespace.
+//! Processes in pods of Kubernetes: their names, annotations of pods that control tracing, and
+//! limits per namespace.
 
 use super::certificates;
 use super::served::{Ended, ask, expect_untouched, rule, service};
@@ -13,12 +14,12 @@ use std::sync::Arc;
 
 const TOKEN: &str = "of the service account";
 
-/// Creates this many groups of pods, each with a service in it.
+/// Creates this number of pod groups, each with a service in it.
 fn services<const N: usize>(folder: &Folder) -> Option<([(PodGroup, Target); N], PathBuf)> {
     let mut program = None;
     let mut made = Vec::new();
     for number in 0..N {
-        // Tests run beside each other in one process.
+        // Tests run in parallel in one process.
         let unique = folder.path("").bytes().fold(7u32, |sum, byte| {
             sum.wrapping_mul(31).wrapping_add(u32::from(byte))
         });
@@ -105,7 +106,8 @@ fn pods_give_names_and_have_the_last_word() {
         };
         store.profiles().iter().any(of_web)
     });
-    // Two have a say, and the third has not been heard.
+    // Two processes are no targets because of their pods' annotations, and one because the kubelet
+    // has not listed its pod.
     assert_eq!(agent.targets().len(), 2);
     let file = folder.path("agent.toml");
     let (code, shown, errors) = run(&["agent", "--config", &file, "--plan", "--json"]);
@@ -125,10 +127,10 @@ fn pods_give_names_and_have_the_last_word() {
         let found = unchosen.iter().find(|one| one["pid"] == pid);
         assert_eq!(found.expect("not chosen")["why"], why, "{shown}");
     }
-    // The list is soon requested again while a pod is missing in it.
+    // The list is soon requested again while it lacks a pod.
     kubelet.lists(&listed);
     agent.await_phase(late, "traced");
-    // One changes its mind, and is left.
+    // A pod changes its annotation, and the agent detaches from it.
     let changed = pods[0].0.listed("web-1", &say("false"));
     kubelet.lists(&[
         changed,
@@ -139,7 +141,7 @@ fn pods_give_names_and_have_the_last_word() {
     until("it is left", || {
         !agent.targets().contains_key(&u64::from(web))
     });
-    // A kubelet that does not answer changes nothing for those that it has listed.
+    // If the kubelet stops answering, nothing changes for the pods that it has listed.
     kubelet.wants("another token");
     agent.hear("the kubelet does not list its pods");
     agent.hear("it answers 401: look at the token");
@@ -157,7 +159,7 @@ fn pods_give_names_and_have_the_last_word() {
     assert!(outside.finish().success());
 }
 
-/// Rules that require a request, and namespaces that may have this many targets.
+/// Tests rules that require an annotation, and the maximum number of targets per namespace.
 #[test]
 fn a_namespace_has_no_more_targets_than_it_may_have() {
     let folder = Arc::new(Folder::new("agent-namespace"));
@@ -223,7 +225,7 @@ fn a_namespace_has_no_more_targets_than_it_may_have() {
     finish(pods);
 }
 
-/// One namespace has targets that are too busy for its share, and another does not.
+/// The targets of one namespace are too busy for its share; those of another one are not.
 #[test]
 fn a_namespace_takes_no_more_of_the_processors_than_it_may() {
     let folder = Arc::new(Folder::new("agent-share"));
@@ -250,7 +252,8 @@ fn a_namespace_takes_no_more_of_the_processors_than_it_may() {
     let mut agent = Agent::start(&folder, &configuration);
     agent.await_phase(pods[0].1.pid(), "traced");
     agent.hear("is left, because tracing the namespace load uses more of the processors");
-    // It waits until its namespace has paid for the time used; others are not affected.
+    // The busy process waits until its namespace has saved up the used time. Other namespaces are
+    // not affected.
     agent.await_phase(busy.pid(), "refused");
     agent.hear("their namespace has as many targets, or takes as much of the processors");
     agent.await_phase(pods[0].1.pid(), "traced");
@@ -262,7 +265,8 @@ fn a_namespace_takes_no_more_of_the_processors_than_it_may() {
     finish(pods);
 }
 
-/// The token is not sent to a server whose certificate does not verify, unless that is requested.
+/// The agent does not send its token to a server whose certificate it cannot verify, unless the
+/// configuration requests that.
 #[test]
 fn a_kubelet_has_to_prove_who_it_is() {
     let folder = Arc::new(Folder::new("agent-kubelet-tls"));
@@ -313,7 +317,8 @@ fn a_kubelet_has_to_prove_who_it_is() {
     finish(pods);
 }
 
-/// In a container that shares the machine's process ids, the kernel shows control groups relative to the container's own.
+/// In a container that shares the machine's process ids, the kernel shows control groups relative
+/// to the container's own group.
 #[test]
 fn control_groups_are_those_of_the_machine() {
     let folder = Folder::new("agent-cgroupns");
@@ -327,7 +332,8 @@ fn control_groups_are_those_of_the_machine() {
     );
     let file = folder.path("agent.toml");
     std::fs::write(&file, text).expect("written");
-    // A machine of its own, whose process 1 is the shell: that of this one may be out of reach.
+    // A separate process namespace, whose process 1 is the shell, because process 1 of this machine
+    // may be inaccessible.
     let script = "sh -c 'echo $$ > \"$0\" && exec sleep 300' \"$0\" & \
         until grep -qs sleep /proc/$!/comm; do :; done; export TARGET=$! && \
         sh -c 'echo $$ > \"$0\" && exec unshare --cgroup \"$@\"' \"$@\"; kill $TARGET; wait";
@@ -349,7 +355,7 @@ fn control_groups_are_those_of_the_machine() {
         .expect("it runs");
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{output:?}");
-    // The kernel does show it so.
+    // The kernel does show the path in this form.
     assert!(
         shown.contains(":/../../kubepods-burstable-pod"),
         "{output:?}"

@@ -1,7 +1,8 @@
-//! Unreachable blocks of processes that rules choose: reported, or freed where a rule says so.
+//! Unreachable blocks of processes that rules select. The agent reports them, or frees them if a
+//! rule requests it.
 //!
-//! No process is searched in its first minute. Even where pauses are divided, most of these tests wait almost all of the
-//! time, and do so together.
+//! The agent searches no process in its first minute. Even with divided pauses, most of these tests
+//! mostly wait, so they run in parallel.
 
 use super::served::rule;
 use memhook_tests::agents::Agent;
@@ -16,12 +17,12 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A minute is two seconds, and ten are twenty.
+/// Divisor of pauses: a minute becomes two seconds, and ten minutes become twenty.
 const HASTE: u32 = 30;
-/// A minute is twenty seconds, which are enough for an attach or for waits to show.
+/// Divisor of pauses: a minute becomes twenty seconds, enough for an attach or for waits to show.
 const LITTLE_HASTE: u32 = 3;
 
-/// Remaining keys: `how` tells what is done with unreachable blocks.
+/// Returns the remaining keys; `how` selects the treatment of unreachable blocks.
 fn reclaim(how: &str) -> String {
     format!("mode = \"scan\"\ninterval = \"10m\"\nmax_hold = \"20s\"\nreclaim = \"{how}\"")
 }
@@ -56,21 +57,21 @@ impl Losing {
         self.target.pid()
     }
 
-    /// Makes it check the blocks that it uses. Returns the used memory according to its malloc: with headers, in heaps
-    /// and in mappings.
+    /// Lets the program check the blocks that it uses. Returns the used memory according to its
+    /// malloc, including headers: in heaps and in mappings.
     fn used(&mut self) -> [u64; 2] {
         self.target.go();
         numbers(&self.target.expect("done"))
     }
 }
 
-/// Two numbers behind a word.
+/// Returns the two numbers after a word.
 fn numbers(line: &str) -> [u64; 2] {
     let mut fields = line.split_whitespace().skip(1);
     [(); 2].map(|()| fields.next().expect(line).parse().expect(line))
 }
 
-/// Waits until there were this many attempts.
+/// Waits until there have been this number of attempts.
 fn await_attempts(agent: &Agent, pid: u32, attempts: u64) -> Value {
     let found = || {
         let mut target = agent.targets().remove(&u64::from(pid)).unwrap_or_default();
@@ -85,11 +86,12 @@ fn await_attempts(agent: &Agent, pid: u32, attempts: u64) -> Value {
     last
 }
 
-/// More than a busy machine refuses in a row.
+/// More attempts than a busy machine refuses in a row.
 const MOST_ATTEMPTS: u64 = 12;
 
-/// Waits for an attempt with the right result. Shared memory left on this machine by others may prevent an attempt from
-/// searching everything, and on a busy machine a process may get no processor for so long that it has no time to spare.
+/// Waits for an attempt with the right result. Shared memory of other programs may keep an attempt
+/// from searching everything, and on a busy machine a process may get so little processor time that
+/// it has none to spare.
 fn await_attempt(agent: &Agent, pid: u32, is_it: impl Fn(&Value) -> bool) -> Value {
     for attempts in 1..=MOST_ATTEMPTS {
         let found = await_attempts(agent, pid, attempts);
@@ -97,7 +99,7 @@ fn await_attempt(agent: &Agent, pid: u32, is_it: impl Fn(&Value) -> bool) -> Val
             return found;
         }
         assert!(found["refused"].is_string(), "{found}");
-        // Holds that took too long may have ended one in the middle.
+        // An attempt may have ended in the middle because holds took too long.
         let is_starved = found["refusals"]["starved"].is_u64();
         assert!(is_starved || found["freed_blocks"] == 0, "{found}");
     }
@@ -118,7 +120,7 @@ fn what_takes_a_minute() {
         an_agent_that_ends_while_blocks_are_freed_stops_between_two_holds,
         an_agent_that_is_killed_while_blocks_are_freed_leaves_a_healthy_process,
     ];
-    // A panic of one is a panic of the test.
+    // A panic of one test is a panic of all.
     std::thread::scope(|scope| tests.map(|test| drop(scope.spawn(test))));
 }
 
@@ -157,7 +159,7 @@ fn blocks_are_reported_first_and_freed_when_the_rule_says_so() {
     let reported = metric("reclaimable_blocks", &["reclaim=\"report-only\""]);
     assert_eq!(reported, Some(losing.blocks as f64));
     assert_eq!(metric("reclaimed_bytes_total", &[]), Some(0.0));
-    // Between two attempts the process is anybody's: the command finds the same.
+    // Between two attempts any command can search the process, and finds these blocks, too.
     let dry = scan(pid, &["--reclaim", "--json", "--twice", "20ms"]);
     let dry: Value = serde_json::from_str(&dry).expect("JSON");
     if dry["refused"].is_null() {
@@ -179,7 +181,7 @@ fn blocks_are_reported_first_and_freed_when_the_rule_says_so() {
     assert!(freed["held_ms"].as_f64() >= freed["longest_hold_ms"].as_f64());
     let bytes = metric("reclaimed_bytes_total", &["reclaim=\"free\""]);
     assert_eq!(bytes, Some(losing.bytes as f64));
-    // All but one are in the heap, each with a header of 8 bytes.
+    // All blocks but one are in the heap, each with a header of 8 bytes.
     let after = losing.used();
     let small = losing.blocks - 1;
     assert_eq!((before[0] - after[0]) % small, 0, "{before:?} {after:?}");
@@ -211,7 +213,8 @@ fn a_refusal_is_counted_each_time_and_said_once() {
     assert_eq!(refused, Some(2.0));
     let said = agent.said();
     let words = format!("process {pid} (reclaimed) is not reclaimed: another allocator");
-    // A refusal for another reason between the two makes it news again.
+    // A refusal for another reason between two equal ones is logged, and then the second one is
+    // logged again.
     let others = twice["attempts"].as_u64().expect("a number") - 2;
     let times = said.matches(&words).count() as u64;
     assert!((1..=1 + others.min(1)).contains(&times), "{said}");
@@ -220,17 +223,17 @@ fn a_refusal_is_counted_each_time_and_said_once() {
     assert!(losing.target.finish().success(), "its checks");
 }
 
-/// A tracer would not see blocks go, and the agent does not trace processes that it reclaims: a process with another
-/// tracer is left alone.
+/// A tracer would not see blocks disappear, and the agent does not trace processes that it reclaims
+/// from. So it leaves a process alone that has another tracer.
 fn a_process_that_somebody_traces_is_not_reclaimed() {
     let folder = Arc::new(Folder::new("agent-reclaim-traced"));
     let mut losing = Losing::start(&folder, &["300"], &[]);
     let pid = losing.pid();
-    // For the attach there is the whole of the first minute.
+    // The attach has the whole first minute.
     let keys = reclaim("free").replace("10m", "1m");
     let agent = Agent::start_hastily(&folder, &rule(&losing.program, &keys), LITTLE_HASTE);
     agent.await_phase(pid, "traced");
-    // Nothing keeps anybody from it between two attempts.
+    // Between two attempts, any tracer can attach.
     let attacher = Attacher::start(&losing.target, &[]);
     let before = losing.used();
     let found = await_attempt(&agent, pid, |found| found["refusals"]["traced"] == 1);
@@ -242,7 +245,7 @@ fn a_process_that_somebody_traces_is_not_reclaimed() {
     assert!(losing.target.finish().success(), "its checks");
 }
 
-/// In a group with a quota that is used up, nobody has time to give away.
+/// In a control group whose quota is used up, no process has time to spare.
 fn a_starved_process_is_left_alone() {
     let Some(group) = ProcessorBox::new("reclaim-starved") else {
         return not_run("no cgroup with a limit of processor time can be made here");
@@ -252,7 +255,7 @@ fn a_starved_process_is_left_alone() {
     let pid = losing.pid();
     let before = losing.used();
     group.take(pid);
-    // In the second in which the agent looks, few waits end or none.
+    // In the second that the agent measures, few waits end or none.
     group.starve();
     let keys = reclaim("free").replace("10m", "1m");
     let agent = Agent::start_hastily(&folder, &rule(&losing.program, &keys), LITTLE_HASTE);
@@ -261,22 +264,22 @@ fn a_starved_process_is_left_alone() {
     assert_eq!(found["refusals"]["starved"], 1, "{found}");
     assert_eq!(agent.end().0, Some(0));
     group.set_percent(None);
-    // On a machine that is busy, too, only the holds themselves may show it.
+    // On a busy machine, only the holds themselves may show this.
     let freed = found["freed_blocks"].as_u64().expect("a number");
     assert!(freed < losing.blocks, "{found}");
     assert_eq!(losing.used() == before, freed == 0, "{found}");
     assert!(losing.target.finish().success(), "its checks");
 }
 
-/// Starts an agent that frees many blocks, and waits until it is doing so.
+/// Starts an agent that frees many blocks, and waits until it does so.
 fn freeing(folder: &Arc<Folder>, losing: &mut Losing) -> Agent {
     let before = losing.used();
     let agent = Agent::start_hastily(folder, &rule(&losing.program, &reclaim("free")), HASTE);
     agent.await_phase(losing.pid(), "traced");
     let mut tries = 0;
-    // It continues while its blocks are freed.
+    // The process continues while its blocks are freed.
     while losing.used()[0] == before[0] {
-        // A pause between two looks.
+        // Pause between two checks.
         std::thread::sleep(Duration::from_millis(5));
         tries += 1;
         assert!(tries < 60_000, "nothing is freed: {}", agent.said());
@@ -284,7 +287,7 @@ fn freeing(folder: &Arc<Folder>, losing: &mut Losing) -> Agent {
     agent
 }
 
-/// It has freed the blocks that it reports, or all of them if it was fast.
+/// The agent has freed the blocks that it reports, or all of them if it was fast.
 fn an_agent_that_ends_while_blocks_are_freed_stops_between_two_holds() {
     let folder = Arc::new(Folder::new("agent-reclaim-ended"));
     let mut losing = Losing::start(&folder, &["60000"], &[]);
@@ -298,7 +301,7 @@ fn an_agent_that_ends_while_blocks_are_freed_stops_between_two_holds() {
     let number = words.rsplit(' ').next().expect(line).replace(',', "");
     let blocks: u64 = number.parse().expect(line);
     let [used, mapped] = losing.used();
-    // One of them may be the large one, which has a mapping of its own.
+    // One of the freed blocks may be the large block, which has a separate mapping.
     let small = blocks - u64::from(mapped < before[1]);
     let each = (before[0] - used) / small;
     assert_eq!((before[0] - used, each), (small * each, 2016), "{line}");
@@ -319,7 +322,7 @@ fn an_agent_that_is_killed_while_blocks_are_freed_leaves_a_healthy_process() {
         losing.target.status("TracerPid") == "0"
     });
     assert_eq!(losing.used()[0], after, "nothing is freed any more");
-    // Nothing that is left in it keeps the next one from it.
+    // Nothing left in the process keeps the next agent out.
     let again = Agent::start_hastily(
         &folder,
         &rule(&losing.program, &reclaim("report-only")),
@@ -355,7 +358,7 @@ fn check_and_plan_say_what_is_freed() {
     let plan = show("report-only", "--plan");
     let line = format!("of these processes could be freed: {pid}\n");
     assert!(plan.contains(&line), "{plan}");
-    // One line with the mistake, the reason, and the remedy.
+    // One line names the mistake, the reason, and the remedy.
     std::fs::write(&file, rule(&losing.program, "reclaim = \"free\"")).expect("written");
     let output = Command::new(binary())
         .args(["agent", "--check", "--config", &file])

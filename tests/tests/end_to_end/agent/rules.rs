@@ -1,4 +1,4 @@
-//! Processes that the rules of an agent select, and the data that it sends about them.
+//! Processes that the rules of an agent select, and the data that the agent sends about them.
 
 use super::served::{ask, expect_untouched, files, rule, service};
 use memhook_tests::agents::{Agent, ScriptedStore};
@@ -36,7 +36,7 @@ fn a_service_and_its_child_are_seen_exactly_wherever_they_are_sent() {
     ask(&mut target, "l");
     agent.await_number(pid, "live_bytes", 100_000);
     agent.await_number(pid, "allocations", 150);
-    // Forks are followed, and a child counts for itself.
+    // The agent follows forks, and counts a child separately.
     ask(&mut target, "f");
     let child = children(pid)[0];
     agent.await_phase(child, "traced");
@@ -60,7 +60,7 @@ fn a_service_and_its_child_are_seen_exactly_wherever_they_are_sent() {
         agent.metric("memhook_agent_targets", &["phase=\"traced\""]),
         Some(2.0)
     );
-    // A wrong configuration is refused, and the old one goes on.
+    // The agent refuses a wrong configuration, and continues with the old one.
     agent.reconfigure(&format!("{configuration}nonsense = 1\n"));
     agent.hear("unknown field `nonsense`");
     assert_eq!(
@@ -68,7 +68,7 @@ fn a_service_and_its_child_are_seen_exactly_wherever_they_are_sent() {
         Some(1.0)
     );
     assert_eq!(agent.targets().len(), 2);
-    // A right one that means others leaves these.
+    // A correct configuration that selects other processes releases these.
     agent.reconfigure(&format!("{stores}{}", rule(Path::new("/nowhere"), "")));
     until("both are left", || agent.targets().is_empty());
     assert_eq!(
@@ -116,7 +116,8 @@ fn a_service_and_its_child_are_seen_exactly_wherever_they_are_sent() {
         assert_eq!((label("region"), label("pid")), (Some("eu"), None));
         assert!(label("host").is_some_and(|host| !host.is_empty()));
     }
-    // The allocations of all intervals add up to the total; the live blocks are those of the last interval.
+    // The allocations of all intervals add up to the total; the live blocks are those of the last
+    // interval.
     let written = files(&profiles);
     for (of, all) in [("files", &written), ("pyroscope", &arrived)] {
         let sum =
@@ -137,7 +138,8 @@ fn a_service_and_its_child_are_seen_exactly_wherever_they_are_sent() {
     }
 }
 
-/// One process each that is refused, listed, one too many, and traced only for a time; each is reported once.
+/// Four processes: one is refused, one is excluded, one is beyond the maximum, and one is traced
+/// only for a time. The agent reports each once.
 #[test]
 fn the_agent_holds_back() {
     let folder = Arc::new(Folder::new("agent-bounds"));
@@ -165,7 +167,8 @@ fn the_agent_holds_back() {
         agent.metric("memhook_agent_held_back", &["targets"]),
         Some(1.0)
     );
-    // With room for all of them, but not for long. What is never attached to is left alone.
+    // Allows all of them, but only for a short time. The agent leaves alone what it never attaches
+    // to.
     agent.reconfigure(&format!(
         "{}{never}",
         rule(Path::new(&pattern), &of(9, "duration = \"300ms\""))
@@ -183,7 +186,7 @@ fn the_agent_holds_back() {
     }
 }
 
-/// Its initial thread is a zombie, which has neither memory nor files.
+/// The initial thread is a zombie, which has neither memory nor files.
 #[test]
 fn a_process_whose_initial_thread_has_ended_is_chosen() {
     let folder = Arc::new(Folder::new("agent-leader"));
@@ -201,7 +204,7 @@ fn a_process_whose_initial_thread_has_ended_is_chosen() {
     agent.await_phase(before.pid(), "traced");
     let after = start();
     agent.await_phase(after.pid(), "traced");
-    // And stays chosen at the next looks.
+    // The process also stays selected later.
     std::thread::sleep(std::time::Duration::from_millis(500));
     for target in [&before, &after] {
         agent.await_phase(target.pid(), "traced");
@@ -258,7 +261,7 @@ fn a_wrong_configuration_is_placed() {
         );
         assert_eq!(errors.lines().count(), 1, "{errors}");
     }
-    // One that every test has.
+    // An environment variable that every test has.
     let (code, _, errors) = check(&format!("{right}service = \"${{PATH}}\"\n"));
     assert_eq!(code, 0, "{errors}");
     let (code, _, errors) = run(&["agent", "--check", "--config", "/nowhere/agent.toml"]);
@@ -269,7 +272,7 @@ fn a_wrong_configuration_is_placed() {
     );
 }
 
-/// Shows what would be traced, and why the rest would not; nothing is touched.
+/// Shows which processes the agent would trace, and the reason for the others; touches nothing.
 #[test]
 fn a_plan_shows_what_would_be_traced_and_attaches_to_nothing() {
     let folder = Folder::new("agent-plan");
@@ -319,7 +322,7 @@ fn a_plan_shows_what_would_be_traced_and_attaches_to_nothing() {
     assert!(why.contains("traced"), "{why}");
     let own = i64::from(std::process::id());
     let of_test = list("unchosen").into_iter().find(|one| one["pid"] == own);
-    // The code that attaches is linked into it.
+    // This test program is linked with the code that attaches.
     assert_eq!(of_test.expect("this test")["why"], "memhook-rs itself");
     let (code, shown, errors) = run(&["agent", "--config", &file, "--plan"]);
     assert_eq!((code, errors.as_str()), (0, ""));
@@ -330,13 +333,13 @@ fn a_plan_shows_what_would_be_traced_and_attaches_to_nothing() {
     ] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
-    // The rule that would never match.
+    // Names the rule that would never match.
     let (code, _, errors) = run(&["agent", "--config", &file, "--check"]);
     assert_eq!(code, 0, "{errors}");
     let says = "the rule \"late\" never matches: all that it fits falls under \"web\" before it";
     assert!(errors.contains(says), "{errors}");
     assert_eq!(errors.lines().count(), 1, "{errors}");
-    // Nothing was made or touched.
+    // Nothing was created or changed.
     assert!(!Path::new(&folder.path("state")).exists());
     for pid in [first.pid(), second.pid(), child] {
         expect_untouched(pid);
@@ -348,7 +351,7 @@ fn a_plan_shows_what_would_be_traced_and_attaches_to_nothing() {
     }
 }
 
-/// Events that come after a long pause are all there, and a thread that has begun meanwhile counts for itself.
+/// No event after a long pause is lost, and a thread that has started meanwhile counts separately.
 #[test]
 fn a_target_that_was_quiet_is_seen_exactly() {
     let folder = Arc::new(Folder::new("agent-quiet"));
@@ -359,7 +362,7 @@ fn a_target_that_was_quiet_is_seen_exactly() {
     for round in 1..=5 {
         ask(&mut target, "l");
         agent.await_number(pid, "live_bytes", 100_000 * round);
-        // Longer than it takes until nobody drains any more.
+        // Longer than the time after which the agent stops draining.
         std::thread::sleep(std::time::Duration::from_millis(300));
     }
     let label = format!("pid=\"{pid}\"");
@@ -369,7 +372,7 @@ fn a_target_that_was_quiet_is_seen_exactly() {
     ] {
         assert_eq!(agent.metric(name, &[&label]), Some(value), "{name}");
     }
-    // Its end is noticed, although nothing of it has to be drained.
+    // The agent notices the end, although nothing has to be drained.
     assert!(target.finish().success());
     until("it is gone", || agent.targets().is_empty());
     let (code, said) = agent.end();

@@ -1,4 +1,4 @@
-//! Targets that are searched and not traced.
+//! Targets that the agent searches but does not trace.
 
 use super::served::{ask, expect_untouched, rule, service};
 use memhook_tests::agents::Agent;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
-/// Nothing of ours is in a process that is only searched, and its lost blocks are found.
+/// A process that is only searched contains nothing of ours, and its lost blocks are found.
 #[test]
 fn a_process_is_searched_and_not_traced() {
     let folder = Arc::new(Folder::new("agent-scan"));
@@ -35,7 +35,7 @@ fn a_process_is_searched_and_not_traced() {
         });
         found
     };
-    // The address of the last one may still be on the stack.
+    // The address of the last block may still be on the stack.
     let [blocks, bytes, scans, live] = found(98);
     assert!(blocks <= 100 && live >= blocks && scans >= 1);
     assert_eq!(bytes, blocks * 1000);
@@ -76,8 +76,8 @@ fn a_program_that_is_exchanged_is_searched_no_more() {
     child.wait().expect("reaped");
 }
 
-/// If a rule asks for it, the copy also tells how much is resident, and which blocks keep the heap from
-/// shrinking.
+/// If a rule requests it, the search also reports the resident memory, and the blocks that keep the
+/// heap from shrinking.
 #[test]
 fn what_pins_memory_is_shown_where_a_rule_asks_for_it() {
     const PINS: u64 = 1500;
@@ -99,7 +99,7 @@ fn what_pins_memory_is_shown_where_a_rule_asks_for_it() {
     assert!(pins.len() <= 10);
     let first = &pins[0];
     assert_eq!(first["name"], "blocks of 72 bytes", "{numbers:#}");
-    // Libraries have blocks of that size too.
+    // Libraries have blocks of this size, too.
     let blocks = first["own_blocks"].as_u64().expect("a number");
     assert!((PINS..PINS + 50).contains(&blocks), "{first:#}");
     let parts = numbers["resident_parts"].as_object().expect("parts");

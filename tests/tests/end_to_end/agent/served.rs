@@ -1,4 +1,4 @@
-//! A target of a single test, and requests about it; programs beside it.
+//! A target for a single test, requests about it, and other programs beside it.
 
 use memhook_tests::agents::{Pprof, wrapped_slots};
 use memhook_tests::programs::Folder;
@@ -6,7 +6,7 @@ use memhook_tests::{Target, build_target};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
-/// Starts a target that only this test uses: rules select it by its path.
+/// Starts a target that only this test uses; rules select it by its path.
 pub(super) fn service(folder: &Folder) -> (Target, PathBuf) {
     let program = PathBuf::from(folder.path("served"));
     if !program.exists() {
@@ -22,7 +22,7 @@ pub(super) fn rule(program: &Path, more: &str) -> String {
     )
 }
 
-/// Nothing of ours is in the way of a process.
+/// Checks that nothing of ours is in a process.
 pub(super) fn expect_untouched(pid: u32) {
     assert_eq!(
         wrapped_slots(pid),

@@ -1,4 +1,5 @@
-//! Attachers that get hardly any processor time: they do not hang, and no target is stopped because of them.
+//! Attachers that get hardly any processor time: they do not hang, and no target stays stopped
+//! because of them.
 
 use memhook_tests::agents::Agent;
 use memhook_tests::programs::{Folder, copy_program};
@@ -9,9 +10,10 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest allowed stop of a target, in milliseconds: the time that its attacher may lose, plus the time for a turn
-/// with a hundredth of a processor, shared by all of its threads and its watchdogs. The time that a process beside them
-/// has waited for a processor is added, because a busy machine may have none for the whole group.
+/// Longest allowed stop of a target, in milliseconds: the time that its attacher may lose, plus the
+/// time for a turn with a hundredth of a processor, which all its threads and watchdogs share.
+/// Added to this is the time for which a process beside them has waited for a processor, because a
+/// busy machine may have none for the whole group.
 const LONGEST: u64 = 3000;
 
 fn longest(target: &mut Target) -> u64 {
@@ -21,7 +23,7 @@ fn longest(target: &mut Target) -> u64 {
     number.and_then(|n| n.parse().ok()).expect("a number")
 }
 
-/// One after the other: two such groups at once would have even less.
+/// Runs the attachers one after another, because two such groups in parallel would get even less.
 #[test]
 fn attachers_that_get_next_to_no_processor() {
     a_starved_agent_is_not_ended_and_holds_nobody_for_long();
@@ -54,7 +56,7 @@ fn a_starved_agent_is_not_ended_and_holds_nobody_for_long() {
     group.take(beside.pid());
     let targets: Vec<Target> = (0..30).map(|_| start()).collect();
     agent.reconfigure(&rule(&program.to_string_lossy()));
-    // Longer than its watchdog would bear.
+    // Longer than the attacher's watchdog would accept.
     std::thread::sleep(Duration::from_secs(20));
     group.empty();
     assert!(agent.lives(), "{}", agent.said());
@@ -63,7 +65,7 @@ fn a_starved_agent_is_not_ended_and_holds_nobody_for_long() {
     // child has not been waited for.
     unsafe { libc::kill(attacher.id() as i32, libc::SIGTERM) };
     let status = memhook_tests::patience::end_of(&mut attacher);
-    // It may not have got as far as to catch that signal.
+    // The attacher may not yet have installed a handler for the signal.
     assert_ne!(status.signal(), Some(libc::SIGKILL), "{status}");
     until("all are traced", || {
         let traced = agent.targets();
@@ -89,7 +91,7 @@ fn an_attach_without_a_processor_holds_nobody() {
     let mut waits = Target::start(&build_target("beats", &[]), &[]);
     group.take(waits.pid());
     group.set_percent(Some(1));
-    // A shell that is in the group before it becomes the attacher, as in a container.
+    // A shell joins the group before it becomes the attacher, as in a container.
     let mut shell = Command::new("sh")
         .args(["-c", "read line; exec \"$@\"", "sh"])
         .arg(binary())
@@ -103,16 +105,16 @@ fn an_attach_without_a_processor_holds_nobody() {
     drop(shell.stdin.take());
     let limit = Instant::now() + Duration::from_secs(30);
     while Instant::now() < limit && shell.try_wait().expect("a child of ours").is_none() {
-        // A pause between two looks.
+        // Pause between two checks.
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Out of the group, which may get no processor at all on a busy machine, whatever its limit.
+    // Leaves the group, which may get no processor at all on a busy machine, whatever its limit.
     group.empty();
     let status = memhook_tests::patience::end_of(&mut shell);
     let mut said = String::new();
     let mut errors = shell.stderr.take().expect("a pipe");
     std::io::Read::read_to_string(&mut errors, &mut said).expect("text");
-    // With real-time priority it gets a processor after all.
+    // With real-time priority the attacher gets a processor in spite of the limit.
     if status.code() != Some(0) {
         assert_eq!(status.code(), Some(2), "{said}");
         assert!(said.contains("for each turn on a processor"), "{said}");

@@ -1,4 +1,4 @@
-//! Stores that misbehave, were away, or are not who they say.
+//! Stores that misbehave, that were unreachable, or that are not what they claim to be.
 
 use super::certificates;
 use super::served::{Ended, ask, rule, service};
@@ -61,7 +61,7 @@ fn a_store_that_misbehaves_costs_nothing_but_time() {
     assert_eq!(elsewhere.requests().len(), 0);
     let first = &store.requests()[0];
     assert_eq!(first.headers["authorization"], "Basic YWxpOm9wZW4gc2VzYW1l");
-    // All attempts up to the one that was taken are of the oldest profile.
+    // All requests up to the first accepted one contain the oldest profile.
     let requests = store.requests();
     let taken = requests
         .iter()
@@ -77,7 +77,7 @@ fn a_store_that_misbehaves_costs_nothing_but_time() {
     assert!(target.finish().success());
 }
 
-/// Data that has waited for a long time is sent to the store a little at a time, and the rest waits for the
+/// The agent sends data that has waited for a long time in small parts, and the rest waits for the
 /// next start.
 #[test]
 fn a_backlog_is_not_sent_at_once() {
@@ -86,7 +86,8 @@ fn a_backlog_is_not_sent_at_once() {
     std::fs::create_dir_all(&queue).expect("made");
     let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let now_ms = unix.expect("after 1970").as_millis() as u64;
-    // Forty minutes of them, which are sent within four: one each 600 ms, give or take a half.
+    // Profiles of forty minutes, which are sent within four minutes: one each 600 ms, within half
+    // of this time.
     const REQUESTS: u64 = 400;
     for number in 0..REQUESTS {
         let stamp = now_ms - 40 * 60_000 + number * 6000;
@@ -99,17 +100,17 @@ fn a_backlog_is_not_sent_at_once() {
     let rules = rule(Path::new("/nowhere"), more);
     let agent = Agent::start(&folder, &format!("{stores}{rules}"));
     until("some arrive", || store.requests().len() >= 5);
-    // However slow this machine is, they came no faster.
+    // However slow this machine is, the requests came no faster.
     assert!(begin.elapsed() >= std::time::Duration::from_millis(4 * 300));
     let (code, said) = agent.end();
     assert_eq!(code, Some(0), "{said}");
     let waiting = std::fs::read_dir(&queue).expect("there").count() as u64;
-    // One whose answer was late at the end is in both.
+    // A profile whose answer came late at the end is counted twice.
     let all = waiting + store.requests().len() as u64;
     assert!((REQUESTS..=REQUESTS + 1).contains(&all), "{all}");
 }
 
-/// A store gets nothing before its certificate has been verified.
+/// A store gets nothing before the agent has verified its certificate.
 #[test]
 fn a_certificate_that_does_not_verify_is_refused() {
     let folder = Arc::new(Folder::new("agent-tls"));
@@ -125,7 +126,7 @@ fn a_certificate_that_does_not_verify_is_refused() {
                 "-key",
                 &folder.path("leaf.key"),
             ])
-            // It ends with its input.
+            // Ends with its input.
             .stdin(std::process::Stdio::piped())
             .stdout(std::fs::File::create(&got).expect("made"))
             .stderr(std::process::Stdio::null())

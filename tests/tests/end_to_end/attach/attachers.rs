@@ -1,10 +1,11 @@
-//! Attachers that are stopped, told to end in other ways, or that nobody listens to any more.
+//! Attachers that are stopped, that are told to end in other ways, or to which nobody listens any
+//! more.
 
 use memhook_tests::{Attacher, Target, build_target, run, stop, until};
 use std::fs::File;
 
 fn check_untouched(mut target: Target) {
-    // Nothing is left that a second attach would find.
+    // Leaves nothing behind that a second attach would find.
     let attacher = Attacher::start(&target, &[]);
     target.go();
     target.expect("live ");
@@ -14,8 +15,9 @@ fn check_untouched(mut target: Target) {
     assert!(target.finish().success());
 }
 
-/// Suspended as by Ctrl-Z: the target waits a moment, continues untraced, and this is reported. On a busy machine the
-/// attacher may be stopped while it holds a thread; then its watchdog continues it, and nothing is lost.
+/// Suspends the attacher like Ctrl-Z. The target waits a moment and continues untraced, which is
+/// reported. On a busy machine the attacher may be stopped while it holds a thread; then its
+/// watchdog continues the thread, and nothing is lost.
 #[test]
 fn a_stopped_attacher_does_not_stop_the_target() {
     let program = build_target("oracle", &[]);
@@ -80,10 +82,10 @@ fn a_short_stop_loses_nothing() {
         target.go();
         for _ in 0..5 {
             stop(attacher.pid());
-            // Rings fill meanwhile.
+            // The rings fill up meanwhile.
             std::thread::sleep(std::time::Duration::from_millis(60));
             attacher.signal(libc::SIGCONT);
-            // And are drained.
+            // The attacher drains the rings.
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         target.expect("live ");
@@ -111,7 +113,7 @@ fn every_polite_signal_is_a_detach() {
     });
 }
 
-/// The parent of an attacher may have these signals blocked, which processes inherit.
+/// The parent of an attacher may have blocked these signals, and a child inherits that.
 #[test]
 fn signals_blocked_by_the_parent_are_a_detach_too() {
     memhook_tests::patiently(|| {
@@ -128,7 +130,7 @@ fn signals_blocked_by_the_parent_are_a_detach_too() {
     });
 }
 
-/// As by nohup(1).
+/// Starts the attacher like nohup(1).
 #[test]
 fn an_ignored_hangup_stays_ignored() {
     let program = build_target("leak_path", &[]);
@@ -148,14 +150,14 @@ fn a_closed_output_is_no_reason_to_stay() {
     let mut attacher = Attacher::start(&target, &["-d", "300ms"]);
     attacher.close_output();
     let (status, _, errors) = attacher.outcome();
-    // The reader has seen enough, as with `head`.
+    // The reader has closed the pipe, as `head` does.
     assert_eq!(status.code(), Some(0), "{errors}");
     assert!(errors.is_empty(), "{errors}");
     check_untouched(target);
 }
 
-/// Attachers exclude each other by a lock on what only those can open who may trace the process: a lock on
-/// anything else of it is no reason to refuse.
+/// Attachers exclude each other by a lock on a file that only processes allowed to trace the target
+/// can open. A lock on any other file of the target is no reason to refuse.
 #[test]
 fn a_lock_that_anybody_may_take_keeps_nobody_out() {
     memhook_tests::patiently(|| {

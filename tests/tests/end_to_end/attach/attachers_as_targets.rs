@@ -1,9 +1,10 @@
-//! A running memhook-rs as the target of another: it maps the regions of its targets, which are not its own.
+//! A running memhook-rs as the target of another one. It maps the regions of its targets, and they
+//! must not be mistaken for its own region.
 
 use memhook_tests::programs::{Folder, copy_program};
 use memhook_tests::{Attacher, MemoryBox, Target, binary, build_target, not_run, run};
 
-/// Commands with which something could be done to a process; `top`, which needs a terminal, attaches as `attach` does.
+/// Commands that could affect a process. `top`, which needs a terminal, attaches like `attach`.
 const COMMANDS: [&[&str]; 15] = [
     &["attach", "PID", "-d", "100ms"],
     &["attach", "PID", "--follow-fork", "-d", "100ms"],
@@ -26,7 +27,7 @@ const COMMANDS: [&[&str]; 15] = [
 fn attachers_are_refused_by_what_they_are() {
     memhook_tests::patiently(|| {
         let folder = Folder::new("attachers");
-        // Neither the file nor the process has the name.
+        // Neither the file nor the process has the name memhook-rs.
         let other = folder.path("profiler");
         copy_program(binary(), &other);
         let program = build_target("hammer", &[]);
@@ -51,7 +52,7 @@ fn attachers_are_refused_by_what_they_are() {
                 }
             }
             assert!(attacher.lives(), "the first attacher has ended");
-            // And it has gone on with its own work.
+            // The attacher has continued its own work.
             attacher.finish();
             drop(target);
         }
@@ -96,7 +97,8 @@ fn attachers_in_a_control_group_are_left_alone() {
     });
 }
 
-/// Every program that attaches with these crates is recognized as a living attacher, whatever its name.
+/// Every program that attaches with these crates is recognized as a living attacher, whatever its
+/// name.
 #[test]
 fn an_attacher_with_another_name_is_not_taken_for_dead() {
     let folder = Folder::new("renamed");

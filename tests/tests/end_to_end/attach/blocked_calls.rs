@@ -1,15 +1,15 @@
-//! A single-threaded target in a system call never learns of an attach and a detach.
+//! A single-threaded target in a system call does not notice an attach and a detach.
 
 use memhook_tests::{Attacher, Target, build_target, run, until};
 
 const ETIMEDOUT: i64 = 110;
 const EAGAIN: i64 = 11;
 
-/// Attaches and detaches twice during the call; returns result, errno and duration in ms.
+/// Attaches and detaches twice during the call. Returns its result, errno and duration in ms.
 fn during(call: &str) -> [i64; 3] {
     let program = build_target("blocked", &[]);
     let mut target = Target::start(&program, &[call]);
-    // It reports that it is ready just before the call.
+    // The target prints "ready" just before the call.
     until("it is in its call", || {
         target.status("State").starts_with('S')
     });
@@ -30,7 +30,7 @@ fn during(call: &str) -> [i64; 3] {
 
 #[test]
 fn timeouts_are_neither_interrupted_nor_early() {
-    // One thread a call: each waits most of the time.
+    // One test thread for each call, because each call waits most of the time.
     let calls: Vec<_> = [
         ("poll", 0, 0),
         ("select", 0, 0),
@@ -70,7 +70,7 @@ fn doctor_says_which_thread_would_be_held() {
             "{out}"
         );
         assert_eq!(out.contains("no kernel restarts"), is_disturbed, "{out}");
-        // The process was only looked at.
+        // The command only reads the process.
         assert!(out.contains(&format!("thread {pid} waits at one")), "{out}");
     }
 }

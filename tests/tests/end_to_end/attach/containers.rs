@@ -1,14 +1,14 @@
-//! The recipes of docs/containers.md. The target runs as in a container: its own namespaces, a read-only root that
-//! contains only the program, an ordinary user without capabilities.
+//! The recipes of docs/containers.md. The target runs as in a container: in its own namespaces,
+//! with a read-only root that contains only the program, as an ordinary user without capabilities.
 
 use memhook_tests::programs::{Folder, another_root, copy_program, installed, pivot_root, unshare};
 use memhook_tests::{Attacher, Target, binary, build_target, expect_sites};
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// User of the program in the container.
+/// User id of the program in the container.
 const USER: &str = "1000";
-/// Somebody else.
+/// User id of another user.
 const OTHER_USER: &str = "1001";
 
 fn tool(name: &str) -> String {
@@ -21,8 +21,8 @@ fn done(command: &mut Command) -> Output {
     output
 }
 
-/// Creates a program whose names are in a separate file, where distributions put it: below the container's root
-/// only.
+/// Creates a program whose names are in a separate file at the place that distributions use, only
+/// below the container's root.
 fn root_with_debug_file() -> Folder {
     let program = build_target("threads", &["-Wl,--build-id"]);
     let root = another_root(&[("target", &program), ("setpriv", &installed("setpriv"))]);
@@ -43,7 +43,7 @@ fn root_with_debug_file() -> Folder {
 struct Container {
     target: Target,
     root: Folder,
-    /// memhook-rs where every user may execute it.
+    /// memhook-rs in a folder where every user may execute it.
     tools: Folder,
 }
 
@@ -80,7 +80,7 @@ impl Container {
         }
     }
 
-    /// Attaches with a command; the program leaks as planned.
+    /// Attaches with a command, while the program leaks as planned.
     fn traced_by(&mut self, through: &[&str], pid: u32) -> Attacher {
         let files = || {
             std::fs::read_dir(self.root.path(""))
@@ -97,7 +97,7 @@ impl Container {
         attacher
     }
 
-    /// Names are there although the container's root goes with its process.
+    /// Names are available although the container's root disappears with its process.
     fn traced_to_its_end(mut self, through: &[&str]) {
         let attacher = self.traced_by(through, self.target.pid());
         assert!(self.target.finish().success());
@@ -126,7 +126,7 @@ fn check(report: &serde_json::Value) {
     );
 }
 
-/// Returns the options of setpriv(1) for a user with these capabilities and no other.
+/// Returns the options of setpriv(1) for a user with only these capabilities.
 fn with_capabilities(user: &str, capabilities: &str) -> Vec<String> {
     let mut options = vec![
         tool("setpriv"),
@@ -144,7 +144,7 @@ fn words(options: &[String]) -> Vec<&str> {
     options.iter().map(String::as_str).collect()
 }
 
-/// A container on the node, with the host's processes: a DaemonSet, `docker run --pid=host`.
+/// A container on the node that sees the host's processes: a DaemonSet, or `docker run --pid=host`.
 #[test]
 fn from_the_host_with_two_capabilities() {
     let container = Container::start();
@@ -152,7 +152,7 @@ fn from_the_host_with_two_capabilities() {
     container.traced_to_its_end(&words(&options));
 }
 
-/// Another user, as a service that runs with `AmbientCapabilities=`, or a binary with file capabilities.
+/// Another user, like a service with `AmbientCapabilities=` or a binary with file capabilities.
 #[test]
 fn as_another_user_with_two_capabilities() {
     let container = Container::start();
@@ -160,7 +160,7 @@ fn as_another_user_with_two_capabilities() {
     container.traced_to_its_end(&words(&options));
 }
 
-/// The same user needs no capability at all unless Yama restricts it.
+/// The target's own user needs no capability unless Yama restricts tracing.
 #[test]
 fn as_the_same_user_without_capabilities() {
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
@@ -170,8 +170,8 @@ fn as_the_same_user_without_capabilities() {
     container.traced_to_its_end(&words(&with_capabilities(USER, capabilities)));
 }
 
-/// A debugging container that shares the process namespace of the target, and nothing else:
-/// `kubectl debug --target`, `docker run --pid=container:NAME`. It ends with the namespace's first process, which
+/// A debugging container that shares only the process namespace of the target: `kubectl debug
+/// --target`, `docker run --pid=container:NAME`. It ends with the namespace's first process, which
 /// is the target.
 #[test]
 fn from_a_sidecar() {

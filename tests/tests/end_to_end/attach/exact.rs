@@ -1,4 +1,4 @@
-//! Attach, trace, detach: exact numbers on programs with planted blocks.
+//! Attach, trace, detach: exact numbers for programs with planted blocks.
 
 use memhook_tests::{Attacher, Target, build_target, rounds, run};
 
@@ -30,12 +30,13 @@ fn one_leaking_path_among_balanced_ones() {
     }
 }
 
-/// The kernel cuts names after 15 bytes, also in the middle of a character.
+/// The kernel truncates names after 15 bytes, even in the middle of a character.
 #[test]
 fn a_name_that_is_no_text() {
     let program = build_target("leak_path", &[]);
     let renamed = program.with_file_name("fifteen_bytes_\u{e4}");
-    // Not a copy: a test beside this one that starts a program would have it open for writing.
+    // A link instead of a copy, because a parallel test that starts a program would have the copy
+    // open for writing.
     let _ = std::fs::remove_file(&renamed);
     std::fs::hard_link(&program, &renamed).expect("linked");
     let mut target = Target::start(&renamed, &[]);
@@ -57,7 +58,7 @@ fn attach_again_and_again() {
         let now = target.our_mappings();
         assert_eq!(*mappings.get_or_insert(now), now);
     }
-    // Left behind by a killed attacher, taken over by the next one.
+    // A killed attacher leaves its hook behind, and the next attacher takes it over.
     Attacher::start(&target, &[]).kill();
     let attacher = Attacher::start(&target, &[]);
     target.go();

@@ -1,10 +1,12 @@
-//! Attaching to a program that executes itself again and again, also in the middle of the attach: all that was found out
-//! before is then of another address space, and nothing is called or written by it.
+//! Attaches to a program that executes itself repeatedly, even in the middle of the attach.
+//! Everything found out before then belongs to another address space, and must not be used for
+//! calls or writes.
 
 use memhook_tests::{build_target, patience, run};
 use std::process::Command;
 
-/// How often the program executes itself: an attach takes as long as a few of these executions.
+/// Number of times that the program executes itself. An attach takes as long as a few of these
+/// executions.
 const TIMES: &str = "120";
 
 fn attach_until_it_ends(mut command: Command) {
@@ -27,7 +29,7 @@ fn at_other_addresses_each_time() {
     attach_until_it_ends(Command::new(build_target("executes_itself", &["-O2"])));
 }
 
-/// Every address then means something in the next program, too.
+/// Every address also means something in the next program.
 #[test]
 fn at_the_same_addresses_each_time() {
     let mut command = Command::new("setarch");

@@ -1,5 +1,5 @@
-//! Targets that have forbidden or used up something that the hook needs: either it works without it, or they are
-//! refused with the reason, and nothing happens to them.
+//! Targets that have forbidden or used up something that the hook needs. Either the hook works
+//! without it, or the attach is refused with the reason and does nothing to the target.
 
 use std::process::{Command, Stdio};
 
@@ -7,7 +7,8 @@ use memhook_tests::{
     Attacher, Target, build_library, build_target, expect_sites, not_run, not_run_here, run,
 };
 
-/// Checks that an attach is refused in one line with this word, and that the target passes its self-check.
+/// Checks that an attach is refused in one line with this word, and that the target passes its
+/// self-check.
 fn is_refused(mut target: Target, word: &str) {
     let pid = target.pid().to_string();
     for _ in 0..2 {
@@ -30,7 +31,7 @@ fn the_time_stamp_counter() {
     is_refused(Target::start(&program, &["tsc"]), "time-stamp counter");
 }
 
-/// Slots on pages that never change: they are written from outside, while all threads are stopped.
+/// Slots on pages that never change. They are written from outside while all threads are stopped.
 #[test]
 fn sealed_slots() {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a version");
@@ -52,7 +53,7 @@ fn sealed_slots() {
     assert!(target.finish().success());
 }
 
-/// The hook needs none.
+/// The hook needs no static TLS.
 #[test]
 fn static_tls() {
     // The rest is always a sum of some of these, and less than eight bytes.
@@ -86,7 +87,7 @@ fn works(mut target: Target) {
     assert!(status.success(), "the target's self-check: {status}");
 }
 
-/// Such a program can open nothing itself.
+/// Such a program cannot open anything itself.
 #[test]
 fn one_more_descriptor() {
     let program = build_target("forbidding", &[]);
@@ -96,7 +97,8 @@ fn one_more_descriptor() {
     );
 }
 
-/// Tests a feature of the kernel, which cannot be installed here.
+/// Traces a target that uses a feature of the kernel to forbid something. Skips the test if the
+/// kernel lacks the feature, because no package installs it.
 fn works_if_known(what: &str) {
     let program = build_target("forbidding", &[]);
     let tried = Command::new(&program)
@@ -109,20 +111,20 @@ fn works_if_known(what: &str) {
     works(Target::start(&program, &[what]));
 }
 
-/// Landlock (landlock(7)) lets it open no file and execute none.
+/// Landlock (landlock(7)) lets the program open no file and execute none.
 #[test]
 fn files() {
     works_if_known("files");
 }
 
-/// No memory may become executable that was not at first (PR_SET_MDWE of prctl(2)).
+/// No memory may become executable later (PR_SET_MDWE of prctl(2)).
 #[test]
 fn executable_memory() {
     works_if_known("code");
 }
 
-/// If all readable memory is executable, memory that several processes can write to is not: otherwise a worker could
-/// write code.
+/// If all readable memory is executable, memory that several processes can write to must not be
+/// executable: otherwise a worker could write code.
 #[test]
 fn readable_memory_is_executable() {
     let program = build_target("forbidding", &[]);

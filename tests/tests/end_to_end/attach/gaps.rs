@@ -1,5 +1,5 @@
-//! A recorder that gets no processor for a time: its target continues untraced, and everything recorded says so.
-//! The events before and afterwards are exact.
+//! A recorder that gets no processor for a time: its target continues untraced, and all output says
+//! so. The events before and afterwards are exact.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, binary, build_target, run, stop};
@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// For how long the recorder is stopped; the hook waits for it for a part of that.
+/// Time for which the recorder is stopped. The hook waits for it for a part of this time.
 const STOP: Duration = Duration::from_millis(1500);
 
 fn told(target: &mut Target, what: &str) {
@@ -16,11 +16,12 @@ fn told(target: &mut Target, what: &str) {
     target.expect("done");
 }
 
-/// Stops the recorder, and has the target fill its ring and go on.
+/// Stops the recorder, and lets the target fill its ring and continue.
 fn forsake(target: &mut Target, attacher: &Attacher) {
     stop(attacher.pid());
     told(target, "p");
-    // For so long nobody drains: the hook gives up by the clock.
+    // Nobody drains the ring for this time. The hook gives up by the clock, so there is no state to
+    // wait for.
     std::thread::sleep(STOP);
 }
 
@@ -29,7 +30,8 @@ fn come_back(attacher: &mut Attacher) {
     attacher.wait_for("traced again");
 }
 
-/// Blocks, and blocks that were not seen since a gap (all of a function have one size), of the sites in a function.
+/// Returns all blocks of the sites in a function, and those that have not been seen since a gap.
+/// All blocks of a function have one size.
 fn of_function(report: &Value, name: &str) -> (u64, u64) {
     let rows = report["sites"].as_array().expect("sites").iter();
     let is_in = |row: &&Value| {
@@ -54,9 +56,10 @@ fn gaps(report: &Value) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// Checks the numbers after a gap: live blocks of each function, and unknown ones.
+/// Checks the numbers after a gap: live blocks of each function, and unknown blocks.
 fn check(report: &Value) {
-    // 20 were released where it was seen, and 5 had to be, as their addresses were handed out again.
+    // 20 blocks were released while the target was traced. 5 more must have been released, because
+    // their addresses were handed out again.
     assert_eq!(of_function(report, "before"), (75, 75), "{report:#}");
     assert_eq!(of_function(report, "during"), (0, 0));
     assert_eq!(of_function(report, "after"), (50, 0));
@@ -88,7 +91,7 @@ fn tracing_goes_on_when_the_recorder_is_back() {
     let mut target = Target::start(&build_target("forsaken", &[]), &[]);
     let mut attacher = Attacher::start(&target, &["-o", &file]);
     told(&mut target, "b");
-    // The recorder has taken that by then, whatever else this machine does.
+    // The recorder has drained the rings by then, whatever else this machine does.
     std::thread::sleep(Duration::from_secs(1));
     forsake(&mut target, &attacher);
     come_back(&mut attacher);
@@ -108,7 +111,7 @@ fn tracing_goes_on_when_the_recorder_is_back() {
     }
     assert_eq!(gaps(&live), gaps(&recorded));
 
-    // Everything says so first.
+    // All output begins with this line.
     let says = "Nothing was seen from ";
     assert!(text(&["report", &file]).starts_with(says));
     assert!(text(&["report", &file, "--tree", "top-down"]).starts_with(says));
@@ -123,13 +126,13 @@ fn tracing_goes_on_when_the_recorder_is_back() {
         "{compared}"
     );
 
-    // Up to the gap it was exact, and the live blocks at its beginning are known.
+    // The numbers up to the gap are exact, and the live blocks at its beginning are known.
     let (from, to) = gaps(&recorded)[0];
     let at = format!("{}ms", (from * 1e3) as u64);
     let before = json(&["report", &file, "--json", "-T", "1000", "--to", &at]);
     assert_eq!(of_function(&before, "before"), (100, 0), "{before:#}");
     assert_eq!(before["gaps"], serde_json::json!([]));
-    // A later window has its allocations, and reports the unknown blocks at its end.
+    // A later window contains its own allocations, and reports the unknown blocks at its end.
     let from = format!("{}ms", (to * 1e3) as u64);
     let options = [
         "--json",
@@ -146,7 +149,7 @@ fn tracing_goes_on_when_the_recorder_is_back() {
     assert_eq!(behind["totals"]["allocations"], 55);
     assert_eq!(gaps(&behind).len(), 1);
 
-    // A gate cannot tell.
+    // A gate cannot decide.
     let (code, out, errors) = run(&["gate", "--fail-on", "live > 1", &file]);
     assert_eq!(code, 3, "{out}{errors}");
     assert!((out + &errors).contains("nothing was seen from "));
@@ -166,7 +169,7 @@ fn two_gaps_and_one_at_the_end() {
         told(&mut target, "a");
     }
     forsake(&mut target, &attacher);
-    // It ends while the attacher is stopped.
+    // The target ends while the attacher is stopped.
     assert!(target.finish().success());
     attacher.signal(libc::SIGCONT);
     let (status, output, errors) = attacher.outcome();
@@ -175,7 +178,8 @@ fn two_gaps_and_one_at_the_end() {
     let recorded = json(&["report", &file, "--json", "-T", "1000"]);
     for report in [&live, &recorded] {
         assert_eq!(gaps(report).len(), 3, "{report:#}");
-        // Five more addresses of the first hundred may have been reused; nothing is certain after the last gap.
+        // Five more addresses of the first hundred may have been reused; nothing is certain after
+        // the last gap.
         let (after, unseen) = of_function(report, "after");
         assert_eq!((after, unseen), (100, 100));
         assert_eq!(report["live_bounds"]["least_blocks"], 0);
@@ -244,7 +248,7 @@ impl Started {
     fn forsake_and_come_back(&mut self) {
         stop(self.child.id());
         self.told("p");
-        // As above.
+        // As in `forsake`, the hook gives up by the clock.
         std::thread::sleep(STOP);
         self.signal(libc::SIGCONT);
         let mut line = String::new();

@@ -4,8 +4,8 @@ use memhook_tests::programs::Folder;
 use memhook_tests::{Target, binary, build_id, build_library, build_target};
 use std::process::{Command, Output};
 
-/// Runs memhook-rs with an address space that has ample room for its own region, threads and honest files, but not for
-/// 200 GiB.
+/// Runs memhook-rs with an address space that is sufficient for its own region, its threads and
+/// honest files, but not for 200 GiB.
 fn bounded(arguments: &[&str]) -> Output {
     Command::new("sh")
         .args(["-c", "ulimit -v 25165824; exec \"$0\" \"$@\""])
@@ -21,7 +21,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Writes a library followed by a hole of 200 GiB. Its mapped part is unchanged.
+/// Writes a library followed by a hole of 200 GiB. The mapped part is unchanged.
 fn with_hole(folder: &Folder, name: &str) -> String {
     let built = build_library("late_library", "libhole.so", &[]);
     let path = folder.path(name);
@@ -33,7 +33,8 @@ fn with_hole(folder: &Folder, name: &str) -> String {
     path
 }
 
-/// Names that memhook-rs looks for, each 200 GiB long: read whole, any of them would be the end of us or of the machine.
+/// Libraries with names that memhook-rs looks for, each 200 GiB long. Reading one completely would
+/// crash us or the machine.
 #[test]
 fn libraries_of_two_hundred_gibibytes() {
     let folder = Folder::new("holes");
@@ -67,7 +68,7 @@ fn libraries_of_two_hundred_gibibytes() {
         );
     }
     assert!(target.finish().success());
-    // Their mapped parts are known: their slots were found.
+    // The mapped parts of the libraries are known, so their slots were found.
     let mut target = Target::start(&program, &paths);
     let pid = target.pid().to_string();
     let output = bounded(&["attach", &pid, "--dry-run"]);
@@ -107,8 +108,8 @@ fn a_command_line_of_sixty_four_gibibytes() {
     assert!(target.finish().success());
 }
 
-/// An absolute link in the target's file system leads into that file system, not into ours; a link to a pipe makes
-/// nobody wait.
+/// An absolute link in the target's file system leads into that file system, not into ours. A link
+/// to a pipe blocks nobody.
 #[test]
 fn debug_links_of_a_root_of_its_own() {
     let folder = Folder::new("own-root");
@@ -139,7 +140,7 @@ fn debug_links_of_a_root_of_its_own() {
         std::os::unix::fs::symlink(to, &debug).expect("a link");
         let output = bounded(&["report", &file, "--sysroot", &root, "--json"]);
         assert!(output.status.success(), "{to}: {}", text(&output.stderr));
-        // Our own copy of the program, which the link names, is outside of that root.
+        // Our own copy of the program, which the link names, is outside this root.
         let out = text(&output.stdout);
         assert!(!out.contains("leak_by_growing"), "{to}");
     }

@@ -19,11 +19,11 @@ fn enter(terminal: &Terminal, line: &str) {
     terminal.tmux(&["send-keys", "Enter"]);
 }
 
-/// Enters a line again and again until this is on the screen.
+/// Enters a line repeatedly until the screen shows a text.
 fn again_until(terminal: &Terminal, line: &str, expected: &str) {
     until(&format!("{expected:?} on the screen"), || {
         enter(terminal, line);
-        // The shell needs a moment for each line: more of them would fill the terminal.
+        // The shell needs a moment for each line; more lines would fill the terminal.
         std::thread::sleep(Duration::from_millis(300));
         terminal.screen().contains(expected)
     });
@@ -40,7 +40,7 @@ fn traced(program: &str) -> String {
 fn the_terminal_stops_continues_and_interrupts() {
     let terminal = shell("jobs");
     enter(&terminal, &traced("cat"));
-    // Text typed while the shell passes on the terminal may be lost.
+    // Text typed while the shell hands over the terminal may be lost.
     again_until(&terminal, "first", "first\nfirst\n");
     terminal.press("C-z", "Stopped");
     enter(&terminal, "jobs | wc -l; echo left=$((6*7))");
@@ -51,7 +51,7 @@ fn the_terminal_stops_continues_and_interrupts() {
     enter(&terminal, "echo code=$((0+$?))");
     terminal.wait_for("code=0");
 
-    // In the background until it reads.
+    // The program runs in the background until it reads.
     terminal.tmux(&["send-keys", "-R"]);
     enter(&terminal, &(traced("cat") + " &"));
     again_until(&terminal, "jobs", "Stopped");
@@ -66,7 +66,7 @@ fn the_terminal_stops_continues_and_interrupts() {
 fn a_program_that_takes_its_time_to_stop_is_waited_for() {
     let folder = Folder::new("stops");
     let program = folder.path("editor.py");
-    // Cleans up first, as editors do, and stops itself only.
+    // Cleans up first, like an editor, and then stops only itself.
     let text = r#"
 import os, signal, time
 def stop(*_):

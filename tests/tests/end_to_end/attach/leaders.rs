@@ -1,9 +1,9 @@
-//! Processes whose initial thread ends by pthread_exit(3), before, during and after whatever is done to them.
+//! Processes whose initial thread ends by pthread_exit(3) before, during or after any command.
 
 use memhook_tests::{Attacher, Prober, Target, build_target, calls, rounds, run, sites};
 use serde_json::Value;
 
-/// The living thread has kept its allocations since the attach.
+/// Checks that the living thread has kept its allocations since the attach.
 fn check(report: &Value) {
     let found = sites(report, "leader_gone.cc");
     let kept = found.get(&("hold_some".to_owned(), "malloc".to_owned()));
@@ -20,7 +20,7 @@ fn end_initial_thread(target: &mut Target) {
     target.expect("gone");
 }
 
-/// Has 20 blocks allocated.
+/// Lets the target allocate 20 blocks.
 fn allocate(target: &mut Target) {
     target.go();
     target.expect("done");
@@ -47,7 +47,7 @@ fn it_ends_before_the_attach() {
     assert!(target.finish().success());
 }
 
-/// By the name shown by ps, which is that of the initial thread.
+/// `ps` shows the name of the initial thread, by which a command finds the process.
 #[test]
 fn it_is_found_by_name() {
     let mut target = Target::start(&build_target("leader_gone", &[]), &["renamed"]);
@@ -78,7 +78,7 @@ fn it_ends_while_an_attach_is_under_way() {
         let mut target = start();
         let pid = target.pid().to_string();
         let attacher = std::thread::spawn(move || run(&["attach", &pid, "-d", "1s", "--json"]));
-        // It ends at any moment of an attach.
+        // The thread may end at any moment of an attach.
         std::thread::sleep(std::time::Duration::from_millis(100 * round / rounds));
         end_initial_thread(&mut target);
         let (code, out, err) = attacher.join().expect("no panic");
@@ -139,7 +139,7 @@ fn every_command_that_looks_takes_it_for_what_it_is() {
         let (code, out, err) = run(command);
         assert_eq!(code, 0, "{command:?}: {out}{err}");
         assert!(!err.contains("zombie"), "{command:?}: {err}");
-        // It is the process itself that does.
+        // No output mistakes the process itself for another one that runs in its memory.
         let shares = [&out, &err].map(|text| text.contains("runs in the same memory"));
         assert_eq!(shares, [false; 2], "{command:?}: {out}{err}");
     }
@@ -147,7 +147,7 @@ fn every_command_that_looks_takes_it_for_what_it_is() {
     assert!(target.finish().success());
 }
 
-/// Where watchpoints can be had, they can be for the threads that live.
+/// Watchpoints also work for the remaining threads, if the machine has them.
 #[test]
 fn accesses_are_sampled_without_it() {
     let mut target = start();

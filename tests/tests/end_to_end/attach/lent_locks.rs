@@ -1,5 +1,5 @@
-//! Programs whose allocator, auditor or hooks take a lock of the program's that a thread keeps while it sleeps: nothing
-//! that an attach has the program do may call them.
+//! Programs whose allocator, auditor or hooks take a lock that one of their threads holds while it
+//! sleeps. During an attach, nothing may call these functions.
 
 use crate::probes::neighbours::kernel_probe;
 use memhook_tests::programs::Folder;
@@ -9,7 +9,8 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-/// Attaches while the lock is taken, and says what `doctor` says of the way in.
+/// Attaches while the lock is taken, and returns what `doctor` reports about how the hook is
+/// loaded.
 fn attach(mut target: Target, source: &str, planted: &[(&str, &str, u64, u64)]) -> String {
     let pid = target.pid().to_string();
     let (code, out, _) = run(&["doctor", &pid]);
@@ -66,7 +67,7 @@ fn an_auditor() {
     assert!(way.contains("lending_auditor.so"), "{way}");
 }
 
-/// Nothing of the program's is in the loader's way.
+/// Nothing of the program is called by the loader.
 #[test]
 fn no_one_who_would_take_it() {
     let target = Target::start(&build_target("lent_lock", &[]), &[]);
@@ -74,7 +75,8 @@ fn no_one_who_would_take_it() {
     assert!(way.contains("is loaded by the loader"), "{way}");
 }
 
-/// The C library itself calls it before 2.34. The program contains the variable, as it is linked without -fPIC.
+/// The C library itself calls the hook before 2.34. The program contains the variable, because it
+/// is linked without -fPIC.
 #[test]
 fn a_hook_of_malloc() {
     let releases = Release::all();
@@ -82,9 +84,9 @@ fn a_hook_of_malloc() {
         return not_run("it takes a glibc before 2.34: cargo xtask debian-roots");
     };
     let program = old.build_target("lent_lock", &["-DGLIBC_HOOK"]);
-    // There, operator new is seen by the malloc that it calls.
+    // In this release, operator new shows up as the malloc that it calls.
     let planted = PLANTED.map(|(site, _, blocks, bytes)| (site, "malloc", blocks, bytes));
-    // Character conversions are libraries of that release, too.
+    // Character conversions are libraries of the release, too.
     let conversions = old.path("usr/lib/x86_64-linux-gnu/gconv");
     let target = Target::run(Command::new(program).env("GCONV_PATH", conversions));
     let way = attach(target, "lent_lock.cc", &planted);
@@ -111,7 +113,8 @@ fn a_kernel_probe_in_the_c_library() {
     drop(probe);
 }
 
-/// Returns the address of a function in a library's file. In Debian's, the code is at the stated address.
+/// Returns the address of a function in a library's file. In Debian's library, the code is at the
+/// stated address.
 fn dynamic_function(library: &Path, name: &str) -> u64 {
     let output = Command::new("nm").arg("-D").arg(library).output();
     let symbols = String::from_utf8(output.expect("nm runs").stdout).expect("text");

@@ -1,8 +1,8 @@
-//! Allocators that are part of the program, and have functions of their own.
+//! Allocators that are linked into the program and export their own functions.
 
 use memhook_tests::{Attacher, Target, build_service, run};
 
-/// Blocks and bytes of the sites below a function.
+/// Returns blocks and bytes of all sites below a function.
 fn below(report: &serde_json::Value, function: &str) -> (u64, u64) {
     let is_below = |site: &&serde_json::Value| {
         let frames = site["stack"].as_array().expect("a stack");
@@ -19,7 +19,7 @@ fn below(report: &serde_json::Value, function: &str) -> (u64, u64) {
     })
 }
 
-/// The crate calls mi_malloc_aligned, mi_zalloc_aligned and mi_realloc_aligned.
+/// The Rust crate calls mi_malloc_aligned, mi_zalloc_aligned and mi_realloc_aligned.
 #[test]
 fn each_block_of_a_rust_service_on_mimalloc() {
     let Some(program) = build_service("mimalloc", "service_counted_on_mimalloc") else {

@@ -1,4 +1,5 @@
-//! Processes that lock all memory that they map (mlockall(2)): memory mapped for us must not become resident.
+//! Processes that lock all memory that they map (mlockall(2)). Our mappings must not become
+//! resident.
 
 use memhook_tests::{
     Attacher, MemoryBox, Prober, Target, build_target, build_telling, expect_sites, not_run, run,
@@ -7,10 +8,10 @@ use std::path::Path;
 use std::process::Command;
 
 const LIMIT: u64 = 64 << 20;
-/// Limit on memory locked for us: the hook, and memory of a remote call (KiB).
+/// Limit of our locked memory in KiB: the hook, and memory of a remote call.
 const LITTLE: u64 = 4 << 10;
 
-/// Starts a program in a control group of [`LIMIT`], where one can be made.
+/// Starts a program in a control group with [`LIMIT`], if a group can be created.
 fn start(name: &str, program: &Path, args: &[&str]) -> (Option<MemoryBox>, Target) {
     let group = MemoryBox::new(name, LIMIT);
     let target = match &group {
@@ -118,7 +119,7 @@ fn a_limit_of_locked_memory_that_leaves_no_room_is_a_reason() {
         let set = command.args(["--pid", &pid, &limit]).status();
         assert!(set.expect("util-linux").success());
     };
-    // Memory locked by now, and next to nothing else.
+    // A limit with next to nothing beyond the locked memory.
     let locked = kib(&target, "VmLck") << 10;
     set_limit(locked + 8192);
     let (code, _, errors) = run(&["attach", &pid, "-d", "100ms"]);
@@ -126,7 +127,7 @@ fn a_limit_of_locked_memory_that_leaves_no_room_is_a_reason() {
     assert_eq!(errors.lines().count(), 1, "{errors}");
     assert!(errors.contains("may lock"), "{errors}");
     assert_eq!(target.our_mappings(), 0);
-    // With room for the little that is locked, all is well.
+    // With space for the little that we lock, the attach works.
     set_limit(locked + (2 << 20));
     let (code, _, errors) = run(&["attach", &pid, "-d", "100ms"]);
     assert_eq!(code, 0, "{errors}");

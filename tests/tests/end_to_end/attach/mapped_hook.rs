@@ -1,4 +1,4 @@
-//! The hook mapped without the target's loader: on musl, and if the loader finds nothing to open.
+//! The hook, mapped without the target's loader: on musl, and if the loader cannot open it.
 
 use memhook_tests::programs::{Folder, another_root, installed};
 use memhook_tests::{
@@ -8,13 +8,14 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-/// Leaks of the program in these tests after it has reported that it is ready.
+/// Leaks of the program after it has printed "ready".
 const ON_MUSL: [(&str, &str, u64, u64); 5] = [
     ("leak_by_malloc", "malloc", 100, 48),
     ("leak_by_calloc", "calloc", 90, 72),
     ("leak_by_realloc", "realloc", 80, 112),
     ("leak_by_aligned_alloc", "aligned_alloc", 70, 128),
-    // From 800 threads: fewer than there are rings, so that each has one however slowly they are recycled.
+    // From 800 threads, which is less than the number of rings. So each thread has a ring, however
+    // slowly rings are recycled.
     ("leak_in_thread", "malloc", 8, 40),
 ];
 
@@ -37,13 +38,13 @@ fn expect_on_musl(report: &Value, of_constructors: &[(&str, &str, u64, u64)]) {
         counts.map(|count| count.expect("a count")).sum()
     };
     assert_eq!(blocks(&of_library), 50, "{report:#}");
-    // musl's own functions have no unwind tables, so the stack ends in the first of them.
+    // musl's own functions have no unwind tables, so a stack ends in the first of them.
     let (of_strdup, of_program): (Vec<&Value>, Vec<&Value>) = of_program
         .into_iter()
         .partition(|site| site["stack"][0]["function"] == "strdup");
     assert_eq!(blocks(&of_strdup), 60, "{report:#}");
     let mut of_program: Sites = sites(&serde_json::json!({ "sites": of_program }), "on_musl.c");
-    // The one that is reachable.
+    // The only reachable block.
     assert_eq!(
         of_program.remove(&("main".to_owned(), "malloc".to_owned())),
         Some((1, 1000))
@@ -62,11 +63,11 @@ fn expect_on_musl(report: &Value, of_constructors: &[(&str, &str, u64, u64)]) {
     assert_eq!(totals["lost_events"], 0);
     assert_eq!(totals["unknown_releases"], 0);
     assert_eq!(totals["live_blocks"].as_u64(), Some(blocks_of(report)));
-    // Twenty by each thread, one at the end, and what realloc took the place of.
+    // Twenty by each thread, one at the end, and the blocks that realloc replaced.
     assert_eq!(totals["releases"], 800 * 20 + 1 + 80);
 }
 
-/// Blocks of all sites together.
+/// Returns the number of blocks of all sites together.
 fn blocks_of(report: &Value) -> u64 {
     let sites = report["sites"].as_array().expect("sites").iter();
     sites.filter_map(|site| site["blocks"].as_u64()).sum()
@@ -86,7 +87,7 @@ fn a_program_on_musl_is_attached_to() {
     Attacher::start(&target, &[]).finish();
     let mappings = target.our_mappings();
     let attacher = Attacher::start(&target, &[]);
-    // Nothing can be written and executed.
+    // No memory is both writable and executable.
     let maps = target.maps();
     assert!(!maps.lines().any(|line| line.contains(" rwx")), "{maps}");
     target.go();
@@ -97,13 +98,14 @@ fn a_program_on_musl_is_attached_to() {
         mappings,
         "what is there is used again"
     );
-    // Nothing is left to be restored.
+    // No slot remains to be restored.
     let (code, _, err) = run(&["detach", &pid]);
     assert_eq!(code, 0, "{err}");
     let (code, out, err) = run(&["scan", &pid, "--json"]);
     assert_eq!(code, 0, "{err}");
     let scan: Value = serde_json::from_str(&out).expect("JSON");
-    // 100 + 90 + 80 + 70 + 60 blocks, eight of 800 threads, the library's and the constructor's.
+    // 100 + 90 + 80 + 70 + 60 blocks, eight of 800 threads, and one each of the library and the
+    // constructor.
     assert_eq!(scan["totals"]["leaked_blocks"], 461, "{scan:#}");
     assert!(target.finish().success());
 }
@@ -150,9 +152,10 @@ fn a_gate_judges_programs_on_musl() {
     };
     let (code, text) = gate(&program, &["160", &library]);
     assert_eq!(code, Some(1), "{text}");
-    // 100 + 90 + 80 + 70 + 60 blocks, two of 160 threads, the library's and the constructor's.
+    // 100 + 90 + 80 + 70 + 60 blocks, two of 160 threads, and one each of the library and the
+    // constructor.
     assert!(text.contains(" in 455 blocks (limit 0): "), "{text}");
-    // A variable's leak, and those of the C library.
+    // The leak of a variable, and the leaks of the C library.
     assert!(
         text.contains("still reachable 1.5 KiB in 4 blocks"),
         "{text}"
@@ -190,7 +193,7 @@ impl Closed {
     }
 }
 
-/// Calls of operator new are seen as such, and exceptions find their way through them.
+/// Calls of operator new are recorded as such, and exceptions pass through them.
 #[test]
 fn exceptions_find_their_way() {
     let mut closed = Closed::start("exceptions", &[]);
@@ -209,7 +212,7 @@ fn exceptions_find_their_way() {
     assert!(status.success(), "the target's self-check: {status}");
 }
 
-/// Attaches again and again while threads leave calls of the allocator on every way there is.
+/// Attaches repeatedly while threads leave calls of the allocator in every possible way.
 #[test]
 fn every_way_out_of_a_call() {
     memhook_tests::patiently(|| {
@@ -227,7 +230,7 @@ fn every_way_out_of_a_call() {
             let mut allocations = 0;
             let mut mappings = 0;
             for attach in 0.. {
-                // It may be stopped whenever it is traced.
+                // The target may be suspended during any of the traces.
                 if attach >= rounds(10) / 2 && (allocations > 0 || attach >= 100) {
                     break;
                 }
@@ -243,7 +246,7 @@ fn every_way_out_of_a_call() {
     });
 }
 
-/// Children have the hook and its table of threads, and record nothing.
+/// Children inherit the hook and its table of threads, and record nothing.
 #[test]
 fn children_are_healthy_and_untraced() {
     let mut closed = Closed::start("forks", &[]);
@@ -256,7 +259,7 @@ fn children_are_healthy_and_untraced() {
     assert!(status.success(), "the target's self-check: {status}");
 }
 
-/// A killed attacher leaves slots patched, and the next one or `detach` restores them.
+/// A killed attacher leaves slots patched, and the next attach or `detach` restores them.
 #[test]
 fn a_killed_attacher_leaves_nothing_that_matters() {
     memhook_tests::patiently(|| {

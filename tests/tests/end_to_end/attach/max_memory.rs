@@ -7,7 +7,7 @@ const BOUND: u64 = 16 << 20;
 const CACHED: f64 = 1_000_000.0;
 const LEAKED: f64 = 200_000.0;
 
-/// Returns the peak of resident memory in the attacher, in bytes.
+/// Returns the peak of the attacher's resident memory in bytes.
 fn most_resident(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -34,8 +34,8 @@ fn the_ledger_stays_small_and_still_finds_the_leak() {
         let before = most_resident(attacher.pid());
         target.go();
         target.expect("done");
-        // The rings that the attacher has mapped, one of 1 MiB per thread, and the memory for reading
-        // them.
+        // The rings that the attacher has mapped, one of 1 MiB per thread, and the memory for
+        // reading them.
         let grown = most_resident(attacher.pid()) - before;
         assert!(grown < BOUND * 3 / 2 + (8 << 20), "{grown} bytes");
         let report = attacher.finish();
@@ -51,10 +51,10 @@ fn the_ledger_stays_small_and_still_finds_the_leak() {
             bounded["live_blocks_then"].as_f64() > Some(100_000.0),
             "{bounded}"
         );
-        // Allocations are exact.
+        // The number of allocations is exact.
         assert_eq!(report["totals"]["allocations"], 2_200_000, "{report}");
         assert_eq!(report["totals"]["lost_events"], 0, "{report}");
-        // The leak is on top, and both sites are what they were within five standard errors.
+        // The leak is the first site, and both sites are correct within five standard errors.
         let (place, leak) = site(&report, "leaked");
         assert_eq!(place, 0, "{report}");
         let (_, cache) = site(&report, "cached");
@@ -97,7 +97,7 @@ fn a_gate_gives_no_verdict_on_estimates() {
     let (code, out, text) = on(&["gate"], "leaking");
     assert_eq!(code, 1, "{out}{text}");
     assert!(text.contains("leaked"), "{text}");
-    // If that is put up with, there may be more of which nobody knows where they come from.
+    // If that leak is suppressed, there may be more leaks of unknown origin.
     let (code, out, text) = on(&["gate", "--suppress", "leaked"], "leaking");
     assert_eq!(code, 3, "{out}{text}");
 }

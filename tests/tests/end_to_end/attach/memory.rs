@@ -1,10 +1,10 @@
-//! Memory used by tracing in a process that has little.
+//! Memory that tracing needs in a process with little memory.
 
 use memhook_tests::{Attacher, MemoryBox, Target, build_target, expect_sites, not_run, run};
 
 const LIMIT: u64 = 24 << 20;
 
-/// Starts a target with 32 threads in a box.
+/// Starts a target with 32 threads in a control group.
 fn boxed(name: &str) -> Option<(MemoryBox, Target)> {
     let Some(group) = MemoryBox::new(name, LIMIT) else {
         not_run("no control group with a limit of memory can be made here");
@@ -38,7 +38,8 @@ fn a_small_container_lives_is_traced_and_gets_its_memory_back() {
         "usage: {start} at first, {attached} attached, {most} at the end of the work, {end} after the detach"
     );
     assert!(most < LIMIT * 3 / 4, "{most}");
-    // The hook remains; and the counts of a group lag behind by 64 pages on each processor (MEMCG_CHARGE_BATCH).
+    // The hook remains. Besides, the counts of a group lag behind by 64 pages on each processor
+    // (MEMCG_CHARGE_BATCH).
     assert!(end < start + (2 << 20), "{start} before, {end} after");
     assert!(target.finish().success());
 }
@@ -55,19 +56,19 @@ fn memory_comes_back_when_threads_end_and_at_the_detach() {
     let attacher = Attacher::start(&target, &[]);
     target.go();
     target.expect("done");
-    // The rings of 32 threads: gone as soon as it is seen that these have ended.
+    // The rings of 32 threads are released as soon as the attacher notices the end of the threads.
     memhook_tests::until("the rings of ended threads are given back", || {
         touched(&target) < 1024
     });
     let report = attacher.finish();
     expect_sites(&report, "boxed.cc", &[("lose", "malloc", 32 * 20, 48)]);
-    // The hook itself, control block and journal.
+    // The hook itself, the control block and the journal remain.
     assert!(touched(&target) < 512, "{} KiB", touched(&target));
     assert!(target.finish().success());
 }
 
-/// If the kernel promises no more memory than it has (overcommit_memory 2, proc_sys_vm(5)), each accounted mapping
-/// counts with its full size ("ac" in proc_pid_smaps(5)).
+/// If the kernel promises no more memory than it has (overcommit_memory 2, proc_sys_vm(5)), each
+/// accounted mapping counts with its full size ("ac" in proc_pid_smaps(5)).
 #[test]
 fn next_to_nothing_of_what_is_mapped_is_accounted() {
     const MOST_KIB: u64 = 256;
@@ -119,7 +120,7 @@ fn a_target_without_room_is_left_alone() {
         return not_run("no control group with a limit of memory can be made here");
     };
     let target = Target::run(&mut group.command(&build_target("boxed", &[])));
-    // The memory in use, and half a megabyte.
+    // A limit of half a megabyte above the memory in use.
     let used = group.usage().expect("it can be read");
     if !group.set_limit(used + (512 << 10)) {
         return not_run("the limit cannot be lowered");
@@ -131,7 +132,7 @@ fn a_target_without_room_is_left_alone() {
     assert_eq!(target.our_mappings(), 0);
 }
 
-/// Each page of code that is changed becomes memory of the process's own.
+/// Each changed page of code becomes private memory of the process.
 #[test]
 fn probes_that_a_small_container_cannot_pay_for_are_refused() {
     let Some((_group, mut target)) = boxed("probed") else {

@@ -1,4 +1,4 @@
-//! Attaching, tracing and leaving: targets of every kind, and what could harm them.
+//! Attaching, tracing and detaching: targets of every kind, and everything that could harm them.
 
 mod address_space;
 mod attachers;

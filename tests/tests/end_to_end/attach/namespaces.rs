@@ -1,4 +1,4 @@
-//! Targets in namespaces of their own, with another root.
+//! Targets in their own namespaces, with another root.
 
 use memhook_tests::programs::{
     Folder, another_root, leave_without_user_namespaces, pivot_root, unshare,
@@ -27,7 +27,7 @@ fn check(mut target: Target, root: &Folder, own_namespaces: &[&str]) {
         let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/{kind}")).expect(kind);
         assert_ne!(of("self"), of(&target.pid().to_string()), "{kind}");
     }
-    // Its threads are counted from 1 in there: rings are given back by those numbers.
+    // In the namespace its thread ids start at 1, and rings are released by these ids.
     assert!(target.status("NSpid").ends_with("\t1"));
     let files = || std::fs::read_dir(root.path("")).expect("its root").count();
     let before = files();
@@ -49,7 +49,7 @@ fn check(mut target: Target, root: &Folder, own_namespaces: &[&str]) {
     assert!(target.finish().success());
 }
 
-/// Paths in its maps are as we see them.
+/// The paths in its maps are as we see them.
 #[test]
 fn mount_and_pid_namespace_with_chroot() {
     let root = another_root(&[("target", &build_target("threads", &[]))]);
@@ -73,7 +73,7 @@ fn user_namespace_too() {
     check(target, &root, &["mnt", "pid", "user"]);
 }
 
-/// As in containers: the paths in its maps belong to a root that is not ours.
+/// As in containers, the paths in its maps belong to a root that is not ours.
 #[test]
 fn mount_namespace_with_pivoted_root() {
     let root = another_root(&[("target", &build_target("threads", &[]))]);
@@ -89,7 +89,8 @@ fn mount_namespace_with_pivoted_root() {
     check(target, &root, &["mnt", "pid"]);
 }
 
-/// Reads the byte of the hook's ELF header that says that it was mapped without the loader (`MAPPED_MARK`).
+/// Reads the byte of the hook's ELF header that says that the hook was mapped without the loader
+/// (`MAPPED_MARK`).
 fn is_mark_set(target: &Target) -> bool {
     let maps = target.maps();
     let hook = maps.lines().find(|line| line.contains("memhook-hook"));
@@ -104,7 +105,7 @@ fn is_mark_set(target: &Target) -> bool {
     header[15] == b'm'
 }
 
-/// The ids of its threads are others there.
+/// The ids of its threads are different in this /proc.
 #[test]
 fn a_proc_of_the_namespace_outside() {
     let program = build_target("threads", &[]);
@@ -122,7 +123,8 @@ fn a_proc_of_the_namespace_outside() {
     assert!(target.finish().success());
 }
 
-/// Its loader could not open the hook, so that is mapped without it; `doctor` says so.
+/// The target's loader cannot open the hook, so the attacher maps it without the loader; `doctor`
+/// says so.
 #[test]
 fn a_root_without_proc() {
     let root = another_root(&[("target", &build_target("threads", &[]))]);

@@ -1,4 +1,4 @@
-//! Addresses that move between threads: the live set is exact.
+//! Addresses that move between threads: the set of live blocks is exact.
 
 use memhook_tests::{Attacher, Target, build_target};
 
@@ -11,8 +11,7 @@ fn live_set_is_exact_when_addresses_change_hands() {
     });
 }
 
-/// The first recording thread uses no locked increments until the second one
-/// arrives.
+/// The first recording thread uses no locked increments until the second one arrives.
 #[test]
 fn the_second_thread_comes_while_the_first_records() {
     memhook_tests::patiently(|| {

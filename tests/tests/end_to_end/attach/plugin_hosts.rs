@@ -1,4 +1,4 @@
-//! Programs that open and close libraries while they are attached to, traced and left.
+//! Programs that open and close libraries during attach, trace and detach.
 
 use memhook_tests::{Attacher, Target, build_target, has_library, run};
 
@@ -25,12 +25,12 @@ fn attach_to_one(openers: &str, times: usize) {
     let pid = target.pid().to_string();
     let (mut mappings, mut seen) = (0, 0);
     for i in 0.. {
-        // It may be stopped whenever it is traced.
+        // The target may be suspended during any of the traces.
         if i >= times && (seen > 0 || i >= 10 * times) {
             break;
         }
         let attacher = Attacher::start(&target, &[]);
-        // Plugins come and go meanwhile.
+        // The program opens and closes plugins meanwhile.
         std::thread::sleep(std::time::Duration::from_millis(100));
         if i % 3 == 2 {
             attacher.kill();
@@ -42,7 +42,7 @@ fn attach_to_one(openers: &str, times: usize) {
         }
         attacher.signal(libc::SIGINT);
         let (status, output, errors) = attacher.outcome();
-        // On a machine with too much to do the target may go on without us, and we say so.
+        // On an overloaded machine the target may continue untraced, which the attacher reports.
         if status.code() == Some(1) && errors.contains("waited too long for memhook-rs") {
             continue;
         }

@@ -16,7 +16,8 @@ fn total(report: &Value, field: &str) -> u64 {
     report["totals"][field].as_u64().expect(field)
 }
 
-/// Live blocks with sizes in a range, over all sites. A site of several sizes counts by its mean.
+/// Returns the number of live blocks with sizes in a range, over all sites. A site with several
+/// sizes counts by its mean.
 fn blocks_of(report: &Value, sizes: std::ops::Range<u64>) -> u64 {
     let sites = report["sites"].as_array().expect("sites").iter();
     sites
@@ -26,7 +27,7 @@ fn blocks_of(report: &Value, sizes: std::ops::Range<u64>) -> u64 {
         .sum()
 }
 
-/// Returns how many backtraces reach a function whose name contains this.
+/// Returns the number of backtraces that contain a function whose name contains this text.
 fn named(report: &Value, function: &str) -> usize {
     let sites = report["sites"].as_array().expect("sites").iter();
     sites
@@ -64,7 +65,7 @@ fn redis_under_load() {
             "{}",
             report["totals"]
         );
-        // A value is one block: its text, a header, and what redis leaves free behind it.
+        // A value is one block: its text, a header, and the space that redis reserves after it.
         let size = VALUE_BYTES as u64;
         assert_eq!(
             blocks_of(&report, size..size + 20),
@@ -72,7 +73,7 @@ fn redis_under_load() {
             "{report:#}"
         );
 
-        // The blocks of the first attach are released in the second.
+        // The second trace sees the release of the blocks from the first one.
         let attacher = Attacher::start(&redis, &[]);
         for key in 0..KEYS {
             assert_eq!(client.redis(&format!("GET kept:{key}")), value(key));
@@ -113,7 +114,7 @@ fn memcached_under_load() {
                 scope.spawn(move || {
                     let mut round = 0usize;
                     while !stop.load(Relaxed) {
-                        // A connection is a few allocations; items come from slabs.
+                        // A connection makes a few allocations; items come from slabs.
                         let mut client = Client::connect(socket);
                         for i in 0..50 {
                             let text = format!("{worker}-{round}-{i}").repeat(1 + i * 7);
@@ -150,7 +151,7 @@ fn sqlite_inserts_and_checks_its_database() {
         let mut sqlite = Target::silent(
             Command::new(installed("sqlite3")).args(["-batch", &folder.path("base.db")]),
         );
-        // Its output is buffered; that of a command is not.
+        // sqlite3's own output is buffered; that of a shell command is not.
         sqlite.send("create table t(i integer primary key, s text, r blob);\n.shell echo ready\n");
         sqlite.expect("ready");
         for round in 1..=2 {
@@ -181,7 +182,7 @@ fn sqlite_inserts_and_checks_its_database() {
     });
 }
 
-/// Every object is a block of malloc with PYTHONMALLOC=malloc.
+/// With PYTHONMALLOC=malloc, every object is a block of malloc.
 const PYTHON: &str = "
 import sys, threading
 print('ready', flush=True)

@@ -1,4 +1,5 @@
-//! Leftovers of attachers in a target: at most one of each, however often they come, and however they end.
+//! Leftovers of attachers in a target: at most one of each kind, however often and however
+//! attachers end.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{
@@ -8,7 +9,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-/// Begin of the region that the target has mapped first.
+/// Returns the start of the first region in the target's mappings.
 fn region(target: &Target) -> u64 {
     let maps = target.maps();
     let line = maps
@@ -30,7 +31,7 @@ fn a_region_without_control_block_is_used_again() {
         Attacher::start(&target, &[]).finish();
         let mappings = target.our_mappings();
         for _ in 0..3 {
-            // As if the next attacher had been killed before its magic number was written.
+            // Simulates that the next attacher was killed before it wrote the magic number.
             let memory = OpenOptions::new()
                 .write(true)
                 .open(format!("/proc/{}/mem", target.pid()))
@@ -57,7 +58,7 @@ fn each_ring_size_has_one_region() {
             Attacher::start(&target, &["--set", &format!("ring-size={size}")]).finish();
             assert_eq!(target.our_mappings(), mappings, "{size}");
         }
-        // The attacher that uses the later one is known too.
+        // The attacher that uses the later region is known, too.
         let attacher = Attacher::start(&target, &["--set", "ring-size=64K"]);
         let (code, _, errors) = run(&["detach", &target.pid().to_string()]);
         assert_eq!(code, 2);
@@ -86,7 +87,7 @@ fn a_descriptor_is_closed_by_whoever_comes_next() {
     }
 }
 
-/// One of them traces, the others report that it does.
+/// One of several attachers traces, and the others report that it does.
 #[test]
 fn several_at_once() {
     memhook_tests::patiently(|| {
@@ -166,7 +167,7 @@ fn an_attacher_without_privileges() {
             report["totals"]["allocations"].as_u64()
         };
         for _ in 0..4 {
-            // For longer where it stands still for a time.
+            // Traces for longer if the machine stalls.
             let mut seen = ["200ms", "2s", "8s", "20s"].into_iter().map(&mut traced);
             assert!(seen.any(|seen| seen > Some(0)), "nothing is seen of it");
         }
@@ -174,7 +175,7 @@ fn an_attacher_without_privileges() {
     });
 }
 
-/// The next attach gives it back, and works as usual.
+/// The next attach unmaps the report, and works as usual.
 #[test]
 fn a_report_without_its_guide() {
     let mut target = Target::start(&build_target("torn_region", &[]), &[]);
@@ -186,7 +187,8 @@ fn a_report_without_its_guide() {
     assert!(target.finish().success());
 }
 
-/// Memory of that name that can lose its pages is not ours, and is not read: reading it could kill the reader.
+/// Memory with this name that can lose its pages is not ours. We do not read it, because reading it
+/// could kill the reader.
 #[test]
 fn memory_that_is_not_sealed_is_not_mapped() {
     memhook_tests::patiently(|| {
@@ -197,18 +199,18 @@ fn memory_that_is_not_sealed_is_not_mapped() {
             let (code, _, errors) = run(&["detach", &target.pid().to_string()]);
             assert_eq!(code, 0, "{errors}");
         }
-        // Its own and ours.
+        // The target's own memory and our region.
         assert_eq!(target.maps().matches("memhook-region").count(), 2);
         assert!(target.finish().success());
     });
 }
 
-/// The hook faults at a slot that cannot be written to, after it has patched the earlier ones: the attach fails,
-/// and these are restored.
+/// The hook faults at a slot that it cannot write to, after it has patched the earlier slots. The
+/// attach fails, and the earlier slots are restored.
 #[test]
 fn an_attach_that_fails_half_way_puts_the_slots_back() {
     let library = build_library("late_library", "liblate.so", &[]);
-    // userfaultfd(2) guards private mappings of files only if those are in memory.
+    // userfaultfd(2) guards private mappings of files only if the files are in memory.
     let copy = format!("/dev/shm/memhook-{}-guarded.so", std::process::id());
     std::fs::copy(&library, &copy).expect("copied");
     let program = build_target("write_guarded", &["-ldl", "-Wl,-z,now"]);
@@ -230,8 +232,8 @@ fn an_attach_that_fails_half_way_puts_the_slots_back() {
     assert!(status.success(), "the target's self-check: {status}");
 }
 
-/// No thread of it can be made to do anything while it is on a stack that nobody knows: its words are written from
-/// outside.
+/// No thread of the target can call functions for us while it is on an unknown stack. So its words
+/// are written from outside.
 #[test]
 fn a_program_that_is_on_stacks_of_its_own_is_left_clean() {
     let program = build_target("own_stack", &[]);
@@ -260,16 +262,17 @@ fn a_program_that_is_on_stacks_of_its_own_is_left_clean() {
     }
 }
 
-/// Children that are forked while a thread is stopped inherit its open files of that moment.
+/// Children that are forked while a thread is stopped inherit the files that are open at that
+/// moment.
 #[test]
 fn no_child_keeps_a_descriptor_of_ours() {
     let program = build_target("forks_always", &[]);
     for _ in 0..rounds(10) {
-        // The first attach to a process brings everything in.
+        // The first attach to a process loads everything.
         let target = Target::start(&program, &[]);
         let pid = target.pid() as i32;
         let attacher = Attacher::start(&target, &[]);
-        // One that is forked later inherits nothing.
+        // A child that is forked later inherits nothing.
         for child in memhook_process::children(pid) {
             let open = std::fs::read_dir(format!("/proc/{child}/fd"));
             let links = open.into_iter().flatten().flatten();

@@ -1,4 +1,5 @@
-//! Between the choice of a process and the first that is done to it, the process ends and another one gets its id.
+//! After a process is selected, it ends, and another process gets its id before the first action on
+//! it.
 
 use memhook_tests::agents::{Agent, wrapped_slots};
 use memhook_tests::programs::{Folder, copy_program};
@@ -7,7 +8,7 @@ use std::fs::File;
 use std::process::Command;
 use std::sync::Arc;
 
-/// Keeps attachers waiting at the claim on a process.
+/// Claims a process, so that attachers wait.
 struct Claimed {
     target: Target,
     lock: File,
@@ -20,7 +21,7 @@ impl Claimed {
         Claimed { target, lock }
     }
 
-    /// Waits until an attacher wants the process too, and stops the attacher.
+    /// Waits until an attacher tries to claim the process, and stops the attacher.
     fn stop_who_waits(&self, attacher: u32) {
         let wanted = format!("/proc/{}/mem", self.target.pid());
         until("the attacher is at the claim", || {
@@ -35,7 +36,7 @@ impl Claimed {
         stop(attacher);
     }
 
-    /// Has another program get its id.
+    /// Ends the process, and starts another program with its id.
     fn replace(self, program: &str) -> Target {
         let pid = self.target.pid();
         drop(self.target);

@@ -1,16 +1,17 @@
-//! Programs in which a thread that is stopped at an arbitrary point holds, or waits for, a lock that loading needs:
-//! after each attach and detach the program itself must still be able to load, look up, create and fork.
+//! Programs in which a thread that is stopped at an arbitrary point holds, or waits for, a lock
+//! that the loader needs. After each attach and detach the program must still be able to load, look
+//! up, create threads and fork.
 
 use memhook_tests::{Attacher, Target, build_target, expect_sites, rounds};
 use std::process::Command;
 
-/// Number of attaches to each program.
+/// Returns the number of attaches to each program.
 fn attaches() -> usize {
     rounds(10)
 }
 
-/// Attaches again and again; returns the report that has seen most. On a busy machine the target may not come to allocate
-/// anything in one of them.
+/// Attaches repeatedly, and returns the report with the most events. On a busy machine the target
+/// may not allocate anything during one of the traces.
 fn stays_usable(mut target: Target, attaches: usize, must_allocate: bool) -> serde_json::Value {
     let mut report = serde_json::Value::Null;
     let seen = |report: &serde_json::Value| report["totals"]["allocations"].as_u64();
@@ -30,7 +31,8 @@ fn stays_usable(mut target: Target, attaches: usize, must_allocate: bool) -> ser
     report
 }
 
-/// The end of a thread, and waiting for it, holds the lock of glibc's list of stacks.
+/// A thread that ends, or waits for the end of another one, holds the lock of glibc's list of
+/// stacks.
 #[test]
 fn threads_that_fill_their_stacks_and_are_joined() {
     memhook_tests::patiently(|| {
@@ -39,7 +41,7 @@ fn threads_that_fill_their_stacks_and_are_joined() {
     });
 }
 
-/// The hook is loaded while that lock is held by a thread that waits for us to finish.
+/// The hook is loaded while a thread holds this lock and waits for us to finish.
 #[test]
 fn the_list_of_stacks_is_locked() {
     let program = build_target("stack_list", &["-pthread"]);
@@ -54,7 +56,7 @@ fn the_list_of_stacks_is_locked() {
     assert!(target.finish().success());
 }
 
-/// A thread that flushes all streams holds the lock of their list for as long as one of them blocks.
+/// A thread that flushes all streams holds the lock of their list while one stream blocks.
 #[test]
 fn the_list_of_streams_is_locked() {
     let program = build_target("stream_list", &["-pthread"]);
@@ -84,7 +86,8 @@ fn threads_that_are_joined_by_many_programs() {
     });
 }
 
-/// So does a thread that changes the credentials of all threads, until each of them has answered a signal.
+/// A thread that changes the credentials of all threads holds the lock of the list of stacks until
+/// each thread has answered a signal.
 #[test]
 fn credentials_that_change_all_the_time() {
     memhook_tests::patiently(|| {
@@ -93,7 +96,8 @@ fn credentials_that_change_all_the_time() {
     });
 }
 
-/// A thread that is stopped in the middle of a sequence restarts it, and does not continue with the values read before.
+/// A thread that is stopped in the middle of a restartable sequence restarts it, and does not
+/// continue with stale values.
 #[test]
 fn restartable_sequences() {
     memhook_tests::patiently(|| {
@@ -114,7 +118,7 @@ fn allocators_of_the_executable() {
     });
 }
 
-/// Like the test above, with allocators that are libraries elsewhere.
+/// Tests allocators that are usually libraries, linked into the executable.
 #[test]
 fn allocators_that_are_linked_into_the_executable() {
     memhook_tests::patiently(|| {

@@ -14,7 +14,7 @@ fn program() -> PathBuf {
     build_target("sandboxed", &["-Wl,-z,now", "-Wl,-z,relro"])
 }
 
-/// Says so instead, where they cannot.
+/// If we cannot suspend filters, checks that an attach is refused, and returns true.
 fn refuses(target: &Target) -> bool {
     if can_pass_by_filters() {
         return false;
@@ -34,7 +34,7 @@ fn check(report: &Value) {
         "sandboxed.cc",
         &[
             ("main", "malloc", 9, 300),
-            // Traced however the hook was loaded.
+            // Traced regardless of how the hook was loaded.
             ("main", "new[]", 5, 70),
             ("pool_alloc", "malloc", 3, 40),
             ("churn", "malloc", 4, 200),
@@ -47,7 +47,8 @@ fn check(report: &Value) {
     assert!(!refused, "{}", report["coverage"]);
 }
 
-/// Exceptions could not pass through a mapped hook; a function whose callers expect one stays as it is.
+/// Exceptions could not pass through a mapped hook. So a function whose callers expect an exception
+/// is not hooked.
 #[test]
 fn described_functions_that_throw_under_a_filter_that_kills_for_what_the_loader_calls() {
     let mut target = Target::start(&program(), &["strict"]);
@@ -69,15 +70,15 @@ fn described_functions_that_throw_under_a_filter_that_kills_for_what_the_loader_
     assert!(target.finish().success());
 }
 
-/// Returns the modules, and how many of their slots lead to the hook.
+/// Returns the modules, and the number of their slots that point to the hook.
 fn hooked(report: &Value) -> Vec<[Value; 4]> {
     let modules = report["coverage"].as_array().expect("modules").iter();
     let facts = ["module", "hooked", "unhookable", "note"];
     modules.map(|m| facts.map(|fact| m[fact].clone())).collect()
 }
 
-/// The loader is supposed to load the hook until a thread is stopped; only then is it known that the filter kills for
-/// the loader's calls. At the second attach the hook is already there.
+/// The attacher plans to use the loader until it stops a thread, and only then learns that the
+/// filter kills the loader's calls. At the second attach the hook is already mapped.
 #[test]
 fn every_attach_traces_operator_new() {
     for _ in 0..rounds(10) {
@@ -113,8 +114,9 @@ fn a_filter_that_kills() {
     assert!(target.finish().success());
 }
 
-/// The filter kills for the loader's calls as soon as the attacher has released the thread, so the loader is not used.
-/// Nothing else on the thread's way back ends the process either, whenever the attacher dies.
+/// The filter kills the loader's calls as soon as the attacher has released the thread, so the
+/// attacher does not use the loader. Nothing else on the thread's way back ends the process either,
+/// whenever the attacher dies.
 #[test]
 fn attachers_that_die_under_a_filter_that_kills_for_what_the_loader_calls() {
     let mut target = Target::start(&program(), &["strict"]);
@@ -130,7 +132,7 @@ fn attachers_that_die_under_a_filter_that_kills_for_what_the_loader_calls() {
             .stderr(Stdio::null())
             .spawn()
             .expect("it starts");
-        // It is killed at any moment.
+        // The kill may hit any moment.
         std::thread::sleep(Duration::from_micros(3000 + 60_000 * round / rounds));
         attacher.kill().expect("it runs");
         attacher.wait().expect("it was killed");
@@ -142,7 +144,8 @@ fn attachers_that_die_under_a_filter_that_kills_for_what_the_loader_calls() {
     assert!(target.finish().success());
 }
 
-/// The hook cannot patch libraries opened then; the attacher does before dlopen returns.
+/// The hook cannot patch libraries that are opened under the filter. The attacher patches them
+/// before dlopen returns.
 #[test]
 fn libraries_opened_under_a_filter_that_kills() {
     let library = build_library("late_library", "liblate.so", &[]);
@@ -164,19 +167,20 @@ fn libraries_opened_under_a_filter_that_kills() {
     assert_eq!(found, 6, "{report:#}");
 }
 
-/// The hook notices before it has to wait for room.
+/// The hook notices the filter before it has to wait for space.
 #[test]
 fn a_filter_that_comes_later() {
     let mut target = Target::start(&program(), &["late"]);
     let attacher = Attacher::start(&target, &["--set", "ring-size=64K"]);
     target.go();
     target.expect("filtered");
-    // The attacher has looked at it by then, even if that stands still for a time.
+    // The attacher has checked for a filter by then, even if it is suspended for a time.
     std::thread::sleep(Duration::from_secs(6));
     target.go();
     target.expect("done");
     if !can_pass_by_filters() {
-        // Nothing can be called in it any more; the slots pass through.
+        // No function can be called in the process any more, so the patched slots only forward
+        // calls.
         attacher.kill();
         return;
     }
@@ -184,8 +188,8 @@ fn a_filter_that_comes_later() {
     assert!(target.finish().success());
 }
 
-/// With a filter of our own we cannot suspend that of the target: slots that it cannot make writable are written from
-/// outside.
+/// With a filter of our own we cannot suspend the target's filter. So slots that the target cannot
+/// make writable are written from outside.
 #[test]
 fn a_filter_that_refuses_and_cannot_be_passed_over() {
     let program = program();
@@ -210,7 +214,7 @@ fn a_filter_that_refuses_and_cannot_be_passed_over() {
     assert!(target.finish().success());
 }
 
-/// Without CAP_SYS_ADMIN, and without the target's filter, its effect on our calls is unknown.
+/// Without CAP_SYS_ADMIN and without the target's filter, we do not know its effect on our calls.
 #[test]
 fn a_filter_that_we_have_not() {
     let mut target = Target::start(&program(), &["kill"]);

@@ -63,8 +63,8 @@ fn attaches_between_forks() {
     });
 }
 
-/// System calls trapped by a filter, breakpoints, and a thread's SIGABRT to itself: each handler runs at its own
-/// moment, whatever is done with the thread.
+/// System calls trapped by a filter, breakpoints, and a thread's SIGABRT to itself. Each handler
+/// must run at the right moment, whatever we do with the thread.
 #[test]
 fn attaches_between_synchronous_signals() {
     memhook_tests::patiently(|| {
@@ -78,7 +78,8 @@ fn attaches_between_synchronous_signals() {
     });
 }
 
-/// prctl(2), PR_SET_SYSCALL_USER_DISPATCH: the program itself answers the calls of such a thread.
+/// With PR_SET_SYSCALL_USER_DISPATCH of prctl(2), the program itself answers the system calls of a
+/// thread.
 #[test]
 fn a_program_that_answers_system_calls_itself_is_refused_untouched() {
     let program = build_target("adversary", &[]);

@@ -10,7 +10,7 @@ fn calls(target: &mut Target) -> u64 {
     line["calls ".len()..].trim().parse().expect("a number")
 }
 
-/// More calls than rings and passes under way can hold.
+/// Waits until the target has made more calls than the rings and the current passes can hold.
 fn goes_on(target: &mut Target) {
     let before = calls(target);
     until("the target goes on", || calls(target) > before + 2_000_000);
@@ -27,13 +27,13 @@ fn a_stopped_attacher() {
     attacher.signal(libc::SIGINT);
     let (status, _, errors) = attacher.outcome();
     assert_eq!(status.code(), Some(1), "{errors}");
-    // It works like new.
+    // A new attach works as usual.
     let report = Attacher::start(&target, &[]).finish();
     assert_eq!(report["totals"]["lost_events"], 0);
     assert!(target.finish().success());
 }
 
-/// Nobody reads its output: neither its reports nor its messages.
+/// Nobody reads the attacher's output, neither its reports nor its messages.
 #[test]
 fn an_attacher_whose_output_is_full() {
     let mut target = Target::start(&build_target("progress", &[]), &[]);
@@ -41,7 +41,7 @@ fn an_attacher_whose_output_is_full() {
     let fifo = folder.path("fifo");
     let made = Command::new("mkfifo").arg(&fifo).status();
     assert!(made.expect("mkfifo runs").success());
-    // Both ends: neither side has to wait for the other to open it.
+    // Opens both ends of the pipe, so that neither side waits for the other one to open it.
     let mut options = std::fs::File::options();
     let reader = options.read(true).write(true).open(&fifo).expect("a fifo");
     let mut attacher = Command::new(binary())

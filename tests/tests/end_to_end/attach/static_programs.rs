@@ -1,4 +1,4 @@
-//! Programs whose allocator is linked into them: its functions are reached by jumps at their entries.
+//! Programs that contain their allocator. We hook its functions by jumps at their entries.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{
@@ -25,7 +25,7 @@ fn symbols(program: &Path, names: &[&str]) -> Vec<(String, u64)> {
     found
 }
 
-/// Returns where code in memory differs from the files; our own mappings do not count.
+/// Returns the places where code in memory differs from the files, except for our own mappings.
 fn changed(target: &Target) -> Vec<String> {
     let mut found = changed_code(target.pid());
     found.retain(|place| !place.contains("memhook"));
@@ -40,7 +40,8 @@ fn base_of(target: &Target, program: &Path) -> u64 {
     u64::from_str_radix(start.expect("it is mapped"), 16).expect("an address")
 }
 
-/// `doctor` names each of these functions with its address, and says that it is reached by a pad.
+/// Checks that `doctor` lists each of these functions with its address, and says that a pad reaches
+/// it.
 fn names_functions(target: &Target, program: &Path, functions: &[&str], owner: &str) {
     let (code, out, _) = run(&["doctor", &target.pid().to_string()]);
     assert_eq!(code, 0, "{out}");
@@ -69,8 +70,9 @@ const PLANTED: [(&str, &str, u64, u64); 7] = [
     ("leak_in_thread", "malloc", 16, 40),
 ];
 
-/// Traces a program that is linked like this: twice, with an attacher in between that is killed, while one of its
-/// threads is in the allocator all the time. In the end its code is unchanged.
+/// Traces a program that is linked with these flags: twice, and in between with an attacher that is
+/// killed. One of the program's threads is in the allocator all the time. At the end the program's
+/// code must be unchanged.
 fn is_traced(flags: &[&str]) {
     let program = build_target("static_allocator", flags);
     let mut target = Target::start(&program, &[]);
@@ -124,13 +126,15 @@ fn is_traced(flags: &[&str]) {
     let report = attacher.finish();
     let totals = &report["totals"];
     assert_eq!(totals["lost_events"], 0, "{report:#}");
-    // The block that the busy thread had at the attach, and the exception, which is allocated as a part of the operator
-    // new that throws it. What the C library releases at the end of a thread is none.
+    // The block that the busy thread had at the attach, and the exception, which is allocated
+    // within the operator new that throws it. The C library's releases at the end of a thread do
+    // not count.
     let unknown = totals["unknown_releases"].as_u64();
     assert!(unknown <= Some(2), "{report:#}");
     assert_eq!(totals["unhooked_releases"], 0, "{report:#}");
     let mut found = sites(&report, "static_allocator.cc");
-    // Memory that the C library keeps with the stacks of ended threads, and memory for exceptions.
+    // Ignores memory that the C library keeps with the stacks of ended threads, and memory for
+    // exceptions.
     found.retain(|(function, _), _| function.starts_with("leak_"));
     let planted = PLANTED.iter().map(|&(function, kind, blocks, size)| {
         let key = (function.to_owned(), kind.to_owned());
@@ -141,7 +145,8 @@ fn is_traced(flags: &[&str]) {
     assert!(target.finish().success());
 }
 
-/// Attachers that are killed at some moment of their attach leave what `detach` can put back.
+/// Kills attachers at some moment of their attach. `detach` must be able to restore what they
+/// leave.
 fn killed_while_it_attaches(target: &Target) {
     let pid = target.pid().to_string();
     for delay in [1, 3, 6, 10, 15, 22, 30, 45, 70] {
@@ -151,7 +156,7 @@ fn killed_while_it_attaches(target: &Target) {
             .stderr(Stdio::null())
             .spawn()
             .expect("it starts");
-        // It is killed at any moment.
+        // The kill may hit any moment.
         std::thread::sleep(Duration::from_millis(delay));
         attacher.kill().expect("it runs");
         attacher.wait().expect("it ends");
@@ -172,7 +177,7 @@ fn a_static_program_that_is_relocated() {
     is_traced(&["-static-pie", "-fPIE", "-g", "-O1"]);
 }
 
-/// It handles no signals, so nothing in it returns from a signal handler.
+/// The program handles no signals, so nothing in it returns from a signal handler.
 #[test]
 fn a_static_program_on_musl() {
     let Some(program) = build_on_musl("on_musl", &["-static", "-no-pie"]) else {
@@ -190,7 +195,7 @@ fn a_static_program_on_musl() {
         report["totals"]["live_blocks"],
         100 + 90 + 80 + 70 + 60 + 1 + 1
     );
-    // The functions of musl have no call frame information: a stack through strdup ends there.
+    // The functions of musl have no call frame information, so a stack through strdup ends there.
     let mut found = sites(&report, "on_musl.c");
     found.retain(|(function, _), _| function.starts_with("leak_"));
     let planted = [
