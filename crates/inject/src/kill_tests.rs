@@ -40,7 +40,7 @@ pub(crate) fn target_of_attacher() -> Option<u64> {
     target.split(' ').next()?.parse().ok()
 }
 
-/// The other tests start it with [`TARGET`] set.
+/// Attacher that the other tests run in a separate process, with [`TARGET`] set.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn attacher() {
@@ -86,8 +86,8 @@ fn attacher() {
     read_memory(copy.pid(), getpid, &mut [0; 8]).unwrap();
 }
 
-/// The other tests start it with [`TARGET`] set. The second hold finds the thread in a call that was restarted after
-/// the first one.
+/// Attacher that the other tests run in a separate process, with [`TARGET`] set. The second hold finds the thread in a
+/// call that was restarted after the first one.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn caller_again() {
@@ -102,9 +102,9 @@ fn caller_again() {
     done(held.release());
 }
 
-/// The other tests start it with [`TARGET`] set. The thread is held as if the stop had come after the kernel had set
-/// its registers for restart_syscall, and before the thread got there: once with the number of the interrupted call,
-/// and once, as after an interrupt, with none.
+/// Attacher that the other tests run in a separate process, with [`TARGET`] set. The thread is held as if the stop had
+/// come after the kernel had set its registers for restart_syscall, and before the thread got there: once with the
+/// number of the interrupted call, and once, as after an interrupt, with none.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn caller_on_the_way() {
@@ -129,7 +129,8 @@ fn caller_on_the_way() {
     done(held.release());
 }
 
-/// The other tests start it with [`TARGET`] set. It leaves nothing in the target when it is done.
+/// Attacher that the other tests run in a separate process, with [`TARGET`] set. It leaves nothing in the target when
+/// it is done.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn caller() {

@@ -188,7 +188,7 @@ fn a_file_that_has_the_number_of_a_descriptor_of_ours_stays_open() {
     program.ends_well();
 }
 
-/// The test below starts it with the target's ids.
+/// Attacher that the next test runs in a separate process, with the target's ids.
 #[test]
 #[ignore = "the process to be killed, started by another test"]
 fn replacer() {
@@ -214,7 +214,7 @@ fn a_killed_attacher_has_no_file_closed() {
     common::send(pid, libc::SIGTERM);
 }
 
-/// The test below starts it with the target's ids.
+/// Attacher that the next test runs in a separate process, with the target's ids.
 #[test]
 #[ignore = "the process to be killed, started by another test"]
 fn mapper() {

@@ -8,7 +8,7 @@ use crate::kill_tests::{TARGET, Target, children, done, target_of_attacher};
 use crate::timing::Timing;
 use crate::{ForkPlan, hold_all, steps};
 
-/// The tests below start it.
+/// Attacher that the following tests run in a separate process.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn copier() {
@@ -39,8 +39,8 @@ fn copier() {
     println!("steps: {}", steps::count());
 }
 
-/// Makes this process adopt orphans. The tests below start it in a separate process, because the setting is for a whole
-/// process.
+/// Makes this process adopt orphans. The following tests run it in a separate process, because the setting is for a
+/// whole process.
 fn take_orphans_in() {
     // SAFETY: plain integers.
     let set = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };

@@ -11,7 +11,7 @@ use memhook_process::{RemoteAddress, mappings, read_memory};
 /// Debugging a small program takes a second; a debugger that reads from one of its own pipes hangs.
 const LIMIT_SECONDS: &str = "120";
 
-/// The test below starts it with [`TARGET`] set.
+/// Attacher that the next test runs in a separate process, with [`TARGET`] set.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn loader() {

@@ -24,8 +24,8 @@ fn held() -> Option<(Held, RemoteAddress)> {
     Some((held, RemoteAddress(numbers[1])))
 }
 
-/// The other tests start it with [`TARGET`] set. Its call waits for a lock while holding another one, until it is
-/// killed.
+/// Attacher that the other tests run in a separate process, with [`TARGET`] set. Its call waits for a lock while
+/// holding another one, until it is killed.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn caller_that_waits() {
@@ -37,7 +37,8 @@ fn caller_that_waits() {
     panic!("it was not killed");
 }
 
-/// The other tests start it with [`TARGET`] set. Its `dlopen` waits for a lock of the loader, until it is killed.
+/// Attacher that the other tests run in a separate process, with [`TARGET`] set. Its `dlopen` waits for a lock of the
+/// loader, until it is killed.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn loader_that_waits() {

@@ -15,7 +15,7 @@ use crate::{Event, StartPoint, common, launch, steps};
 /// program is traced.
 const PROGRAM: &str = "MEMHOOK_TEST_PROGRAM";
 
-/// The other tests start it with [`PROGRAM`] set.
+/// Launcher that the other tests run in a separate process, with [`PROGRAM`] set.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn launcher() {
