@@ -380,7 +380,7 @@ impl LiveMap {
         }
     }
 
-    /// Makes room in a full segment, and adds a segment if there are too few for the number of places.
+    /// Makes room in a full segment, and adds a segment if the table has too few for its number of places.
     #[cold]
     #[inline(never)]
     fn make_room(&mut self, segment: usize, pass: u16) {

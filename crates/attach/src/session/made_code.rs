@@ -25,7 +25,7 @@ pub(super) struct MadeCode {
     dump: Option<Mapping>,
     /// Last names that were read.
     names: Mutex<Option<(Version, Arc<PerfMap>)>>,
-    /// State of the dump file, with its identity.
+    /// Inode of the dump file, the state of reading it, and the names read from it.
     dumped: Mutex<Option<(u64, JitDump, Arc<PerfMap>)>>,
 }
 

@@ -25,7 +25,7 @@ const STOPPING_LIMIT: Duration = Duration::from_millis(10);
 /// time.
 const MOST: usize = 256;
 
-/// Other threads, before any of them is disturbed.
+/// Other threads of a process, examined before any of them is stopped.
 pub struct Others {
     pid: i32,
     /// `None`: there are too many to stop in time.

@@ -217,7 +217,7 @@ impl Held {
         Ok(copy)
     }
 
-    /// Ends an abandoned fork: without the child for which the thread waits.
+    /// Ends an abandoned fork: the thread stops waiting, because its child is killed.
     fn end_fork(&mut self, children: &mut Children) {
         if !children.under_way || self.gone {
             return;
