@@ -214,13 +214,13 @@ fn a_static_program_on_musl() {
     assert!(target.finish().success());
 }
 
-/// Programs that are started: the first block counts, before any constructor.
+/// Programs that memhook-rs starts: the first block counts, even before any constructor.
 #[test]
 fn static_programs_are_run() {
     let on_glibc = build_target("static_allocator", &["-static", "-no-pie", "-g", "-O1"]);
     let on_musl = build_on_musl("on_musl", &["-static", "-no-pie"]);
     let folder = Folder::new("static-run");
-    // musl's strdup ends its stacks.
+    // A stack ends in musl's strdup.
     let programs = [
         (Some(on_glibc), "static_allocator.cc", 466),
         (on_musl, "on_musl.c", 344),
@@ -240,7 +240,7 @@ fn static_programs_are_run() {
         let last = serde_json::Deserializer::from_str(&report).into_iter::<serde_json::Value>();
         let last = last.last().expect("one").expect("JSON");
         assert_eq!(last["totals"]["lost_events"], 0, "{last:#}");
-        // Memory allocated for the exception of operator new is part of that call.
+        // Memory allocated for the exception of operator new belongs to that call.
         let unknown = last["totals"]["unknown_releases"].as_u64();
         assert!(unknown <= Some(2), "{last:#}");
         let found = sites(&last, file);
@@ -252,7 +252,7 @@ fn static_programs_are_run() {
     }
 }
 
-/// Without symbols nobody knows where the allocator is.
+/// Without symbols, memhook-rs cannot find the allocator.
 #[test]
 fn a_stripped_program_is_refused() {
     let program = build_target("threads", &["-static", "-s"]);
@@ -265,7 +265,7 @@ fn a_stripped_program_is_refused() {
     assert!(target.finish().success());
 }
 
-/// Functions that a dynamic program reaches through slots.
+/// `doctor` lists the functions that a dynamic program reaches through slots.
 #[test]
 fn a_dynamic_program() {
     let mut target = Target::start(&build_target("threads", &[]), &["16"]);
@@ -282,8 +282,8 @@ fn a_dynamic_program() {
     assert!(target.finish().success());
 }
 
-/// A program with a loader and nothing else: `doctor` reports that beside everything that is fine, and an attach
-/// refuses.
+/// A program with a loader but no C library: `doctor` reports this beside everything that works,
+/// and an attach is refused.
 #[test]
 fn a_program_without_a_c_library() {
     let flags = ["-nostdlib", "-ffreestanding", "-fno-stack-protector"];

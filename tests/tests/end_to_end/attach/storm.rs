@@ -1,4 +1,5 @@
-//! Attach and detach again and again, sometimes killed at a random moment: the target never minds.
+//! Attaches and detaches repeatedly, and sometimes kills the attacher at a random moment. The
+//! target must not be affected.
 
 use memhook_tests::{Attacher, Target, binary, build_target, rounds, run};
 use std::process::{Command, Stdio};
@@ -10,7 +11,7 @@ fn open_files(target: &Target) -> usize {
         .count()
 }
 
-/// Starts an attacher and kills it after `delay`, injection included.
+/// Starts an attacher and kills it after `delay`, which may be during the injection.
 fn killed_after(target: &Target, delay: Duration) {
     let mut child = Command::new(binary())
         .args(["attach", "-q", &target.pid().to_string()])
@@ -18,7 +19,7 @@ fn killed_after(target: &Target, delay: Duration) {
         .stderr(Stdio::null())
         .spawn()
         .expect("memhook-rs starts");
-    // It is killed at any moment.
+    // The kill may hit any moment.
     std::thread::sleep(delay);
     child.kill().expect("killed");
     child.wait().expect("reaped");
@@ -48,7 +49,7 @@ fn cycles_on_a_hammering_target() {
     });
 }
 
-/// Whatever it is doing at that moment: a thread that it has stopped continues without it.
+/// Whatever an attacher does when it is stopped, a thread that it has stopped continues without it.
 #[test]
 fn a_stopped_attacher_stops_nobody_else() {
     let program = build_target("canary", &[]);
@@ -62,7 +63,7 @@ fn a_stopped_attacher_stops_nobody_else() {
             .stderr(Stdio::piped())
             .spawn()
             .expect("memhook-rs starts");
-        // It is stopped at any moment.
+        // The stop may hit any moment.
         std::thread::sleep(moment);
         let id = attacher.id() as i32;
         let signal = |signal| {
@@ -75,7 +76,7 @@ fn a_stopped_attacher_stops_nobody_else() {
         });
         signal(libc::SIGCONT);
         let status = attacher.wait().expect("reaped");
-        // Or it says that the thread had gone back to its work meanwhile.
+        // Or the attacher reports that the thread had resumed its work meanwhile.
         assert!(matches!(status.code(), Some(0 | 2)), "{status}");
     }
     let (code, out, err) = run(&["detach", &pid]);

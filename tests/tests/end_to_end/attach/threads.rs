@@ -40,12 +40,12 @@ fn coroutines_and_deep_recursion() {
 fn remembered_backtraces_are_right_everywhere() {
     for name in ["stacks", "leaks", "exceptions", "all_functions", "threads"] {
         let program = build_target(name, &[]);
-        // Its exit code is 3 when one was wrong, which finish() would tell.
+        // The attacher exits with code 3 if a cached backtrace was wrong, and finish() would fail.
         trace(&program, &["--check-memo", "--depth", "40"]);
     }
 }
 
-/// A traced call needs little more stack than the allocator does.
+/// A traced call needs little more stack than the allocator itself.
 #[test]
 fn stacks_with_little_room() {
     memhook_tests::patiently(|| {

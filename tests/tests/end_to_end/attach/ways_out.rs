@@ -10,7 +10,7 @@ fn leaves_one_region(way: &str) {
     let target = Target::start(&build_target("ways_out", &[]), &[way]);
     let mut allocations = 0;
     for attach in 0.. {
-        // It may be stopped whenever it is traced.
+        // The target may be suspended during any of the traces.
         if attach >= 10 && (allocations > 0 || attach >= 100) {
             break;
         }
@@ -49,7 +49,7 @@ fn ends_of_threads() {
     });
 }
 
-/// Calls below a frame that was left by longjmp look as if they were part of the call that was left.
+/// After a longjmp, calls from below the abandoned frame look like parts of the abandoned call.
 #[test]
 fn what_comes_after_a_jump_is_recorded_or_counted() {
     let mut target = Target::start(&build_target("ways_out", &[]), &["lose"]);
@@ -66,7 +66,7 @@ fn what_comes_after_a_jump_is_recorded_or_counted() {
     let passed = report["totals"]["reentrant_calls"]
         .as_u64()
         .expect("a count");
-    // The call of malloc that was part of the abandoned one may be among the skipped calls.
+    // The call of malloc within the abandoned call may be among the skipped calls.
     assert!(blocks <= 2000 && blocks + passed >= 2000, "{report:#}");
     assert!(blocks > 1800 && passed < 200, "{blocks}, {passed}");
     assert!(target.finish().success());

@@ -1,23 +1,25 @@
-//! `--on-full adapt`, the default for a program that was running before: rings that are full again and again, with
-//! sums that are known; and that everything is counted where the program waits.
+//! `--on-full adapt`, the default for a program that is already running. The rings fill up
+//! repeatedly, and the true sums are known. In other modes the program waits, and everything is
+//! counted.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, build_target, run};
 use serde_json::Value;
 
-/// MEMHOOK_RUNS sets another number; the bounds hold for any.
+/// Number of runs. MEMHOOK_RUNS sets another number; the bounds hold for any number.
 const RUNS: u32 = 6;
 
 /// Figures from the target: allocations, their bytes, live blocks, their bytes.
 pub type Truth = [f64; 4];
 
-/// Runs the threads of a program that allocates more than an attacher takes with these options, and no others.
+/// Runs the threads of a program that allocates more than an attacher can record, with exactly
+/// these options.
 fn trace_crowd(program: &[&str], options: &[&str]) -> (Value, Truth) {
     let (report, truth, _) = trace_crowd_by(program, options);
     (report, truth)
 }
 
-/// The same; also returns the final names of the attacher's threads.
+/// Runs the program and also returns the final names of the attacher's threads.
 pub fn trace_crowd_by(program: &[&str], options: &[&str]) -> (Value, Truth, Vec<String>) {
     let mut target = Target::start(&build_target("crowd", &["-O2"]), program);
     let attacher = Attacher::start_plain(&target, options);
@@ -42,7 +44,7 @@ fn thread_names(pid: u32) -> Vec<String> {
     names.map(|name| name.trim().to_owned()).collect()
 }
 
-/// Eight threads, and small rings.
+/// Runs eight threads with small rings.
 fn crowd(more: &[&str]) -> (Value, Truth) {
     let options = ["--on-full", "adapt", "--set", "ring-size=64K"];
     trace_crowd(&[&["8", "100000"], more].concat(), &options)
@@ -52,12 +54,12 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or(0.0)
 }
 
-/// Threads and the C++ library's own data are allocations, too: this many bytes beside the program's hundreds of
-/// megabytes.
+/// Bytes of threads and of the C++ library's own data, which are allocations, too. The program
+/// itself allocates hundreds of megabytes.
 const OTHER_BYTES: f64 = 100_000.0;
 
-/// Compares the sums with the truth; returns by how many standard errors they are off, or nothing if everything was
-/// counted.
+/// Compares the sums with the truth. Returns their deviations in standard errors, or nothing if
+/// everything was counted.
 pub fn check(report: &Value, [allocations, allocated, _, live]: Truth) -> Vec<f64> {
     let (totals, sampling) = (&report["totals"], &report["sampling"]);
     if sampling.is_null() {
@@ -106,7 +108,7 @@ fn sums_are_within_their_standard_errors() {
     });
 }
 
-/// A recording has the same counts and estimates.
+/// A recording has the counts and estimates of the report.
 #[test]
 fn a_recording_has_the_weights_of_the_samples() {
     memhook_tests::patiently(|| {
@@ -166,7 +168,7 @@ fn every_release_of_a_recorded_block_is_seen() {
     });
 }
 
-/// With room in the rings nothing is estimated, and the report says nothing of samples.
+/// With space in the rings nothing is estimated, and the report does not mention samples.
 #[test]
 fn a_quiet_program_is_counted_exactly() {
     let mut target = Target::start(&build_target("sampled", &[]), &[]);
@@ -197,7 +199,8 @@ fn a_large_crowd_is_counted_or_estimated() {
     });
 }
 
-/// A running program does not wait for long, and the first line of the report explains what that means.
+/// A running program does not wait for long, and the first line of the report explains what this
+/// means for the numbers.
 #[test]
 fn a_running_program_keeps_its_speed_by_default() {
     memhook_tests::patiently(|| {

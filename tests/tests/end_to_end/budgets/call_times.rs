@@ -1,4 +1,4 @@
-//! `--alloc-time`: which site's allocations take long.
+//! `--alloc-time`: shows which sites have slow allocations.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, build_library, build_target, run as memhook};
@@ -10,7 +10,7 @@ const SLOW: f64 = 100_001.0;
 /// Time that the allocator waits for a slow block.
 const WAIT_NS: f64 = 5_000.0;
 
-/// Runs the target, whose quick and slow allocations take what they take, and returns the last report.
+/// Runs the target with its quick and slow allocations, and returns the last report.
 fn run(options: &[&str]) -> Value {
     let library = build_library("slow_allocator", "libslow_allocator.so", &[]);
     let program = build_target("timed_calls", &[]);
@@ -24,7 +24,7 @@ fn run(options: &[&str]) -> Value {
     report
 }
 
-/// Nanoseconds and timed calls of a function's row.
+/// Returns nanoseconds and timed calls of a function's row.
 fn of_function(report: &Value, name: &str) -> (f64, f64) {
     let groups = report["groups"].as_array().expect("groups");
     let mut rows = groups.iter();
@@ -34,13 +34,15 @@ fn of_function(report: &Value, name: &str) -> (f64, f64) {
     (number("alloc_ns"), number("timed_calls"))
 }
 
-/// A wait is never shorter than requested, whatever else the machine is doing.
+/// Checks the time of slow calls. A wait is never shorter than requested, whatever else the machine
+/// does.
 fn assert_slow(ns: f64, allocations: f64) {
     let mean = ns / allocations;
     assert!(mean > 0.97 * WAIT_NS, "{mean} ns a slow call");
 }
 
-/// Each call is as likely to be timed as any other: the bounds are six standard deviations wide.
+/// Checks that each call is timed with equal probability. The bounds are six standard deviations
+/// wide.
 fn assert_share(slow: f64, quick: f64) {
     let (timed, share) = (slow + quick, SLOW / (SLOW + QUICK));
     let deviation = (timed * share * (1.0 - share)).sqrt();
@@ -60,7 +62,7 @@ fn what_takes_long_is_found() {
         assert!(quick_ns > 0.0, "{report}");
         assert!(quick > 300.0, "{quick} quick calls were timed");
         assert_share(slow, quick);
-        // Their number is estimated, too.
+        // The number of calls is estimated, too.
         assert_slow(slow_ns, (SLOW + QUICK) * slow / (slow + quick));
         let all = &report["allocator_time"];
         assert_eq!(all["timed_calls"].as_f64(), Some(slow + quick), "{report}");
@@ -68,7 +70,7 @@ fn what_takes_long_is_found() {
     });
 }
 
-/// Large samples are more likely to be hit, and stand for fewer.
+/// Large samples are hit more often, and have lower weights.
 #[test]
 fn samples_are_timed_and_weighed() {
     memhook_tests::patiently(|| {
@@ -77,7 +79,7 @@ fn samples_are_timed_and_weighed() {
             let all = &report["allocator_time"];
             let timed = all["timed_calls"].as_f64().expect("a number");
             assert!(timed > 100.0, "{options:?}: {report}");
-            // Almost all of the time is that of the slow ones.
+            // Nearly all of the time comes from the slow allocations.
             let least = 0.5 * SLOW * WAIT_NS;
             assert!(
                 all["alloc_ns"].as_f64() > Some(least),
@@ -103,18 +105,19 @@ fn a_recording_keeps_it() {
         let (slow_ns, timed) = of_function(&report_all, "slow (");
         assert_slow(slow_ns, SLOW);
         assert!(timed > 20.0);
-        // A part of the run has its part of the time.
+        // A part of the run has a part of the time.
         let elapsed = report_all["elapsed_s"].as_f64().expect("seconds");
         let part = |sixteenths: f64| {
             let to = format!("{}s", elapsed * sixteenths / 16.0);
             let part = report(&["--by", "function", "--to", &to]);
             let rows = part["groups"].as_array().expect("groups").clone();
             let mut names = rows.iter().filter_map(|row| row["name"].as_str());
-            // In a part that was over before the program went on, there is none.
+            // A part that ended before the work has no row.
             let has_row = names.any(|name| name.starts_with("slow ("));
             has_row.then(|| of_function(&part, "slow (").0)
         };
-        // Not in the middle where the program, or the attacher, has stood still before the calls or after them.
+        // The middle of the run is outside the calls if the program, or the attacher, was suspended
+        // before or after them. Then other parts are tried.
         let mut parts = [8.0, 4.0, 12.0, 2.0, 14.0, 1.0, 15.0, 15.6]
             .into_iter()
             .map(part);

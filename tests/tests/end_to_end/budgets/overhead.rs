@@ -1,21 +1,22 @@
-//! `--overhead`: everything is recorded while that fits into the budget, and samples otherwise, whose sums are known.
+//! `--overhead`: records everything while that fits into the budget, and samples otherwise. The
+//! true sums are known.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, build_target, run};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// MEMHOOK_RUNS sets another number; the bounds hold for any.
+/// Number of runs. MEMHOOK_RUNS sets another number; the bounds hold for any number.
 const RUNS: u32 = 3;
-/// Own memory of the C++ library.
+/// Memory of the C++ library itself.
 const OTHER_BYTES: f64 = 100_000.0;
 
 fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or(0.0)
 }
 
-/// Runs the program with a changing rate and these options of `attach`. Returns the last report, and the truth:
-/// allocations, their bytes, live blocks, their bytes.
+/// Runs the program with a changing rate and these options of `attach`. Returns the last report,
+/// and the truth: allocations, their bytes, live blocks, their bytes.
 fn trace(options: &[&str], program: &[&str]) -> (Value, [f64; 4]) {
     let mut target = Target::start(&build_target("changing_rate", &["-O1"]), program);
     let attacher = Attacher::start(&target, options);
@@ -29,7 +30,7 @@ fn trace(options: &[&str], program: &[&str]) -> (Value, [f64; 4]) {
     (report, truth.try_into().expect("four numbers"))
 }
 
-/// Returns by how many standard errors the sums are off.
+/// Returns the deviations of the sums in standard errors.
 fn deviations(report: &Value, truth: [f64; 4]) -> [f64; 2] {
     let (totals, sampling) = (&report["totals"], &report["sampling"]);
     let sums = [
@@ -44,7 +45,8 @@ fn deviations(report: &Value, truth: [f64; 4]) -> [f64; 2] {
     })
 }
 
-/// The times follow each other from the attach to the end, and each differs from the one before.
+/// Checks that the intervals cover the time from the attach to the end, and that each has another
+/// mean than the previous one.
 fn check_kept(report: &Value) {
     let kept = report["overhead"]["kept"].as_array().expect("times");
     let mut end = 0.0;
@@ -62,8 +64,8 @@ fn check_kept(report: &Value) {
     assert!(end <= number(&report["elapsed_s"]));
 }
 
-/// A budget that any machine exceeds: the recorded share changes several times, and sums stay within their standard
-/// errors.
+/// Uses a budget that the program exceeds on any machine. The recorded share changes several times,
+/// and the sums stay within their standard errors.
 #[test]
 fn sums_are_within_their_standard_errors_though_the_rate_changes() {
     memhook_tests::patiently(|| {
@@ -113,9 +115,10 @@ fn own_bytes(report: &Value) -> f64 {
     own.map(|site| number(&site["bytes"])).sum()
 }
 
-/// Exactly, not just within an error: the release of every recorded block is seen, and that of no other one, even after
-/// the information about recorded blocks was renewed several times, and with filters, too. Otherwise live memory would
-/// be estimated too high, or too low, however many samples there are.
+/// Live memory at the end is exact, not just within an error. The release of every recorded block
+/// is seen, and no other release, even after the information about recorded blocks was renewed
+/// several times, and with filters. Otherwise live memory would be estimated too high or too low
+/// for any number of samples.
 #[test]
 fn what_is_recorded_ends_with_its_own_release() {
     memhook_tests::patiently(|| {
@@ -170,7 +173,7 @@ fn a_recording_has_the_sums_of_the_report() {
                 "{text}"
             );
             let same = json(&["diff", &name, &name, "--json"]);
-            // Sites are rounded one by one there.
+            // `diff` rounds each site separately.
             let (sum, bytes) = (
                 number(&same["old"]["bytes"]),
                 number(&recorded["totals"]["live_bytes"]),
@@ -180,7 +183,7 @@ fn a_recording_has_the_sums_of_the_report() {
                 same["old"]["error_bytes"],
                 recorded["sampling"]["live_error_bytes"]
             );
-            // The half of it that was before a moment, and the other one.
+            // The first and the second half of the run.
             let half = number(&recorded["elapsed_s"]) / 2.0;
             let until = json(&["report", &name, "--json", "--to", &format!("{half}s")]);
             let since = json(&["report", &name, "--json", "--from", &format!("{half}s")]);
@@ -242,7 +245,7 @@ fn what_fits_is_exact() {
     });
 }
 
-/// In the text, and refused before anything is touched.
+/// Checks the text of the report, and options that are refused before anything is touched.
 #[test]
 fn the_text_and_what_is_refused() {
     let mut target = Target::start(&build_target("changing_rate", &["-O1"]), &["1", "100"]);
@@ -273,7 +276,8 @@ fn the_text_and_what_is_refused() {
     assert!(target.finish().success());
 }
 
-/// Programs started by memhook-rs; and a gate, which needs every allocation, and reports that it does not have them.
+/// Programs started by memhook-rs, and a gate, which needs every allocation and reports that it
+/// does not have them.
 #[test]
 fn programs_that_are_started() {
     let program = build_target("changing_rate", &["-O1"]);

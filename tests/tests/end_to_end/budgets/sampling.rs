@@ -1,16 +1,16 @@
-//! `--sample`: the estimates of a program whose blocks are known.
+//! `--sample`: estimates for a program with known blocks.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, build_target, run as memhook};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Mean bytes between samples: less than the size of the large blocks, and much more than that of the
-/// small ones.
+/// Mean bytes between samples: less than the size of the large blocks, and much more than the size
+/// of the small ones.
 const MEAN: &str = "8K";
-/// MEMHOOK_RUNS sets another number; the bounds hold for any.
+/// Number of runs. MEMHOOK_RUNS sets another number; the bounds hold for any number.
 const RUNS: u32 = 12;
-/// Live blocks of each function of the target, and the bytes of each.
+/// Live blocks of each function of the target, and bytes per block.
 const PLANTED: [(&str, u64, u64); 4] = [
     ("small", 100_000, 24),
     ("medium", 8_000, 500),
@@ -37,7 +37,7 @@ fn estimates(report: &Value) -> BTreeMap<String, Estimate> {
         let sum = found.entry(name.to_owned()).or_default();
         sum.bytes += number("bytes");
         sum.blocks += number("blocks");
-        // No error: no estimate, the block could not have been missed.
+        // A site without an error is exact: no block could have been missed.
         let error = site["error_bytes"].as_f64().unwrap_or(0.0);
         sum.variance += error.powi(2);
     }
@@ -56,8 +56,8 @@ fn run() -> BTreeMap<String, Estimate> {
     estimates(&report)
 }
 
-/// The bounds are so wide that chance exceeds them less than once in a million runs of this test;
-/// forgotten releases, or weights that ignore the block's own size, exceed them every time.
+/// The bounds are so wide that chance exceeds them less than once in a million runs of this test.
+/// Forgotten releases, or weights that ignore the block's own size, exceed them every time.
 #[test]
 fn estimates_are_unbiased_and_their_errors_true() {
     memhook_tests::patiently(|| {
@@ -96,7 +96,8 @@ fn estimates_are_unbiased_and_their_errors_true() {
                 "{function}: the mean of {count} estimates is {deviations:.1} standard errors off"
             );
         }
-        // The estimates scatter as their standard errors say: chi squared over its degrees of freedom.
+        // The estimates scatter according to their standard errors: chi squared over its degrees of
+        // freedom.
         let scatter = squares / terms;
         assert!(
             (0.25..2.6).contains(&scatter),
@@ -105,7 +106,7 @@ fn estimates_are_unbiased_and_their_errors_true() {
     });
 }
 
-/// As many bytes as were allocated, whether or not they are still live.
+/// The totals estimate all allocated bytes, whether or not they are still live.
 #[test]
 fn totals_are_estimates_of_everything() {
     memhook_tests::patiently(|| {
@@ -126,13 +127,14 @@ fn check_totals(by: &str) {
     for (field, bytes) in [("live_bytes", live), ("allocated_bytes", 2 * live)] {
         let found = report["totals"][field].as_f64().expect(field);
         let ratio = found / bytes as f64;
-        // Of 19 live MB nearly 9 are in blocks of which none is missed; the standard error of the rest
-        // is sqrt(mean * bytes), under one per cent.
+        // Nearly 9 of 19 live MB are in blocks that are never missed. The standard error of the
+        // rest is sqrt(mean * bytes), under one per cent.
         assert!((0.95..1.06).contains(&ratio), "{field} by {by}: {ratio}");
     }
 }
 
-/// A recording has the live report's errors, and every view of it shows that it estimates.
+/// A recording has the live report's errors, and every view of it shows that its numbers are
+/// estimates.
 #[test]
 fn views_of_a_recording_have_errors() {
     memhook_tests::patiently(|| {
@@ -157,7 +159,7 @@ fn views_of_a_recording_have_errors() {
         let mut variance = 0.0;
         for (name, estimate) in of_attach {
             let found = of_recording[&name].variance;
-            // Rounded for each site.
+            // Each site is rounded separately.
             assert!(
                 (found.sqrt() - estimate.variance.sqrt()).abs() < 5.0,
                 "{name}"

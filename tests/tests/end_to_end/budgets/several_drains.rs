@@ -1,4 +1,5 @@
-//! `--drains`: several threads of the attacher empty the rings of a program that one of them does not keep up with.
+//! `--drains`: several threads of the attacher empty the rings of a program that is too fast for
+//! one of them.
 
 use super::adapting::{check, trace_crowd_by};
 use memhook_tests::{Target, build_target, run};
@@ -36,7 +37,7 @@ fn several_drains_count_what_one_does() {
     });
 }
 
-/// Several drains also know the same samples together as one would.
+/// Several drains together know exactly the samples that one drain would know.
 #[test]
 fn several_drains_add_samples_up() {
     memhook_tests::patiently(|| {
@@ -58,7 +59,7 @@ fn several_drains_add_samples_up() {
     });
 }
 
-/// Events that are written down are one sequence, and one thread makes it.
+/// Recorded events form one sequence, and one thread writes it.
 #[test]
 fn a_recording_has_one_drain() {
     memhook_tests::patiently(|| {

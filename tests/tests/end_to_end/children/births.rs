@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// Actions of one child of `tests/targets/births.cc`.
+/// Number of actions of one child of `tests/targets/births.cc`.
 const ALLOCATIONS: u64 = 10;
 const LEAKED: u64 = 7;
 
@@ -16,7 +16,7 @@ fn server() -> Target {
     Target::start(&build_target("births", &[]), &[])
 }
 
-/// Gives a command, and returns the children that it says.
+/// Sends a command, and returns the children that the server prints.
 fn children(server: &mut Target, command: &str, count: usize) -> Vec<u64> {
     server.send(&format!("{command}\n"));
     let beginning = format!("{} ", command.split(' ').next().expect("a word"));
@@ -65,19 +65,21 @@ fn every_block_from_the_first_one_on() {
     let mut server = server();
     let recorded = ["--follow-fork", "-o", &recordings];
     let mut attacher = Attacher::start(&server, &recorded);
-    // As many as can start at once, and none of them lives for longer than a few milliseconds.
+    // As many children as can start simultaneously. None of them lives for longer than a few
+    // milliseconds.
     let mut short = children(&mut server, "short 6", 6);
     await_attach(&mut attacher, &short);
     let nested = children(&mut server, "nested", 2);
-    // The other one is a child of a child, for which nothing waits.
+    // The other process is a child of this child, and nothing waits for it.
     let middle = *nested.iter().min().expect("two");
     await_attach(&mut attacher, &[middle]);
     let staying = children(&mut server, "stay", 1);
     await_attach(&mut attacher, &staying);
-    // It is not traced until it executes its program, which ends at once.
+    // The child is not traced until it executes its program, which ends immediately.
     children(&mut server, "execute", 1);
     children(&mut server, "handler", 1);
-    // Regions are made anew when the attacher has its turn. Who is born before that is not traced from its birth.
+    // The attacher creates new regions at its next turn. A child born before that is not traced
+    // from its birth.
     let later = Mutex::new(Vec::new());
     let at_birth = |said: &str, child: &u64| {
         said.contains(&format!("Attached to {child} (births-) at its birth"))
@@ -97,7 +99,7 @@ fn every_block_from_the_first_one_on() {
         while !listener.is_finished() {
             let born = children(&mut server, "short 2", 2);
             later.lock().expect("no panic").extend(born);
-            // A pause between two births.
+            // Pause between two births.
             std::thread::sleep(Duration::from_millis(50));
         }
         listener.join().expect("one is traced from its birth")
@@ -110,16 +112,17 @@ fn every_block_from_the_first_one_on() {
     for &child in short.iter().chain([&middle]) {
         let allocations = if child == middle { LEAKED } else { ALLOCATIONS };
         assert_whole(&reports, child, allocations, LEAKED);
-        // The signal that ended the trace has not cut off the names of a child that ended shortly before.
+        // The signal that ended the trace has not removed the names of a child that ended shortly
+        // before.
         assert_named(&reports, child);
     }
     let stays = &reports[&staying[0]]["totals"];
     assert_eq!(stays["allocations"], ALLOCATIONS + 1, "{stays:#}");
     assert_eq!(stays["live_blocks"], LEAKED + 1, "{stays:#}");
-    // Actions of the child below its parent's wrapper do not count for the parent.
+    // Actions of the child inside its parent's wrapper do not count for the parent.
     let parent = &reports[&u64::from(server.pid())]["totals"];
     assert_eq!(parent["lost_events"], 0, "{parent:#}");
-    // It may have a buffer of stdio, but not the leaks of the child.
+    // The parent may have a buffer of stdio, but not the leaks of the child.
     let live = parent["live_bytes"].as_u64();
     assert!(live < Some(LEAKED * 1000), "{parent:#}");
     for pid in staying.iter().chain([&u64::from(server.pid())]) {
@@ -130,7 +133,7 @@ fn every_block_from_the_first_one_on() {
     assert_eq!(code, 0, "{errors}");
     let recorded: Value = serde_json::from_str(output.trim()).expect("JSON");
     assert_eq!(recorded["totals"]["live_blocks"], LEAKED, "{recorded:#}");
-    // Its own region and the hook, and nothing that was mapped for children.
+    // The parent has its own region and the hook, and no regions for children.
     let after = server.our_mappings();
     let attacher = Attacher::start(&server, &["--follow-fork"]);
     drop(attacher.finish());
@@ -147,10 +150,11 @@ fn nobody_waits_for_an_attacher_that_was_killed() {
     await_attach(&mut attacher, &staying);
     attacher.kill();
     let offered = server.our_mappings();
-    // One is born into a region for which nobody comes.
+    // This child claims a region that no attacher serves.
     staying.extend(children(&mut server, "stay", 1));
     children(&mut server, "short 4", 4);
-    // `detach` clears up in a child that was traced, in one that claims in vain, and in the parent.
+    // `detach` cleans up in a child that was traced, in a child with an unserved region, and in the
+    // parent.
     for pid in staying.iter().chain([&u64::from(server.pid())]) {
         let (code, output, errors) = run(&["detach", &pid.to_string()]);
         assert_eq!(code, 0, "{output}{errors}");
@@ -158,7 +162,8 @@ fn nobody_waits_for_an_attacher_that_was_killed() {
     }
     assert!(server.our_mappings() < offered, "{}", server.maps());
     children(&mut server, "short 2", 2);
-    // And the next one traces from birth again, when it is attached to the parent, which may be the last of all.
+    // The next attacher traces from birth again when it has attached to the parent, which may be
+    // the last process.
     let mut attacher = Attacher::start(&server, &["--follow-fork"]);
     for _ in &staying {
         attacher.says("Attached to ");
@@ -173,8 +178,8 @@ fn nobody_waits_for_an_attacher_that_was_killed() {
     end(server);
 }
 
-/// More at a time than regions are mapped for: those that are traced from their birth are traced as a whole, and
-/// the others are counted.
+/// Forks more children simultaneously than there are regions. Children that are traced from their
+/// birth are traced completely, and the others are counted.
 #[test]
 fn more_children_than_there_is_room_for() {
     let mut server = server();
@@ -194,7 +199,7 @@ fn more_children_than_there_is_room_for() {
     end(server);
 }
 
-/// Regions of ours that a process has mapped.
+/// Returns the number of our regions that a process has mapped.
 fn regions(pid: u64) -> usize {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it lives");
     maps.matches("/memfd:memhook-region").count()
@@ -225,11 +230,11 @@ fn what_a_killed_attacher_has_mapped_for_children_goes() {
             assert_eq!(code, 0, "{errors}");
         }
         assert_eq!(regions(pid), 1);
-        // A child has at most its parent's region, and the one that it has claimed.
+        // A child has at most its parent's region, and the region that it has claimed.
         detach(stays[0]);
         assert!(regions(stays[0]) <= 2, "{}", regions(stays[0]));
     }
-    // All are as they were, and can be traced.
+    // All processes work as before, and can be traced.
     let attacher = Attacher::start(&server, &["--follow-fork"]);
     children(&mut server, "short 2", 2);
     attacher.last_reports();

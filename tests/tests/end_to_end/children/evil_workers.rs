@@ -1,4 +1,5 @@
-//! Workers that have fewer rights than their parent, and write into whatever they share with it.
+//! Workers that have fewer rights than their parent, and write into all memory that they share with
+//! it.
 
 use memhook_tests::agents::wrapped_slots;
 use memhook_tests::programs::{Folder, unshare};
@@ -6,7 +7,7 @@ use std::process::ExitStatus;
 
 use memhook_tests::{Attacher, Target, build_library, build_target, run};
 
-/// Values with which every word is overwritten.
+/// Values with which a worker overwrites every word.
 const WORDS: [&str; 5] = ["function", "aimed", "zeros", "ones", "random"];
 
 fn server(folder: &Folder) -> Target {
@@ -22,8 +23,8 @@ fn server_with(folder: &Folder, more: &[&str]) -> Target {
     Target::start(&program, &[&[library, &marker], more].concat())
 }
 
-/// Makes a worker that was created in this way write into everything that it can, forever, while the server works and
-/// opens libraries. Returns how many regions it could write to.
+/// Lets a worker that was created in this way write into everything that it can, forever, while the
+/// server works and opens libraries. Returns the number of regions that it could write to.
 fn work_while_haunted(server: &mut Target, how: &str) -> u64 {
     let mut found = 0;
     for words in WORDS {
@@ -45,7 +46,8 @@ fn work_while_haunted(server: &mut Target, how: &str) -> u64 {
     found
 }
 
-/// With an attacher that is run by `through`: workers that keep what their parent has, for every way to make one.
+/// Runs an attacher by `through`, and tests one worker for each way to create it. `keeps_region`
+/// says whether the worker keeps its parent's region.
 fn haunted(more: &[&str], through: &[&str], options: &[&str], ways: &[(&str, bool)]) {
     let folder = Folder::new("evil");
     let mut server = server_with(&folder, more);
@@ -60,7 +62,8 @@ fn haunted(more: &[&str], through: &[&str], options: &[&str], ways: &[(&str, boo
     end(server);
 }
 
-/// A child created without fork(2) has its parent's region until its first hooked call. It can only spoil numbers.
+/// A child created without fork(2) has its parent's region until its first hooked call. It can only
+/// corrupt numbers.
 #[test]
 fn haunt_their_parent_by_numbers_only() {
     let ways = [
@@ -72,13 +75,15 @@ fn haunt_their_parent_by_numbers_only() {
     haunted(&[], &[], &["--stacks", "all"], &ways);
 }
 
-/// If a filter would kill for the hook's own system calls, no child can leave its parent's region.
+/// If a filter would kill the process for the hook's own system calls, no child can leave its
+/// parent's region.
 #[test]
 fn keep_the_region_of_a_parent_with_a_killing_filter() {
     haunted(&["filtered"], &[], &[], &[("fork", true), ("clone", true)]);
 }
 
-/// Nor can one where memory is charged when it is mapped. What the whole machine has set is another for the attacher here.
+/// If memory is charged when it is mapped, no child can leave its parent's region either. The
+/// attacher sees a faked setting of the machine.
 #[test]
 fn keep_the_region_where_mappings_are_charged() {
     let folder = Folder::new("charged");
@@ -122,7 +127,7 @@ fn work(server: &mut Target) {
     server.expect("worked");
 }
 
-/// Has workers that mean well come and go, and then works itself.
+/// Lets well-behaved workers start and end, and then lets the server work itself.
 fn work_beside_children(server: &mut Target) {
     for _ in 0..10 {
         server.send("child\n");
@@ -131,7 +136,8 @@ fn work_beside_children(server: &mut Target) {
     work(server);
 }
 
-/// A worker can report anything about itself, and some of that is a complaint; but the attacher does not panic.
+/// A worker can report anything about itself, and the attacher may complain about some of it, but
+/// the attacher does not panic.
 fn assert_ended_by_itself(status: ExitStatus, errors: &str) {
     assert!(
         status.code().is_some_and(|code| code <= 3),
@@ -147,7 +153,8 @@ fn end(mut server: Target) {
     assert!(server.finish().success());
 }
 
-/// Forked before, during and after a trace, and after its attacher was killed: nothing of the parent's is there.
+/// Workers that are forked before, during and after a trace, and after its attacher was killed,
+/// have no memory of the parent's trace.
 #[test]
 fn have_no_region_of_their_parent() {
     let folder = Folder::new("evil");
@@ -168,7 +175,7 @@ fn have_no_region_of_their_parent() {
                     "{report}"
                 );
                 assert_eq!(report["totals"]["lost_events"], 0, "{report}");
-                // The remains of a trace are inert, and the next one begins with its own memory.
+                // The remains of a trace do nothing, and the next trace begins with its own memory.
                 found(&mut server, &format!("fork {words}"));
             }
             work(&mut server);
@@ -180,8 +187,9 @@ fn have_no_region_of_their_parent() {
     end(server);
 }
 
-/// Regions that wait for children are mapped in all of them until their first call. Nothing in there is called or
-/// determines where to write, so the server and the attacher continue, whatever a worker has done to the numbers.
+/// Regions that wait for children are mapped in all children until their first call. Nothing in
+/// them is called or determines where to write. So the server and the attacher continue, whatever a
+/// worker does to the numbers.
 #[test]
 fn write_into_what_waits_for_others_in_vain() {
     let folder = Folder::new("evil");
@@ -197,7 +205,7 @@ fn write_into_what_waits_for_others_in_vain() {
     end(server);
 }
 
-/// From its first call on a worker has a region of its own, and none of anybody else.
+/// From its first call on, a worker has only its own region.
 #[test]
 fn have_only_their_own_region_when_they_are_born() {
     let folder = Folder::new("evil");
@@ -215,7 +223,7 @@ fn have_only_their_own_region_when_they_are_born() {
         assert!(totals["allocations"].as_u64() > Some(9000), "{totals}");
         assert_eq!(totals["lost_events"], 0, "{totals}");
         let untouched = reports.values().filter(|report| {
-            // Allocations of a well-behaved worker, once its name is known by its site.
+            // Allocations of a well-behaved worker, as soon as its site has a name.
             report["totals"]["allocations"].as_u64() > Some(100)
                 && report["totals"]["lost_events"] == 0
         });

@@ -1,5 +1,5 @@
-//! Several processes traced by one attacher: a parent with the children that it has and will have, and all
-//! processes of a name.
+//! Several processes traced by one attacher: a parent with its present and future children, and all
+//! processes with a name.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{Attacher, Target, binary, build_target, run, stop, until};
@@ -8,11 +8,11 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 
-/// The third child that the server forks is created by a process that ends at once, so that its ancestor cannot be
+/// Index of the child that a short-lived process creates for the server. Its ancestor cannot be
 /// determined.
 const ORPHAN: usize = 2;
 
-/// Has the server fork one child of each kind.
+/// Lets the server fork one child of each kind.
 fn fork_children(server: &mut Target) -> Vec<String> {
     server.send("f");
     let lines = (0..5).map(|_| server.expect("child "));
@@ -30,20 +30,20 @@ fn detach(pid: &str) {
     assert_eq!(code, 0, "{output}{errors}");
 }
 
-/// Returns whether a report is the last one of a process that worked and lost nothing.
+/// Returns true if a report is the last one of a process that worked and lost nothing.
 fn is_whole(report: &Value) -> bool {
     report["final"] == true
         && report["totals"]["allocations"].as_u64() >= Some(32)
         && report["totals"]["lost_events"] == 0
 }
 
-/// Returns whether nothing was refused. On a busy machine, a process may have run untraced for a time, which status 1
-/// reports.
+/// Returns true if no process was refused. On a busy machine, a process may have run untraced for a
+/// time, which status 1 reports.
 fn has_refused_none(status: ExitStatus) -> bool {
     matches!(status.code(), Some(0 | 1))
 }
 
-/// Returns how often a process has gone to sleep: a worker does so once per round.
+/// Returns how often a process has gone to sleep, which a worker does once per round.
 fn sleeps(pid: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
     let mut lines = status.lines();
@@ -59,7 +59,7 @@ fn children_present_and_to_come() {
     let mut attacher = Attacher::to(&[&pid, "--follow-fork", "-i", "1h"]);
     let (mut children, mut orphans) = (Vec::new(), Vec::new());
     let of_process = |pid: &String| format!("Attached to {pid} ");
-    // A child that is there may be told of before its parent.
+    // The attacher may report an existing child before its parent.
     let mut awaited = vec![of_process(&pid)];
     for round in 0..3 {
         if round > 0 {
@@ -84,14 +84,14 @@ fn children_present_and_to_come() {
         let report = &reports[&child.parse().expect("a pid")];
         assert!(is_whole(report), "{report:#}");
     }
-    // They check at their end that their slots are as without us.
+    // The orphans check at their end that their slots are restored.
     orphans.iter().for_each(|orphan| detach(orphan));
     server.send("e");
     server.expect("done");
     assert!(server.finish().success());
 }
 
-/// A followed family has ended when its last process has.
+/// A followed family has ended when its last process has ended.
 #[test]
 fn it_ends_with_the_family() {
     let mut server = server();
@@ -101,7 +101,7 @@ fn it_ends_with_the_family() {
     for _ in &children {
         attacher.says("Attached to ");
     }
-    // They would find a wrapper in their slot at their end.
+    // The children would find a wrapper in their slots at their end.
     for child in children.iter().chain([&orphan]) {
         // SAFETY: plain integers; the server has not collected it.
         unsafe { libc::kill(child.parse().expect("a pid"), libc::SIGKILL) };
@@ -112,7 +112,7 @@ fn it_ends_with_the_family() {
     assert!(output.lines().count() >= 5, "{output}");
 }
 
-/// The attacher is killed while the server forks and while children are attached to.
+/// The attacher is killed while the server forks and while it attaches to children.
 #[test]
 fn nobody_is_harmed_by_its_death() {
     let mut server = server();
@@ -132,7 +132,8 @@ fn nobody_is_harmed_by_its_death() {
     assert!(server.finish().success());
 }
 
-/// Children that are forked by several threads at any moment, most of which end while they are attached to.
+/// Several threads fork children at any moment. Most children end while the attacher attaches to
+/// them.
 #[test]
 fn children_of_busy_threads() {
     let mut server = Target::start(&build_target("forking_threads", &["-pthread"]), &[]);
@@ -155,7 +156,7 @@ fn children_of_busy_threads() {
     assert!(server.finish().success());
 }
 
-/// Copies a target to a name of its own.
+/// Copies a target, and gives the copy a unique name.
 fn copy(folder: &Folder, target: &str) -> PathBuf {
     let path = folder.path(&format!("all-{}", std::process::id()));
     memhook_tests::programs::copy_program(build_target(target, &[]), &path);
@@ -173,9 +174,10 @@ fn all_of_a_name_one_of_which_refuses() {
     attacher.says("memhook-rs: no such process yet");
     let mut first = Target::start(&program, &[]);
     attacher.says(&format!("Attached to {} ", first.pid()));
-    // It is traced by another tracer.
+    // Another tracer traces this process.
     let (mut refusing, other) = {
-        // Stopped, the attacher does not see the process before the other one has it.
+        // While the attacher is stopped, it does not see the process before the other tracer has
+        // attached.
         stop(attacher.pid());
         let target = Target::start(&program, &[]);
         let other = Attacher::start(&target, &[]);
@@ -248,7 +250,8 @@ fn recordings_of_a_family() {
     assert!(server.finish().success());
 }
 
-/// A child of vfork runs in its parent's memory: patched by itself, it would patch the parent once more.
+/// A child of vfork runs in its parent's memory. If it were patched separately, the parent would be
+/// patched twice.
 #[test]
 fn a_child_in_its_parents_memory_is_let_be() {
     let mut server = server();
@@ -256,7 +259,7 @@ fn a_child_in_its_parents_memory_is_let_be() {
     server.send("v");
     let line = server.expect("child ");
     let child = line.trim()["child ".len()..].to_owned();
-    // So long it is looked at, and nothing must happen.
+    // The attacher examines the child during this time, and nothing may happen.
     std::thread::sleep(std::time::Duration::from_millis(300));
     server.send("x");
     let attached = format!("Attached to {child} ");
@@ -272,7 +275,7 @@ fn a_child_in_its_parents_memory_is_let_be() {
     assert!(server.finish().success());
 }
 
-/// The time is over before the attach, which then fails.
+/// The time limit ends before the attach, which then fails.
 #[test]
 fn an_attach_that_fails_late_is_reported() {
     let server = server();
@@ -286,7 +289,7 @@ fn an_attach_that_fails_late_is_reported() {
     assert!(has_refused_none(status), "{errors}");
 }
 
-/// A program executed by a process is traced in its place, into a separate recording.
+/// A program that a process executes is traced in its place, into a separate recording.
 #[test]
 fn another_program() {
     let folder = Folder::new("executed");
@@ -329,7 +332,7 @@ fn it_ends_when_its_reader_has_gone() {
     assert!(server.finish().success());
 }
 
-/// Actions of a child before it was found are not seen, and its reports say so.
+/// Actions of a child before the attacher found it are not seen, and its reports say so.
 #[test]
 fn children_say_from_when_on_they_are_seen() {
     let mut server = server();

@@ -1,9 +1,9 @@
-//! Children of a traced process, each a target of its own: whenever it was forked, in whatever way, and
-//! whatever became of the attacher of its parent.
+//! Children of a traced process as separate targets: forked at any time, in any way, and with any
+//! fate of the parent's attacher.
 
 use memhook_tests::{Attacher, Target, build_target, run};
 
-/// State of the parent's trace before its children are handled.
+/// State of the parent's trace before its children are traced.
 #[derive(Clone, Copy, PartialEq)]
 enum Parent {
     StillTraced,
@@ -11,7 +11,7 @@ enum Parent {
     AttacherKilled,
 }
 
-/// Has the server fork one child of each kind.
+/// Lets the server fork one child of each kind.
 fn fork_children(server: &mut Target) -> Vec<String> {
     server.send("f");
     let line = |_| server.expect("child ");
@@ -26,8 +26,8 @@ fn detach(pid: &str) {
     assert_eq!(code, 0, "{output}{errors}");
 }
 
-/// Traces a process completely: its own allocations are seen, in a longer trace if necessary, as it may be
-/// stopped.
+/// Traces a process, and checks that its own allocations are seen. The trace is repeated with a
+/// longer time if the process was suspended.
 fn trace_shortly(pid: &str) {
     let trace = |duration: &str| {
         let (code, output, errors) = run(&["attach", "--json", "-d", duration, pid]);
@@ -73,7 +73,7 @@ fn every_child(parent: Parent) {
             detach(&pid);
         }
     }
-    // Both at once, and twice.
+    // Traces two children in parallel.
     let both = |server: &Target| {
         let child = &children[6];
         let other = std::thread::scope(|scope| {
@@ -94,7 +94,7 @@ fn every_child(parent: Parent) {
             for _ in 0..2 {
                 let attacher = Attacher::start(&server, &[]);
                 both(&server);
-                // They check at their end that their slots are as without us.
+                // The children check at their end that their slots are restored.
                 fork_children(&mut server)
                     .iter()
                     .for_each(|child| detach(child));

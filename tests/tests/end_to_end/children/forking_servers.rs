@@ -16,7 +16,8 @@ fn json_of_attach_for(pid: &str, duration: &str) -> serde_json::Value {
     serde_json::from_str(output.lines().last().expect("a report")).expect("JSON")
 }
 
-/// A working backend allocates while it is traced, in a longer trace if necessary, as it may be stopped.
+/// Checks that a working backend allocates while it is traced. The trace is repeated with a longer
+/// time if the backend was suspended.
 fn allocates(pid: &str) {
     let mut reports = ["300ms", "3s", "10s", "20s"]
         .into_iter()
@@ -51,7 +52,7 @@ fn postgresql(name: &str) -> PathBuf {
         .unwrap_or_else(|| leave("postgres is not installed (apt-get install postgresql)"))
 }
 
-/// It does not run as root.
+/// Runs a program as nobody, because PostgreSQL refuses to run as root.
 fn as_nobody(program: PathBuf) -> Command {
     // SAFETY: no arguments.
     if unsafe { libc::geteuid() } != 0 {
@@ -63,7 +64,7 @@ fn as_nobody(program: PathBuf) -> Command {
     command
 }
 
-/// Returns its children that serve clients: they say so in their command line.
+/// Returns the children of a server that serve clients, as their command lines say.
 fn backends_of(pid: u32) -> Vec<String> {
     let mut children = children_of(pid);
     children.retain(|child| {
@@ -86,12 +87,12 @@ fn succeeds(child: Child) {
     assert!(output.status.success(), "{}: {errors}", output.status);
 }
 
-/// Starts a server in the folder, and returns when it takes clients and has none.
+/// Starts a server in the folder, and returns when it accepts clients and has none.
 fn postgresql_server(folder: &Folder) -> Target {
     let data = folder.path("data");
     std::fs::create_dir(&data).expect("a folder");
     for path in [folder.path(""), data.clone()] {
-        // Elsewhere than root there is nobody to give it to.
+        // Without root this fails, and is not necessary.
         let _ = std::os::unix::fs::chown(path, Some(65534), Some(65534));
     }
     let mut initdb = as_nobody(postgresql("initdb"));
@@ -128,15 +129,15 @@ fn postgresql_and_its_backends() {
     let folder = Folder::new("postgresql");
     let postmaster = postgresql_server(&folder);
 
-    // Backends forked while the postmaster is traced, and long after.
+    // Backends that are forked while the postmaster is traced, and that live long after.
     let attacher = Attacher::start(&postmaster, &[]);
-    // Ended below; it ends by itself if it loses a backend.
+    // Ended below. It ends by itself if it loses a backend.
     let mut load = quiet(&mut pgbench(&folder, &["-c", "3", "-T", "600"]));
-    // The one whose answers pgbench asks for first may still be ending.
+    // The backend for pgbench's first queries may still be ending.
     let mut backends = Vec::new();
     until("three backends", || {
         let before = std::mem::replace(&mut backends, backends_of(postmaster.pid()));
-        // Those that stay are those that existed some time ago.
+        // Only the backends that also existed some time ago stay.
         std::thread::sleep(Duration::from_millis(200));
         backends.len() == 3 && backends == before
     });
@@ -147,7 +148,7 @@ fn postgresql_and_its_backends() {
         assert_eq!(code, 0, "{output}{errors}");
         allocates(backend);
     }
-    // Once more, and its attacher dies.
+    // Attaches again, and kills the attacher.
     Attacher::start(&postmaster, &[]).kill();
     let late = quiet(&mut pgbench(&folder, &["-c", "2", "-t", "50", "-C"]));
     json_of_attach(&backends[1]);
@@ -175,14 +176,15 @@ impl Session {
         Session(Target::silent(&mut command))
     }
 
-    /// Returns the server's answer.
+    /// Sends a statement, and returns the server's answer.
     fn ask(&mut self, statement: &str) -> String {
         self.0.send(&format!("{statement};\n"));
         self.0.expect("").trim().to_owned()
     }
 }
 
-/// One attacher traces the postmaster and everything that it forks, and its death harms nothing.
+/// One attacher traces the postmaster and everything that it forks, and the attacher's death harms
+/// nothing.
 #[test]
 fn every_backend_of_postgresql_is_followed() {
     let folder = Folder::new("postgresql-followed");
@@ -205,8 +207,8 @@ fn every_backend_of_postgresql_is_followed() {
     let pids = sessions
         .each_mut()
         .map(|session| session.ask("SELECT pg_backend_pid()"));
-    // Ended below; it ends by itself if it loses a backend. One more, which only asks, comes before the two
-    // that work.
+    // Ended below. It ends by itself if it loses a backend. A third backend, which only asks, comes
+    // before the two that work.
     let mut load = pgbench(&folder, &["-c", "2", "-T", "600"]);
     let mut load = quiet(load.env("PGAPPNAME", "load"));
     let mut of_load = Vec::new();
@@ -232,7 +234,7 @@ fn every_backend_of_postgresql_is_followed() {
         assert_eq!(sum, (calls * 3).to_string());
     }
     succeeds(short);
-    // One of them ends while it is traced, the other one goes on.
+    // One session ends while it is traced, and the other one continues.
     let [first, second] = sessions;
     assert!(first.0.finish().success());
     until("its backend has gone", || {
@@ -254,7 +256,7 @@ fn every_backend_of_postgresql_is_followed() {
         assert!(allocations > Some(0), "{report}");
     }
 
-    // Once more, and it dies while backends come and go.
+    // Attaches again; the attacher is killed while backends start and end.
     let short = quiet(&mut pgbench(&folder, &["-c", "2", "-t", "50", "-C"]));
     let mut attacher = Attacher::start(&postmaster, &["--follow-fork"]);
     for _ in 0..6 {
@@ -294,7 +296,7 @@ fn nginx_is_told_to_start_new_workers() {
         "master_process on; worker_processes 2",
     );
     std::fs::write(&file, text).expect("written");
-    // Workers give up root for a user who must be able to read the page.
+    // Workers run as a user other than root, who must be able to read the page.
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(folder.path(""), PermissionsExt::from_mode(0o755)).expect("ours");
     let mut command = Command::new(installed("nginx"));

@@ -1,4 +1,4 @@
-//! Children of traced processes, and several processes at once.
+//! Children of traced processes, and several processes traced simultaneously.
 
 mod births;
 mod evil_workers;

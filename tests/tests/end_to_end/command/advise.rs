@@ -1,4 +1,5 @@
-//! `advise`: programs with a known problem get the right answer, and its remedy saves the predicted amount.
+//! `advise`: a program with a known problem gets the right advice, and the remedy saves the
+//! predicted amount.
 
 use memhook_tests::programs::{Folder, installed, installed_library};
 use memhook_tests::{JsonSchema, Target, binary, build_target, not_run, run as memhook};
@@ -10,7 +11,7 @@ use std::time::Duration;
 /// Line of the log that reports that a process is traced.
 const TRACED: &str = "session: attached ";
 
-/// Starts a target with a problem, and waits until it shows.
+/// Starts a target with a problem, and waits until the problem is visible.
 fn sick(disease: &str, variables: &[(&str, &str)]) -> Target {
     let program = build_target("diseased", &["-O2", "-g", "-pthread"]);
     let variables = variables.iter().copied();
@@ -20,8 +21,8 @@ fn sick(disease: &str, variables: &[(&str, &str)]) -> Target {
     target
 }
 
-/// Returns the advice about it; texts are checked elsewhere. A different answer leads to a longer examination, as the
-/// target may be stopped for a time.
+/// Returns the advice about the target; other tests check its texts. After an unexpected answer,
+/// the examination is repeated with a longer time, because the target may have been suspended.
 fn advice(target: &Target, expected: &str) -> Value {
     let pid = target.pid().to_string();
     let mut advice = Value::Null;
@@ -39,7 +40,7 @@ fn advice(target: &Target, expected: &str) -> Value {
         assert_eq!(code, 0, "{errors}");
         advice = serde_json::from_str(&out).expect("JSON");
         JsonSchema::load("advice-1").check(&advice);
-        // A false finding is none of a short time.
+        // If nothing is expected, a longer time would not excuse a false finding.
         if expected == "nothing" || first(&advice).0 == expected {
             break;
         }
@@ -62,19 +63,19 @@ fn resident(target: &Target) -> f64 {
     kib.expect("a number") * 1024.0
 }
 
-/// Returns the number behind a word in the target's output.
+/// Returns the number after a word in the target's output.
 fn said(target: &mut Target, word: &str) -> f64 {
     let line = target.expect(word);
     let number = line.split_whitespace().nth(1);
     number.and_then(|n| n.parse().ok()).expect("a number")
 }
 
-/// Ends the target; what its own remedy brought back.
+/// Ends the target, and returns the bytes that its own remedy saved.
 fn cured(target: Target) -> f64 {
     cured_by(target, |_, _| {})
 }
 
-/// The same, with a remedy that is applied while the target waits for it, if it does.
+/// Applies a remedy while the target waits for it, then ends the target. Returns the saved bytes.
 fn cured_by(mut target: Target, remedy: impl FnOnce(&mut Target, f64)) -> f64 {
     target.send("x");
     let before = said(&mut target, "before");
@@ -85,7 +86,8 @@ fn cured_by(mut target: Target, remedy: impl FnOnce(&mut Target, f64)) -> f64 {
     gain
 }
 
-/// Returns the predicted memory of a continuing problem by now, when this much is resident.
+/// Returns the predicted memory for a problem that has continued since the examination, given the
+/// resident bytes now.
 fn predicted_by_now(advice: &Value, resident: f64) -> f64 {
     let at_the_look = advice["rss_bytes"].as_f64().expect("bytes");
     first(advice).1 + resident - at_the_look
@@ -111,7 +113,7 @@ fn a_leak() {
         "{found}"
     );
     assert!(advice["findings"][0]["gain_bytes_an_hour"].as_f64() > Some(gain));
-    // It goes on until it is cured.
+    // The problem continues until it is cured.
     let mut predicted = 0.0;
     let came = cured_by(target, |target, resident| {
         predicted = predicted_by_now(&advice, resident);
@@ -139,7 +141,7 @@ fn what_is_mapped_beside_the_heap() {
     one_that_grows("mappings", "mappings", "mapped beside the heap");
 }
 
-/// A program that keeps taking memory, and gives it all back when it is bounded.
+/// Tests a program that keeps taking memory, and releases all of it when the memory is bounded.
 fn one_that_grows(disease: &str, expected: &str, words: &str) {
     let target = sick(disease, &[]);
     let advice = advice(&target, expected);
@@ -178,7 +180,7 @@ fn a_remedy_that_is_tried() {
     let came = number("given_back_bytes");
     assert_predicted(number("predicted_bytes"), came, "--try");
     assert_predicted(came, before - resident(&target), "the kernel's count");
-    // There is nothing left.
+    // No problem remains.
     let (code, out, errors) = memhook(&["advise", &pid, "-d", "3s", "--try"]);
     assert_eq!(code, 0, "{errors}");
     assert!(errors.contains("nothing was tried: "), "{errors}");
@@ -228,7 +230,7 @@ fn huge_pages_that_are_hardly_used() {
     started_anew("huge", "huge_pages", ("NO_HUGE_PAGES", "1"));
 }
 
-/// A problem whose remedy is an environment variable at the start.
+/// Tests a problem whose remedy is an environment variable at the start.
 fn started_anew(disease: &str, expected: &str, remedy: (&str, &str)) {
     let target = sick(disease, &[]);
     let advice = advice(&target, expected);
@@ -245,7 +247,7 @@ fn started_anew(disease: &str, expected: &str, remedy: (&str, &str)) {
         "{advice}"
     );
     drop(target);
-    // The same with the remedy and without it, neither of which was traced.
+    // Runs the program with the remedy and without it, both untraced.
     let [with, without] = [&[remedy][..], &[]].map(|variables| {
         let mut target = sick(disease, variables);
         target.send("x");
@@ -260,7 +262,7 @@ fn stacks_of_threads() {
     let advice = advice(&target, "stacks");
     let (kind, predicted) = first(&advice);
     assert_eq!(kind, "stacks", "{advice}");
-    // glibc keeps the stacks of ended threads up to 40 MiB of addresses: five of the 32.
+    // glibc keeps up to 40 MiB of address space for the stacks of ended threads: five of the 32.
     let share = cured(target) / predicted;
     assert!(
         (0.75..1.05).contains(&share),
@@ -277,7 +279,8 @@ fn a_healthy_program() {
     cured(target);
 }
 
-/// Each new entry takes the place of an older one, most of which are older than the trace. Of samples, too.
+/// Each new entry replaces an older one. Most of these are older than the trace. Tested with
+/// samples, too.
 #[test]
 fn a_cache_at_its_limit() {
     for overhead in ["50%", "0.1%"] {
@@ -290,7 +293,7 @@ fn a_cache_at_its_limit() {
         JsonSchema::load("advice-1").check(&advice);
         assert_eq!(first(&advice).0, "nothing", "{advice}");
         assert_eq!(advice["class"], "nothing", "{advice}");
-        // It allocates a gigabyte or more per hour.
+        // The cache allocates a gigabyte or more per hour.
         let rate = advice["lines"][0]["bytes_an_hour"].as_f64();
         assert!(rate.is_some_and(|rate| rate.abs() < 200e6), "{advice}");
         if overhead == "50%" {
@@ -303,19 +306,21 @@ fn a_cache_at_its_limit() {
     }
 }
 
-/// A program that begins to grow near the end of the first look, after which its further course is unknown.
+/// Starts a program that begins to grow near the end of the first examination, after which its
+/// further course is unknown.
 fn late_grower() -> (Target, impl FnOnce(&mut Target)) {
     let program = build_target("diseased", &["-O2", "-g", "-pthread"]);
     let target = Target::run(Command::new(program).arg("cache"));
     (target, |target: &mut Target| {
-        // Time is the subject: the last quarter of a look of six seconds.
+        // The growth must begin at a certain time: in the last quarter of an examination of six
+        // seconds.
         std::thread::sleep(Duration::from_millis(4500));
         target.go();
         target.expect("sick");
     })
 }
 
-/// Starts `advise`, and returns it when it traces the process.
+/// Starts `advise`, and returns when it traces the process.
 fn advising(target: &Target, options: &str) -> Child {
     let pid = target.pid().to_string();
     let mut child = Command::new(binary())
@@ -328,7 +333,7 @@ fn advising(target: &Target, options: &str) -> Child {
     let mut log = BufReader::new(child.stderr.take().expect("piped")).lines();
     let traced = log.find(|line| line.as_ref().is_ok_and(|line| line.contains(TRACED)));
     assert!(traced.is_some(), "it is traced");
-    // Later output does not fill a pipe.
+    // Keeps later output from filling the pipe.
     std::thread::spawn(move || log.for_each(drop));
     child
 }
@@ -361,7 +366,7 @@ fn no_look_is_longer_than_the_user_wants() {
     let advice = answered(child);
     assert_eq!(advice["class"], "unsure", "{advice}");
     assert!(advice["more_seconds"].as_u64() >= Some(12), "{advice}");
-    // An interrupt ends the look, and there is none after it.
+    // An interrupt ends the examination, and no other one follows.
     let child = advising(&target, "-d 100s --until-sure 1000s");
     let pid = i32::try_from(child.id()).expect("a pid");
     // SAFETY: plain integers, and the child was not waited for.
@@ -375,7 +380,7 @@ fn no_look_is_longer_than_the_user_wants() {
     cured(target);
 }
 
-/// Most memory is the heap of a language's runtime, and only the runtime's own tool sees into that.
+/// Most memory is the heap of a language's runtime, which only the runtime's own tool can inspect.
 #[test]
 fn heaps_of_languages() {
     let folder = Folder::new("managed");
@@ -388,7 +393,7 @@ fn heaps_of_languages() {
                   print('ready', flush=True)\nsys.stdin.read()";
     let node = "const kept = []; for (let i = 0; i < 2e6; i++) kept.push({ at: i });\n\
                 console.log('ready'); process.stdin.on('data', () => console.log(kept.length));";
-    // To run a source, java takes the compiler.
+    // java needs the compiler to run a source file.
     installed("javac");
     for (program, arguments, tool) in [
         ("python3", ["-c", python], "memray attach"),
@@ -409,7 +414,7 @@ fn heaps_of_languages() {
     }
 }
 
-/// Only the half of the kept memory that nobody reads again.
+/// Reports only the half of the kept memory that nobody reads again.
 #[test]
 fn blocks_that_nobody_touches() {
     let folder = Folder::new("untouched");
@@ -446,7 +451,7 @@ fn a_page_and_what_is_there_already() {
     assert!(text.contains(&format!("<h1>{answer}</h1>")), "{text}");
     assert!(text.contains("memhook-rs trim"), "{text}");
     assert!(!text.contains("<script"), "{text}");
-    // Before the process is touched.
+    // Refused before the process is touched.
     let (code, out, errors) = memhook(&["advise", &pid, "-o", &page]);
     assert_eq!((code, out.as_str()), (2, ""), "{errors}");
     assert_eq!(errors.lines().count(), 1, "{errors}");

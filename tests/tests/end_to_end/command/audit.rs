@@ -1,4 +1,4 @@
-//! `--audit`: every action on a process, line by line.
+//! `--audit`: records every action on a process in a line.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, JsonSchema, Target, build_target, run};
@@ -26,7 +26,7 @@ fn acts(lines: &[Value]) -> BTreeSet<&str> {
         .collect()
 }
 
-/// Each kind of command leaves its lines, one run after the other in one file.
+/// Each kind of command writes its lines; all runs append to one file.
 #[test]
 fn every_act_has_its_line() {
     let folder = Folder::new("audit");
@@ -80,7 +80,7 @@ fn uid() -> u32 {
     std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").expect("ours"))
 }
 
-/// Every block that is released is named.
+/// Every released block is listed.
 #[test]
 fn released_blocks() {
     let folder = Folder::new("audit-release");
@@ -103,8 +103,8 @@ fn released_blocks() {
     assert!(calls >= 100, "{report}");
 }
 
-/// With an unusable file, nothing is done. If it cannot be written to any more, there is one line, and the work
-/// continues.
+/// With an unusable file, nothing is done. If the file cannot be written to any more, one line says
+/// so, and the work continues.
 #[test]
 fn files_that_fail() {
     let folder = Folder::new("audit-fails");
@@ -116,7 +116,7 @@ fn files_that_fail() {
         assert_eq!(err.lines().count(), 1, "{err}");
         assert!(err.contains("nothing is done"), "{err}");
     }
-    // A file may become so large and no larger (setrlimit(2)); the signal for it is ignored.
+    // Limits the size of the file (setrlimit(2)); the signal for the limit is ignored.
     let file = folder.path("acts");
     let script = format!(
         "trap '' XFSZ; ulimit -f 1; exec {} scan {pid} --audit {file}",
@@ -133,7 +133,7 @@ fn files_that_fail() {
     assert!(target.is_alive());
 }
 
-/// The audit shows that a command does what doctor says about it.
+/// The audit shows that a command does exactly what doctor predicts.
 #[test]
 fn doctor_says_what_the_audit_shows() {
     let folder = Folder::new("audit-doctor");

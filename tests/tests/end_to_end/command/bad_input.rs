@@ -1,11 +1,11 @@
-//! Processes that cannot be traced are refused in one line with the cause; the target is
-//! untouched.
+//! Processes that cannot be traced are refused in one line with the cause, and the target is not
+//! touched.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{Attacher, Target, binary, build_target, not_run, run, source, until};
 use std::process::{Command, Output};
 
-/// Checks exit code 2, silence on standard output and one line on standard error with this word.
+/// Checks for exit code 2, no standard output, and one line on standard error with this word.
 fn expect_refusal(output: (i32, String, String), word: &str, what: &str) {
     let (code, out, err) = output;
     assert_eq!(code, 2, "{what}: {out}{err}");
@@ -22,7 +22,7 @@ fn parts(output: Output) -> (i32, String, String) {
     )
 }
 
-/// All commands refuse this target, which then passes its self-check.
+/// Checks that all commands refuse this target, which then passes its self-check.
 fn refused(target: Target, word: &str) {
     let pid = target.pid().to_string();
     let (maps, tracer) = (target.maps(), target.status("TracerPid"));
@@ -114,7 +114,7 @@ fn kernel_threads() {
         let flags = fields.get(7).and_then(|f| f.parse::<u64>().ok());
         flags.is_some_and(|flags| flags & 0x0020_0000 != 0)
     };
-    // A container's own pid namespace has none.
+    // A container's own pid namespace has no kernel threads.
     if let Some(pid) = (1..1000).find(is_kernel_thread) {
         expect_refusal(
             run(&["attach", &pid.to_string()]),
@@ -124,7 +124,7 @@ fn kernel_threads() {
     }
 }
 
-/// Without the capability, root cannot be told to run as root.
+/// A root user without the capability must not be advised to run as root.
 #[test]
 fn root_that_may_not_trace() {
     if !as_root() {
@@ -189,7 +189,7 @@ fn stripped_static_programs() {
     }
 }
 
-/// Its notes make it look like a Go program without cgo.
+/// The notes of this program make it look like a Go program without cgo.
 #[test]
 fn a_go_program() {
     let folder = Folder::new("go");
@@ -225,7 +225,7 @@ fn a_32_bit_program() {
 
 #[test]
 fn a_process_of_another_user() {
-    // As nobody, from a place that nobody can reach.
+    // Runs as nobody, from a directory that nobody can access.
     let folder = Folder::new("nobody");
     let copy = folder.path("memhook-rs");
     memhook_tests::programs::copy_program(binary(), &copy);
@@ -264,7 +264,7 @@ fn a_process_that_another_tracer_holds() {
     drop(end);
     tracer.join().expect("the tracer ends");
     until("it is let go", || target.status("TracerPid") == "0");
-    // Now it can be traced.
+    // The process can be traced now.
     let attacher = Attacher::start(&target, &[]);
     target.go();
     target.expect("done");
@@ -280,12 +280,12 @@ fn a_process_that_we_trace_already() {
     let maps = target.maps();
     expect_refusal(run(&["attach", &pid]), "already traced", "attach");
     expect_refusal(run(&["detach", &pid]), "traced by memhook-rs", "detach");
-    // An attach would be refused, and the doctor has to say so.
+    // An attach would be refused, and doctor must report that.
     let (code, found, _) = run(&["doctor", &pid]);
     let refusal = format!("process {pid} is already traced by memhook-rs ");
     assert!(code == 2 && found.contains(&refusal), "{found}");
     assert_eq!(target.maps(), maps);
-    // The first one was not disturbed.
+    // The first process was not disturbed.
     target.go();
     target.expect("done");
     assert_eq!(first.finish()["totals"]["unknown_releases"], 401);
@@ -297,7 +297,8 @@ fn a_process_that_lost_its_privileges() {
     if !as_root() {
         return not_run("only root can give a process another user");
     }
-    // Not dumpable, and of nobody: nobody may not trace it, root may.
+    // A process that is not dumpable, and that belongs to nobody. The user nobody may not trace it,
+    // but root may.
     let folder = Folder::new("undumpable");
     let copy = folder.path("memhook-rs");
     memhook_tests::programs::copy_program(binary(), &copy);
@@ -319,7 +320,7 @@ fn a_process_that_lost_its_privileges() {
     assert!(target.finish().success());
 }
 
-/// `memhook-rs doctor PID | head -1`: what nobody reads is not a failure.
+/// `memhook-rs doctor PID | head -1`: output that nobody reads is not a failure.
 #[test]
 fn a_reader_that_went_away() {
     let target = Target::start(&build_target("threads", &[]), &[]);

@@ -1,4 +1,4 @@
-//! Completions, man pages and help, for every command that there is.
+//! Completions, man pages and help for every command.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::run;
@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// Runs memhook-rs, which must succeed; its standard output.
+/// Runs memhook-rs, which must succeed, and returns its standard output.
 fn output(args: &[&str]) -> String {
     let (code, out, err) = run(args);
     assert_eq!(code, 0, "{args:?}: {err}");
@@ -17,7 +17,7 @@ fn output(args: &[&str]) -> String {
 /// Returns the commands in the output of `--help` for these words.
 fn commands_of(words: &[&str]) -> Vec<String> {
     let help = output(&[words, &["--help"]].concat());
-    // The options of the command itself are in groups, below examples.
+    // The command's own options are in groups, below the examples.
     let listed = help.lines().take_while(|line| *line != "Options:");
     let listed = listed.skip_while(|line| !words.is_empty() && *line != "Commands:");
     let names = listed.filter(|line| line.starts_with("  ") && !line.starts_with("  memhook-rs"));
@@ -28,7 +28,7 @@ fn commands_of(words: &[&str]) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// Every command in full: `attach`, `symbols pack`.
+/// Returns every command with all its words, such as `attach` and `symbols pack`.
 fn commands() -> Vec<Vec<String>> {
     let mut all = Vec::new();
     let first = commands_of(&[]);
@@ -49,7 +49,7 @@ fn long_options(text: &str) -> BTreeSet<String> {
         .filter(|line| line.trim_start().starts_with('-'));
     let words = lines.flat_map(|line| line.split([' ', ',', '[', '=', '<']));
     let options = words.filter_map(|word| word.strip_prefix("--"));
-    // `--verbose...` may be given again and again.
+    // `--verbose...` may be repeated.
     options
         .map(|option| option.trim_end_matches('.'))
         .filter(|o| !o.is_empty())
@@ -140,7 +140,8 @@ fn codes_of_help(text: &str) -> BTreeSet<usize> {
 #[test]
 fn help_and_table_have_the_same_exit_codes() {
     for words in commands() {
-        // The first only groups others, and the help of the others has sentences.
+        // `symbols` only groups other commands, and the help of `run` and `demo` describes exit
+        // codes in sentences.
         let name = words.join(" ");
         if ["symbols", "run", "demo"].contains(&name.as_str()) {
             continue;
@@ -203,7 +204,7 @@ fn bash_completes_a_command_and_an_option() {
     ] {
         let last = words.split(' ').next_back().expect("a word");
         let count = words.split(' ').count() - 1;
-        // The script has told bash which of its functions completes memhook-rs.
+        // The completion script tells bash which of its functions completes memhook-rs.
         let script = format!(
             "source '{file}'; words=$(complete -p memhook-rs); name=${{words#*-F }}; \
              COMP_WORDS=({words}); COMP_CWORD={count}; \

@@ -1,16 +1,17 @@
-//! heaptrack's own recording of a program, compared with its reading of our recording of the same one.
+//! Compares heaptrack's own recording of a program with heaptrack's reading of our recording of
+//! that program.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{Attacher, Target, build_target, run};
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
-/// Returns one cost below the function `work` from heaptrack_print, by the function that `work` calls; zero
-/// costs are omitted.
+/// Returns one cost below the function `work` from heaptrack_print, by the function that `work`
+/// calls; zero costs are omitted.
 fn costs(folder: &Folder, file: &str, cost: &str) -> BTreeMap<String, u64> {
     let stacks = folder.path(&format!("{cost}.folded"));
     let mut command = Command::new(installed("heaptrack_print"));
-    // Its list of known leaks has some of the C++ library's.
+    // heaptrack's list of known leaks contains some of the C++ library.
     command.args(["--disable-builtin-suppressions", "-f", file]);
     command.args(["--flamegraph-cost-type", cost, "-F", &stacks]);
     let output = command.output().expect("it starts");
@@ -21,7 +22,7 @@ fn costs(folder: &Folder, file: &str, cost: &str) -> BTreeMap<String, u64> {
     for line in text.lines() {
         let (stack, value) = line.rsplit_once(' ').expect("a value");
         let value: u64 = value.parse().expect("a number");
-        // From the outermost function on: `work() (deterministic.cc)` or `work`.
+        // Frames begin with the outermost function: `work() (deterministic.cc)` or `work`.
         let name = |frame: &str| frame.split(['(', ' ']).next().unwrap_or("").to_owned();
         let mut names = stack.split(';').map(name).skip_while(|name| name != "work");
         if names.next().is_some() && value > 0 {
@@ -68,8 +69,9 @@ fn it_records_the_same_as_we_do() {
         assert!(!expected.is_empty(), "{cost}");
         assert_eq!(costs(&folder, &ours, cost), expected, "{cost}");
     }
-    // To us an allocation is temporary up to the thread's next one; to heaptrack only if its release is
-    // the very next call. The vector's last buffer lies between: the one before it is released first.
+    // For us an allocation is temporary if its release comes before the thread's next allocation.
+    // For heaptrack its release must be the very next call. The vector's last buffer is between the
+    // two: the previous buffer is released first.
     let mut temporary = costs(&folder, &ours, "temporary");
     assert_eq!(
         temporary.remove("std::__new_allocator<>::allocate"),

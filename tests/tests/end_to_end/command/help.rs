@@ -3,10 +3,10 @@
 use memhook_tests::{run, run_with};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Widest line of a help text on a wide terminal.
+/// Maximum width of a help text on a wide terminal.
 const COLUMNS: usize = 100;
 
-/// Words of every command: none for the program itself.
+/// Words of every command; empty for the program itself.
 const COMMANDS: [&[&str]; 26] = [
     &["advise"],
     &[],
@@ -75,7 +75,7 @@ fn help_fits_the_terminal() {
     for words in COMMANDS {
         for (flag, columns) in [("-h", 60), ("-h", 80), ("--help", 60), ("--help", 300)] {
             let text = help(words, flag, columns);
-            // A usage is a line to be copied.
+            // A usage line must stay one line for copying.
             for line in text.lines().filter(|line| !line.starts_with("Usage: ")) {
                 let width = line.chars().count();
                 assert!(width <= columns.min(COLUMNS), "{words:?} {flag}: {line}");
@@ -127,8 +127,8 @@ fn no_command_has_too_many_options() {
     assert!(all <= MOST_IN_ALL, "there are {all} options in all");
 }
 
-/// Returns the command lines of our program in an example: `cat x | memhook-rs report -`
-/// contains one.
+/// Returns the command lines of our program in an example: `cat x | memhook-rs report -` contains
+/// one.
 fn command_lines(example: &str) -> Vec<Vec<String>> {
     let example = example.trim_start().split("   ").next().unwrap_or_default();
     let (mut commands, mut word, mut quote) = (vec![Vec::new()], String::new(), None);
@@ -169,8 +169,8 @@ fn every_command_has_examples_that_it_understands_and_exit_codes() {
         let mut count = 0;
         for line in lines.flat_map(command_lines) {
             count += 1;
-            // Words after a program's name belong to the program, and so does a recording of
-            // gate.
+            // Words after a program's name belong to the program. The recording of gate is left
+            // out, too.
             let is_program = |word: &str| word == "--" || (line[0] == "gate" && word == "run.mhk");
             let own = line
                 .iter()
@@ -186,7 +186,7 @@ fn every_command_has_examples_that_it_understands_and_exit_codes() {
     }
 }
 
-/// `-d, --duration <TIME>` is `-d` and a value in every command, or in none.
+/// If `-d, --duration <TIME>` exists, `-d` has this meaning and a value in every command.
 #[test]
 fn a_flag_means_the_same_in_every_command() {
     let mut long: BTreeMap<String, (bool, &[&str])> = BTreeMap::new();
@@ -208,7 +208,7 @@ fn a_flag_means_the_same_in_every_command() {
                 let (other, whose) = seen.or_insert((name.to_owned(), words));
                 assert_eq!(other, name, "{first} of {words:?} and {whose:?}");
             }
-            // A value that may be left out is for those who know it.
+            // An optional value is for expert users.
             let takes_value = line.contains(" <");
             let (other, whose) = *long.entry(name.to_owned()).or_insert((takes_value, words));
             assert_eq!(other, takes_value, "--{name} of {words:?} and {whose:?}");
@@ -255,7 +255,8 @@ fn mistakes_keep_their_lines() {
     }
 }
 
-/// `-q` and `-v` are typed without reading what they mean here.
+/// `-q` and `-v` have one meaning in all commands, because people type them without reading the
+/// help.
 #[test]
 fn quiet_and_verbose_mean_the_same_everywhere() {
     for (short, meaning) in [

@@ -1,4 +1,4 @@
-//! Reports name the command that answers another question, where that is true of the process.
+//! Reports name the command that answers another question, if the answer fits the process.
 
 use memhook_tests::programs::{Folder, installed, installed_library};
 use memhook_tests::terminal::Terminal;
@@ -19,7 +19,7 @@ fn attached(target: &Target, more: &[&str]) -> String {
     output
 }
 
-/// Returns the field of the only module in JSON that has it.
+/// Returns the JSON field of the only module that has it.
 fn in_json(target: &Target, field: &str) -> Value {
     let report: Value = serde_json::from_str(&attached(target, &["--json"])).expect("JSON");
     JsonSchema::load("report-1").check(&report);
@@ -30,7 +30,7 @@ fn in_json(target: &Target, field: &str) -> Value {
     module
 }
 
-/// Debian's is linked to jemalloc.
+/// Debian's redis is linked to jemalloc.
 #[test]
 fn redis_on_jemalloc() {
     let folder = Folder::new("hints-redis");
@@ -54,7 +54,7 @@ fn redis_on_jemalloc() {
         (&module["allocator"], &module["linked_in"]),
         (&"jemalloc".into(), &Value::Null)
     );
-    // All of it is true.
+    // Checks that every statement is true.
     let id = pid.to_string();
     let (code, report, errors) = run(&["scan", &id]);
     assert_eq!(code, 0, "{report}{errors}");
@@ -106,7 +106,7 @@ fn other_allocators_and_none() {
             "{report}"
         );
     }
-    // It is loaded, but nothing uses it.
+    // jemalloc is loaded, but nothing uses it.
     let mut python = Command::new(installed("python3"));
     let idle =
         "import ctypes; ctypes.CDLL('libmimalloc.so.2'); print('ready', flush=True); input()";
@@ -116,7 +116,7 @@ fn other_allocators_and_none() {
         !report.contains(OTHER) && !report.contains(HIDDEN),
         "{report}"
     );
-    // As part of the program.
+    // jemalloc as a part of the program.
     let program = build_target("leaks", &["-l:libjemalloc.a"]);
     let target = Target::start(&program, &[]);
     let report = attached(&target, &[]);
@@ -148,7 +148,7 @@ fn python_with_its_own_arenas_and_without() {
             assert!(hidden.starts_with(HIDDEN), "{hidden}");
         }
         drop(target);
-        // It has ended when the report is made.
+        // The process has ended before the report is written.
         let variable = format!("PYTHONMALLOC={value}");
         let python = installed("python3").display().to_string();
         let program = [
@@ -168,7 +168,7 @@ fn python_with_its_own_arenas_and_without() {
     }
 }
 
-/// Everything is released again: the question is who allocates.
+/// Everything is released again, so the question is who allocates.
 #[test]
 fn only_temporary_blocks() {
     let text = "print('ready', flush=True)\nwhile True: bytearray(100_000)";
@@ -178,7 +178,7 @@ fn only_temporary_blocks() {
         "Who allocates it: attach {} -o run.mhk, then report run.mhk --measure allocated",
         target.pid()
     );
-    // It may be stopped while it is traced.
+    // The target may be suspended while it is traced.
     until("it is said", || {
         let report = attached(&target, &["--size", "50000.."]);
         let is_said = report.contains(NOTHING) || report.contains("Nearly all of ");
@@ -194,7 +194,7 @@ fn only_temporary_blocks() {
         report.contains("#1 ") && !report.contains(NOTHING),
         "{report}"
     );
-    // A program that keeps its allocations is not told so.
+    // The hint is not given for a program that keeps its allocations.
     let mut kept = Target::start(&build_target("leaks", &[]), &[]);
     let pid = kept.pid().to_string();
     let attacher = Command::new(binary())
@@ -203,7 +203,7 @@ fn only_temporary_blocks() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("it starts");
-    // A trace that takes a mark has begun.
+    // A trace that accepts a mark has begun.
     until("the attach", || run(&["mark", &pid, "begin"]).0 == 0);
     kept.go();
     kept.expect("done");
@@ -218,8 +218,8 @@ fn only_temporary_blocks() {
     );
 }
 
-/// Code that was made at run time is no file that could not be read, and one file is one note, however often it is
-/// mapped.
+/// Generated code is not reported as an unreadable file, and one file leads to one note, however
+/// often it is mapped.
 #[test]
 fn code_that_is_in_no_module() {
     let target = Target::start(&build_target("own_code", &["-O2"]), &[]);

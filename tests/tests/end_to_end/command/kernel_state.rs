@@ -1,5 +1,5 @@
-//! Changes that a command leaves in the kernel's state of a process: each row of the table in `docs/safety.md`,
-//! measured.
+//! Changes that a command leaves in the kernel's state of a process. The test measures each row of
+//! the table in `docs/safety.md`.
 
 use memhook_tests::terminal::Terminal;
 use memhook_tests::{Target, binary, build_target, not_run, run};
@@ -9,11 +9,11 @@ use std::fs;
 /// Changes that a command may leave.
 #[derive(Clone, Copy, PartialEq)]
 enum Leaves {
-    /// Nothing at all.
+    /// No change.
     Nothing,
-    /// Marks of accesses on the pages that were read, and pages of files that it read.
+    /// Marks of accesses on the pages that the command read, and file pages that it has loaded.
     Marks,
-    /// The same, and the hook with its memory.
+    /// The changes of `Marks`, and the hook with its memory.
     Hook,
 }
 use Leaves::{Hook, Marks, Nothing};
@@ -140,7 +140,8 @@ fn state(pid: u32) -> State {
         .lines()
         .filter(|line| !line.contains(" default"))
         .map(|line| {
-            // The policy, and the pages on each node; which of them were accessed is another line of the table.
+            // The policy, and the pages on each node. Another row of the table covers which pages
+            // were accessed.
             let words = line
                 .split(' ')
                 .filter(|word| !word.contains('=') || word.starts_with('N'));
@@ -172,10 +173,11 @@ fn state(pid: u32) -> State {
     ])
 }
 
-/// Returns how many KiB a command may add to the resident memory, and to page tables.
+/// Returns the KiB that a command may add to the resident memory, and to page tables.
 fn room(leaves: Leaves) -> (u64, u64) {
     match leaves {
-        // The process itself goes on touching pages, and a fault in a file maps 64 KiB around it (fault_around_bytes).
+        // The process itself keeps touching pages, and a fault in a file maps 64 KiB around it
+        // (fault_around_bytes).
         Nothing => (160, 8),
         Marks => (1 << 10, 32),
         Hook => (4 << 10, 128),
@@ -202,7 +204,7 @@ fn compare(name: &str, leaves: Leaves, before: &State, after: &State) -> Vec<Str
         .collect()
 }
 
-/// Starts the process, if the kernel gives huge pages.
+/// Starts the process; `None` if the kernel gives no huge pages.
 fn start() -> Option<Target> {
     let program = build_target("kernel_state", &[]);
     let mut target = Target::silent(&mut std::process::Command::new(program));
@@ -213,7 +215,8 @@ fn start() -> Option<Target> {
     Some(target)
 }
 
-/// Huge pages that no hold has time for stay whole, and the report says that they were read while the process ran.
+/// Huge pages that would take longer than the longest hold stay whole. The report says that they
+/// were read while the process ran.
 #[test]
 fn huge_pages_beyond_the_longest_hold() {
     let Some(mut target) = start() else {
@@ -224,7 +227,7 @@ fn huge_pages_beyond_the_longest_hold() {
     let mut was_read = false;
     for hold in ["1ms", "3ms", "10ms"] {
         let (code, out, err) = run(&["scan", &pid, "--max-hold", hold, "--snapshot", "precopy"]);
-        // Threads may take longer than that to stop.
+        // Threads may take longer than the limit to stop.
         assert!(code < 2 || err.contains("--max-hold"), "{hold}: {out}{err}");
         was_read |= out.contains("in huge pages, which were read while the process ran");
     }

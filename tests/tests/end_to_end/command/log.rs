@@ -1,4 +1,4 @@
-//! The log: every step of memhook-rs, for interested users, and the data that a bug report needs.
+//! The log: every step of memhook-rs, for interested users, and data for bug reports.
 
 use memhook_tests::agents::wrapped_slots;
 use memhook_tests::programs::Folder;
@@ -11,7 +11,7 @@ fn target() -> Target {
     Target::start(&build_target("deterministic", &[]), &[])
 }
 
-/// Lines of a log: those with a level behind the time.
+/// Returns the lines of a log that have a level after the time.
 fn lines<'a>(text: &'a str, level: &str) -> Vec<&'a str> {
     let has_level = |line: &&str| line.split_whitespace().nth(1) == Some(level);
     text.lines().filter(has_level).collect()
@@ -49,7 +49,7 @@ fn is_off_until_it_is_wanted() {
     let (code, _, holds) = run_with(&attach, &wanted);
     assert_eq!(code, 0, "{holds}");
     assert!(!holds.is_empty());
-    // If a busy machine delays something too long, there is a warning.
+    // If a busy machine causes a long delay, there is a warning.
     let is_of_hold = |line: &str| line.contains(" memhook_inject::hold::");
     assert!(holds.lines().all(is_of_hold), "{holds}");
 
@@ -72,12 +72,12 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
     };
     set(&writer, libc::O_NONBLOCK);
     while writer.write(&[b'x'; 4096]).is_ok() {}
-    // Inheriting it would make a process wait.
+    // A process that inherited the flag would not block.
     set(&writer, 0);
     (reader, writer)
 }
 
-/// A reader that stops reading would block an attacher that writes to it, and therefore the target.
+/// A reader that stops reading could block an attacher that writes to it, and with it the target.
 #[test]
 fn nobody_waits_for_its_reader() {
     let target = target();

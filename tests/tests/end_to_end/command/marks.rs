@@ -1,4 +1,4 @@
-//! Marks: moments of a trace with names, and reports between two of them.
+//! Marks: named moments of a trace, and reports between two marks.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{
@@ -8,8 +8,8 @@ use serde_json::Value;
 use std::io::Read;
 use std::process::{Command, Stdio};
 
-/// Each line is a phase: releases this many of the oldest blocks, and allocates others of a size. A block is one
-/// byte larger than its array.
+/// Each line is a phase: it releases this number of the oldest blocks, and allocates others of a
+/// size. A block is one byte larger than its array.
 const PHASES: &str = "
 import sys
 kept = []
@@ -21,7 +21,7 @@ for line in sys.stdin:
     print('done', flush=True)
 ";
 
-/// Blocks of a size in a report.
+/// Returns the blocks with a size in a report.
 fn blocks(report: &Value, size: u64) -> u64 {
     let groups = report["groups"].as_array().expect("groups");
     let of_size = groups
@@ -38,7 +38,7 @@ fn a_report_between_two_marks() {
     let recording = &directory.path("run.mhk");
     let mut target = Target::run(Command::new(installed("python3")).args(["-c", PHASES]));
     let pid = &target.pid().to_string();
-    // Nobody would see it.
+    // No trace would receive the mark.
     let (code, _, errors) = run(&["mark", pid, "too early"]);
     assert_eq!(code, 2);
     assert_eq!(errors.lines().count(), 1, "{errors}");
@@ -93,12 +93,13 @@ fn a_report_between_two_marks() {
         [100_001, 200_002, 300_003].map(|size| blocks(&report, size))
     };
     assert_eq!(sizes("live"), [20, 40, 0]);
-    // Allocated blocks are told by classes of sizes.
+    // Allocated blocks are counted by size class.
     let all = report(&["--by", "site"]);
     assert_eq!(names(&all), ["phase 2", "phase 3"]);
     let window = report(&between);
     assert_eq!(names(&window), ["phase 2", "phase 3"]);
-    // Python has a buffer of 8 KiB while it waits for the next line, and may not have waited yet at the first mark.
+    // Python has a buffer of 8 KiB while it waits for the next line, and may not have waited yet at
+    // the first mark.
     let growth = window["totals"]["live_growth_bytes"].as_i64();
     let planted = 40 * 200_002 - 10 * 100_001;
     let other = growth.expect("a number") - planted;
@@ -126,7 +127,8 @@ fn a_report_between_two_marks() {
     }
 }
 
-/// Returns the live blocks in the last line of reports, and checks that the others report no more.
+/// Returns the live blocks in the last line of reports, and checks that earlier lines report no
+/// more.
 fn last_live(output: &str, size: u64) -> u64 {
     let lines = output
         .lines()
@@ -186,11 +188,12 @@ fn a_recording_that_goes_through_a_pipe_is_followed() {
     }
 }
 
-/// Events within a thousandth of a second, on two threads, are before or after a mark that the program sets.
+/// A mark that the program sets separates events correctly, even events on two threads within a
+/// thousandth of a second.
 #[test]
 fn a_program_marks_itself() {
     let directory = Folder::new("own-marks");
-    // C as well, however strict the compiler is.
+    // The header also works in C with strict compiler options.
     let unit = directory.path("unit.c");
     let text = "#include <memhook_mark.h>\nint main(void) { memhook_mark(\"x\"); return 0; }\n";
     std::fs::write(&unit, text).expect("a program");
@@ -216,7 +219,7 @@ fn a_program_marks_itself() {
     assert_eq!(step(&mut target).trim(), "done alone");
     let recording = &directory.path("run.mhk");
     let attacher = Attacher::start(&target, &["-o", recording]);
-    // A recording begins when the attacher begins to count the time.
+    // A recording begins when the attacher starts its clock.
     assert_eq!(run(&["mark", &target.pid().to_string(), "begun"]).0, 0);
     assert_eq!(step(&mut target).trim(), "done listened to");
     let live = attacher.finish();
@@ -252,7 +255,7 @@ fn a_program_marks_itself() {
     assert!((0..2002).contains(&of_thread), "{of_thread}");
     assert_eq!(growth(&behind), 30 * 3003);
 
-    // After the death of an attacher, the next one restores the pointer.
+    // After the death of an attacher, the next attacher restores the pointer.
     Attacher::start(&target, &[]).kill();
     assert_eq!(step(&mut target).trim(), "done listened to");
     assert_eq!(run(&["detach", &target.pid().to_string()]).0, 0);
@@ -260,7 +263,8 @@ fn a_program_marks_itself() {
     assert!(target.finish().success());
 }
 
-/// The used share of a memory cgroup's limit, and how long processes waited for memory.
+/// Limits on the used share of a memory cgroup, and on the time for which processes waited for
+/// memory.
 #[test]
 fn limits_of_a_group_and_pressure_lead_to_marks() {
     const LIMIT: u64 = 128 << 20;
@@ -311,7 +315,8 @@ fn limits_lead_to_reports_marks_commands_and_the_detach() {
     ];
     let options: Vec<&str> = triggers.iter().flatten().copied().collect();
     let mut attacher = Attacher::start(&target, &options);
-    // Each phase adds two megabytes and a half, and the next begins when something was done about it.
+    // Each phase adds two and a half megabytes, and the next phase begins when an action has
+    // followed.
     let mut phase = || {
         target.send("10 262144 0\n");
         target.expect("done");

@@ -1,4 +1,5 @@
-//! Files that memhook-rs writes: for their owner alone, over nothing, through no link.
+//! Files that memhook-rs writes: only their owner can read them, and no existing file or link is
+//! overwritten.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Target, binary, build_target, run};
@@ -12,8 +13,8 @@ fn mode(path: &str) -> u32 {
     metadata.permissions().mode() & 0o7777
 }
 
-/// Checks a command that writes `PATH`: it is refused if there is a file or a link, and a new file is private. With
-/// `--force` another file replaces the old one.
+/// Checks a command that writes `PATH`. It is refused if there is a file or a link, and a new file
+/// is private. With `--force`, a new file replaces the old one.
 fn check(folder: &Folder, arguments: &[&str]) {
     let what = arguments.join(" ");
     let path = folder.path("out");
@@ -43,7 +44,7 @@ fn check(folder: &Folder, arguments: &[&str]) {
     assert_eq!(code, 0, "{what}: {errors}");
     assert_eq!(mode(&path), 0o600, "{what}");
     assert_eq!(read_to_string(&other).expect("text"), "precious", "{what}");
-    // Through a link, to a file and to none.
+    // A link to a file, and a link to nothing.
     let (link, target) = (folder.path("link"), folder.path("target"));
     for is_there in [true, false] {
         let _ = (std::fs::remove_file(&link), std::fs::remove_file(&target));
@@ -63,7 +64,7 @@ fn check(folder: &Folder, arguments: &[&str]) {
     assert_eq!(code, 0, "{what}: {errors}");
 }
 
-/// Returns a target at rest, and a recording of it.
+/// Returns an idle target, and a recording of it.
 fn recorded(folder: &Folder) -> (Target, String) {
     let target = Target::start(&build_target("leaks", &[]), &[]);
     let file = folder.path("run.mhk");
@@ -96,7 +97,8 @@ fn every_output_is_private() {
     assert!(target.finish().success());
 }
 
-/// An output that cannot be written completely leaves the old contents, and inputs are never overwritten.
+/// An output that cannot be written completely leaves the old contents, and inputs are never
+/// overwritten.
 #[test]
 fn what_was_there_survives() {
     let folder = Folder::new("survives");
@@ -104,7 +106,7 @@ fn what_was_there_survives() {
     let pid = target.pid().to_string();
     let output = folder.path("output");
     let limited = |arguments: &[&str]| {
-        // A file may have no bytes, as on a disk that is full.
+        // Limits the size of files to zero, as on a full disk.
         let script = "trap '' XFSZ; ulimit -f 0; exec \"$@\"";
         let mut command = Command::new("sh");
         command.args(["-c", script, "sh"]).arg(binary());
@@ -147,7 +149,7 @@ fn what_was_there_survives() {
     assert!(target.finish().success());
 }
 
-/// Pipes and descriptors by their names continue to work.
+/// Outputs that are named pipes, or descriptors by their names, continue to work.
 #[test]
 fn streams_by_their_names() {
     let folder = Folder::new("streams");
@@ -185,7 +187,7 @@ fn streams_by_their_names() {
     assert!(target.finish().success());
 }
 
-/// An attach that fails leaves an old output unchanged, and creates no new one.
+/// A failed attach leaves an old output unchanged, and creates no new one.
 #[test]
 fn a_failed_attach_leaves_no_output() {
     let folder = Folder::new("failed");
@@ -203,8 +205,8 @@ fn a_failed_attach_leaves_no_output() {
     assert_eq!(entries.count(), 1);
 }
 
-/// As builds expect: reports are replaced, the summary is appended to, files keep their permissions. Links placed by
-/// others in a shared folder are not followed.
+/// Outputs behave as builds expect: reports are replaced, the summary is appended to, and files
+/// keep their permissions. Links that others have placed in a shared folder are not followed.
 #[test]
 fn outputs_of_the_gate() {
     let folder = Folder::new("gate-outputs");
@@ -230,7 +232,7 @@ fn outputs_of_the_gate() {
     for path in [&junit, &summary] {
         set_permissions(path, Permissions::from_mode(0o644)).expect("ours");
     }
-    // A link in a folder of one's own is one's own.
+    // A link in the user's own folder is followed.
     let link = folder.path("link.xml");
     symlink("junit.xml", &link).expect("a link");
     assert_eq!(gate(&link, &summary).0, Some(1));

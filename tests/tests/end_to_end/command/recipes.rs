@@ -1,4 +1,4 @@
-//! The README as typed: its first minute and its five recipes, on the service of the demo.
+//! The README as typed: its first minute and its five recipes, with the demo service.
 
 use memhook_tests::patience::TRIES;
 use memhook_tests::programs::{Folder, installed};
@@ -11,7 +11,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Returns the text of the README below a heading, up to the next one of that or a higher level.
+/// Returns the text of the README from a heading to the next heading of this or a higher level.
 fn section(heading: &str) -> String {
     section_of("README.md", heading)
 }
@@ -32,7 +32,7 @@ fn section_of(page: &str, heading: &str) -> String {
 /// Returns the lines of the code blocks in a text.
 fn code(text: &str) -> Vec<&str> {
     let parts = text.split("```").skip(1).step_by(2);
-    // Behind the language.
+    // Skips the line with the language.
     parts.flat_map(|part| part.lines().skip(1)).collect()
 }
 
@@ -59,17 +59,17 @@ fn service(folder: &Folder) -> Target {
     Target::run(&mut Command::new(program))
 }
 
-/// Runs a command line of the README in a folder, with what a reader would put into it.
+/// Runs a command line of the README in a folder, with the values that a reader would insert.
 fn typed(line: &str, pid: u32, folder: &Folder) -> Output {
     let line = line
-        // A minute, unless it is told otherwise.
+        // The default would be a minute.
         .replace("advise PID", "advise PID -d 5s")
         .replace("PID", &pid.to_string())
         .replace("-d 10m", "-d 2s")
         .replace("-d 1m", "-d 2s")
         .replace("-d 30s", "-d 2s")
         .replace("--from 10s --to 20s", "--from 1s --to 2s")
-        // Ctrl-C, for one that has no end.
+        // Replaces Ctrl-C for a command without an end.
         .replace("--func pool_alloc", "-d 1s --func export_history");
     let folder_of_binary = binary().parent().expect("a folder").display();
     let path = std::env::var("PATH").unwrap_or_default();
@@ -137,7 +137,7 @@ fn every_command_does_what_it_says() {
         let (_, words) = promise.unwrap_or_else(|| panic!("what does {line:?} promise?"));
         let all = |text: &str| words.iter().all(|word| text.contains(word));
         let mut text = String::new();
-        // The service may stand still for all of the time for which it is looked at.
+        // The service may be suspended for the whole examination.
         for _ in 0..TRIES {
             let mut outputs = line.split(' ').skip_while(|word| *word != "-o");
             if let Some(output) = outputs.nth(1) {
@@ -146,7 +146,8 @@ fn every_command_does_what_it_says() {
             let output = typed(&line, service.pid(), &folder);
             text = String::from_utf8_lossy(&output.stdout).into_owned();
             text += &String::from_utf8_lossy(&output.stderr);
-            // 1: the process went on untraced for a time, as on a machine without a processor to spare.
+            // Exit code 1: the process ran untraced for a time, as on a machine without a free
+            // processor.
             let code = output.status.code();
             assert!(matches!(code, Some(0 | 1)), "{line}: {code:?}\n{text}");
             if code == Some(0) && all(&text) {
@@ -155,17 +156,17 @@ fn every_command_does_what_it_says() {
         }
         assert!(all(&text), "{line}: not all of {words:?} in\n{text}");
     }
-    // A reader opens what `view` wrote.
+    // A reader opens the page that `view` wrote.
     let page = Command::new(installed("chromium"))
         .args(["--headless", "--no-sandbox", "--disable-gpu"])
-        // Until its scripts have nothing more to do.
+        // Waits until the scripts of the page have nothing more to do.
         .args(["--virtual-time-budget=10000", "--dump-dom"])
         .arg(format!("--user-data-dir={}", folder.path("browser")))
         .arg(format!("file://{}", folder.path("run.html")))
         .stderr(Stdio::null())
         .output()
         .expect("chromium");
-    // The data in the page is packed, so this is on the screen.
+    // The data in the page is packed, so this text is on the screen.
     let page = String::from_utf8_lossy(&page.stdout);
     let is_shown = page.contains("export_history");
     assert!(
@@ -175,7 +176,7 @@ fn every_command_does_what_it_says() {
     );
 }
 
-/// The step of a CI job fails on leaking tests of the reader.
+/// The step of a CI job fails if the reader's tests leak.
 #[test]
 fn the_step_of_a_job_fails_for_a_leak() {
     let folder = Folder::new("leak-in-ci");
@@ -198,7 +199,8 @@ fn the_step_of_a_job_fails_for_a_leak() {
     assert!(Path::new(&folder.path("leaks.sarif")).exists());
 }
 
-/// Which line grows, who frees it, and whether it is a leak: each in three commands at most.
+/// Three questions take three commands at most: which line grows, who frees its blocks, and whether
+/// it is a leak.
 #[test]
 fn three_questions_take_three_commands() {
     let folder = Folder::new("questions");
@@ -221,14 +223,14 @@ fn three_questions_take_three_commands() {
     let first = first.unwrap_or_else(|| panic!("{growth}"));
     assert!(first.contains("service.cc:"), "{first}");
     assert!(frees.contains("freed by"), "{frees}");
-    // The first row of the forgotten sessions says how much of it is lost.
+    // The first row of the forgotten sessions says how much is lost.
     assert!(leaks.contains("of it unreachable"), "{leaks}");
 }
 
-/// Returns a line without its numbers: `0x1f`, `1,234`, `2.4 MiB`, `31354`.
+/// Replaces the numbers in a line: `0x1f`, `1,234`, `2.4 MiB`, `31354`.
 fn shape(line: &str) -> String {
     let mut shape = String::new();
-    // An estimate has no peak, and an error.
+    // An estimate has an error instead of a peak.
     let line = line.split(" (peak ").next().unwrap_or(line);
     let mut words = line.split_ascii_whitespace();
     while let Some(word) = words.next() {
@@ -265,7 +267,8 @@ fn the_first_minute_is_as_shown() {
     for _ in 0..5 {
         let (code, out, err) = run(&["demo", "-d", "3s"]);
         assert!(matches!(code, 0 | 1), "{code}: {err}");
-        // On a busy machine there are estimates, with errors and without a peak, gaps, and too few requests to leak most.
+        // On a busy machine there are estimates with errors and without a peak, gaps, and too few
+        // requests for the usual order.
         let is_usual = |line: &str| line.starts_with("#1 ") && line.contains("export_history");
         let is_quiet = code == 0 && !out.contains('\u{b1}') && out.lines().any(is_usual);
         printed = out + &err;
@@ -285,7 +288,7 @@ fn the_first_minute_is_as_shown() {
     }
 }
 
-/// `top` shows the site that grows, on the terminal that the picture shows.
+/// `top` shows the growing site, on a terminal of the size in the picture.
 #[test]
 fn top_shows_what_grows() {
     let folder = Folder::new("top-recipe");

@@ -1,4 +1,5 @@
-//! Programs that `run` starts: traced from the beginning, otherwise as if they were started by a shell.
+//! Programs that `run` starts. They are traced from the beginning, and otherwise run as if a shell
+//! had started them.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{binary, build_target, leave, run, run_program, until};
@@ -15,7 +16,7 @@ fn report(program: &Path, args: &[&str]) -> (Option<i32>, serde_json::Value, Str
     (code, serde_json::from_str(last).expect("JSON"), errors)
 }
 
-/// Functions named in the stacks of the report.
+/// Returns the functions in the stacks of the report.
 fn functions(report: &serde_json::Value) -> Vec<String> {
     let sites = report["sites"].as_array().expect("sites");
     let frames = sites
@@ -44,14 +45,16 @@ fn constructors_are_traced_and_the_status_passes_through() {
             assert!(found, "{function}: {named:?}");
         }
         assert_eq!(report["final"], true);
-        // Also when the process that had the name has ended. While it has not, the kernel has 15 bytes of it.
+        // This also works if the process with this name has ended. While it lives, the kernel has
+        // 15 bytes of the name.
         let name = report["target"]["name"].as_str().expect("a name");
         assert!(name.starts_with("run_constructor"), "{name:?}");
         assert_eq!(report["totals"]["lost_events"], 0);
     }
 }
 
-/// Blocks that nothing reaches when the program has ended, as `attach --leaks` finds them in a running one.
+/// Finds blocks that are unreachable when the program has ended, as `attach --leaks` finds them in
+/// a running one.
 #[test]
 fn leaks_at_the_end() {
     let program = build_target("gate_cases", &["-O1", "-g"]);
@@ -154,7 +157,7 @@ fn a_program_killed_with_its_tracer_gone_lives_on() {
         .expect("it starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     lines.next().expect("a line").expect("text");
-    // Before the wait, which would close it.
+    // Taken before the wait, which would close it.
     let mut input = child.stdin.take().expect("piped");
     child.kill().expect("killed");
     child.wait().expect("reaped");
@@ -201,7 +204,7 @@ fn a_script_runs_in_its_interpreter() {
 fn a_daemon_outlives_the_trace_of_what_started_it() {
     let folder = Folder::new("daemon");
     let file = folder.path("done");
-    // In the same way as daemon(3): fork, a new session, fork again.
+    // Like daemon(3): forks, starts a new session, and forks again.
     let program = format!(
         "import os, time
 if os.fork(): os._exit(3)

@@ -1,5 +1,5 @@
-//! A program that `run --duration` leaves before its end continues as if it had never been
-//! traced.
+//! When `run --duration` leaves a program before its end, the program continues as if it had never
+//! been traced.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, binary, build_target, run, until};
@@ -23,13 +23,13 @@ impl Run {
         Run { target, folder }
     }
 
-    /// Returns the last reports, once there are `count`.
+    /// Returns the last reports when there are `count` of them.
     fn reports(&self, count: usize) -> Vec<serde_json::Value> {
         let mut reports: Vec<serde_json::Value> = Vec::new();
         until("the reports are there", || {
             let text = std::fs::read_to_string(self.folder.path("report.json"));
             let text = text.unwrap_or_default();
-            // The last line may not be complete yet.
+            // The last line may be incomplete.
             let lines = text.lines().map(serde_json::from_str);
             reports = lines.filter_map(Result::ok).collect();
             reports.len() == count
@@ -40,7 +40,7 @@ impl Run {
 
 #[test]
 fn registers_and_the_status_are_the_programs_own() {
-    // For longer where it stands still for a time.
+    // Traces for longer if the program is suspended for a time.
     let mut runs = ["300ms", "3s", "10s"].into_iter().map(|duration| {
         let run = Run::start("canary", &["-pthread"], &[], &["-d", duration]);
         let report = run.reports(1).remove(0);
@@ -51,7 +51,7 @@ fn registers_and_the_status_are_the_programs_own() {
     let (mut run, report) = found.expect("it allocates");
     assert_eq!(report["final"], true, "{report}");
     assert_eq!(report["totals"]["lost_events"], 0, "{report}");
-    // It runs untraced: another attach works.
+    // The program runs untraced, so another attach works.
     assert_eq!(run.target.status("TracerPid"), "0");
     let again = Attacher::start(&run.target, &[]).finish();
     assert_eq!(again["totals"]["lost_events"], 0, "{again}");
@@ -74,7 +74,7 @@ fn calls_go_on_waiting() {
                 "sigtimedwait" => [-1, 11],
                 _ => [0, 0],
             };
-            // pthread_cond_timedwait returns its error and leaves errno alone.
+            // pthread_cond_timedwait returns its error and does not set errno.
             let expected = if call == "futex" { [110, 0] } else { expected };
             assert_eq!(numbers[..2], expected, "{call}");
             assert!(
@@ -91,10 +91,10 @@ fn calls_go_on_waiting() {
     }
 }
 
-/// Each process has its own slots back: the server and its worker look at them at their end.
+/// The slots of each process are restored. The server and its worker check them at their end.
 #[test]
 fn processes_that_were_followed_are_left_too() {
-    // Both are there by then, even if one of them stands still for a time.
+    // Both processes have started by then, even if one is suspended for a time.
     let options = ["-d", "8s", "--follow-fork"];
     let mut run = Run::start("prefork", &["-pthread", "-ldl"], &[], &options);
     // A worker that executes its program as soon as it has read the second byte.
@@ -109,7 +109,7 @@ fn processes_that_were_followed_are_left_too() {
     assert!(run.target.finish().success());
 }
 
-/// A program that ends before that time is reported at its end, with its status.
+/// A program that ends before the duration is reported at its end, with its status.
 #[test]
 fn a_program_that_ends_earlier() {
     let folder = Folder::new("run-duration");
@@ -121,7 +121,7 @@ fn a_program_that_ends_earlier() {
     assert!(out.contains("no event lost"), "{out}");
 }
 
-/// The recording ends with the trace, complete, while the program continues.
+/// The recording ends with the trace and is complete, while the program continues.
 #[test]
 fn a_recording_ends_with_the_trace() {
     let folder = Folder::new("run-duration");
@@ -134,7 +134,7 @@ fn a_recording_ends_with_the_trace() {
     until("the launcher has left", || {
         target.status("TracerPid") == "0"
     });
-    // A report does not say of a complete one that its end is missing.
+    // If a recording is complete, a report does not say that its end is missing.
     until("the recording is complete", || {
         let (code, _, errors) = run(&["report", &file]);
         code == 0 && errors.is_empty()

@@ -1,5 +1,5 @@
-//! JSON output of the commands, from real targets, fits the schemas in `docs/schemas`; and nearly every
-//! field of the schemas occurred in it.
+//! JSON output of the commands, from real targets, fits the schemas in `docs/schemas`, and contains
+//! nearly every field of the schemas.
 
 use memhook_tests::programs::{Folder, installed, installed_library};
 use memhook_tests::{Attacher, JsonSchema, Prober, Target, build_target, run, run_program, stop};
@@ -17,7 +17,7 @@ fn json(args: &[&str]) -> Value {
     json_with(0, args)
 }
 
-/// Traces a program from "ready" to "done"; the last report.
+/// Traces a program from "ready" to "done", and returns the last report.
 fn traced(program: &str, args: &[&str], options: &[&str]) -> Value {
     let mut target = Target::start(&build_target(program, &[]), args);
     let attacher = Attacher::start(&target, options);
@@ -50,7 +50,7 @@ fn reports() {
     ));
     schema.check(&traced("sampled", &[], &["--sample", "8K"]));
     schema.check(&traced("many_blocks", &[], &["--max-memory", "16M"]));
-    // More than any attacher takes at once.
+    // Makes more events than any attacher can read at this speed.
     let adapting = ["--on-full", "adapt", "--set", "ring-size=64K"];
     schema.check(&traced("crowd", &["16", "100000"], &adapting));
     for by in [
@@ -82,7 +82,8 @@ fn reports() {
     ));
     let kept = ["--overhead", "50%", "--rss=pins"];
     schema.check(&traced("sampled", &[], &kept));
-    // The tests of marks, of `stale`, of described allocators, of ends and of hints look at theirs.
+    // Other tests check the remaining fields: those of marks, `stale`, described allocators, ends
+    // and hints.
     let mut unseen = unseen_but_estimates(&schema);
     unseen.retain(|field| !field.starts_with("/ended"));
     unseen.retain(|field| !field.starts_with("/marks") && !field.starts_with("/stale"));
@@ -92,7 +93,7 @@ fn reports() {
     assert_eq!(unseen, [""; 0]);
 }
 
-/// Records a program whose recorder is stopped for a time; returns the live report.
+/// Records a program whose recorder is stopped for a time, and returns the live report.
 fn forsaken(file: &str) -> Value {
     let mut target = Target::start(&build_target("forsaken", &[]), &[]);
     let mut attacher = Attacher::start(&target, &["--stacks", "all", "-o", file]);
@@ -115,8 +116,8 @@ fn forsaken(file: &str) -> Value {
     serde_json::from_str(last).expect("JSON")
 }
 
-/// Returns fields that no document had, except those of estimates, which need watchpoints: `looks.rs`
-/// has them.
+/// Returns fields that no document had, except those of estimates, which need watchpoints;
+/// `looks.rs` checks these.
 fn unseen_but_estimates(schema: &JsonSchema) -> Vec<String> {
     let mut unseen = schema.unseen();
     unseen.retain(|field| {
@@ -163,7 +164,7 @@ fn scans() {
     }
     scan.check(&json(&["scan", &pid, "--json", "--show-possible"]));
     census.check(&json(&["scan", &pid, "--json", "--census"]));
-    // Without --yes and a terminal it prints what it would do.
+    // Without --yes and a terminal, the command prints what it would do.
     let pause = ["--twice", "20ms"];
     reclaim.check(&json(
         &[&["scan", &pid, "--json", "--reclaim"], &pause[..]].concat(),
@@ -206,7 +207,7 @@ fn resident_memory() {
     let target = Target::start(&build_target("pinned_pages", &[]), &["1", "untrimmed"]);
     let pid = target.pid().to_string();
     rss.check(&json(&["rss", &pid, "--json"]));
-    // Too little for the copy: an account without the heap.
+    // Too little memory for the copy, so the account does not contain the heap.
     let bare = json(&["rss", &pid, "--json", "--max-memory", "1"]);
     assert!(
         bare["notes"].to_string().contains("the heap is not split"),
@@ -220,7 +221,7 @@ fn resident_memory() {
     let on_jemalloc =
         Target::run(on_jemalloc.env("LD_PRELOAD", installed_library("libjemalloc.so.2")));
     rss.check(&json(&["rss", &on_jemalloc.pid().to_string(), "--json"]));
-    // Call stacks and ages are known of traced processes only.
+    // Call stacks and ages are known only for traced processes.
     let unseen = rss.unseen();
     let of_frames = |field: &String| {
         ["frame", "stack", "oldest"]
@@ -256,7 +257,7 @@ fn verdicts() {
     verdict(0, &["--suppress", "^block$"], &cases, &["plain"]);
     verdict(1, &["--write-baseline", &baseline], &cases, &["plain"]);
     verdict(128 + 15, &[], &cases, &["ends", "SIGTERM"]);
-    // A site that leaks more than it did.
+    // A site that leaks more than before.
     let known = std::fs::read_to_string(&baseline).expect("written");
     std::fs::write(&baseline, known.replace("960", "96")).expect("written");
     verdict(1, &["--baseline", &baseline], &cases, &["plain"]);
@@ -266,7 +267,7 @@ fn verdicts() {
     verdict(1, &["--show-possible"], &possible, &[]);
     let family = build_target("gate_family", &["-O1", "-g", "-pthread"]);
     verdict(1, &["--follow-fork"], &family, &["fork", "0"]);
-    // Beside programs that are not judged: one process that is, and two.
+    // Families with programs that are not judged: one judged process, and two.
     let leaf = format!("{} leaf 0", family.display());
     let shell = installed("sh");
     let two = format!("{leaf}; {leaf}; true");
@@ -280,7 +281,7 @@ fn verdicts() {
     ];
     verdict(1, &described, &pools, &[]);
 
-    // A service that runs on, and what of it keeps growing.
+    // A service that keeps running, and the part of it that keeps growing.
     let service = build_target("gate_service", &["-O1", "-g"]);
     let target = Target::start(&service, &["leak"]);
     let pid = target.pid().to_string();
@@ -288,7 +289,7 @@ fn verdicts() {
         let growth = ["--growth", "--warmup", "500ms", "--duration", duration];
         run(&[&["gate", "--json", "-", "-p", &pid], &growth[..]].concat())
     };
-    // For longer where it stands still for a time.
+    // Judges for longer if the service is suspended for a time.
     let mut tries = ["3s", "10s", "20s"].into_iter().map(judged);
     let grown = tries.find(|(code, ..)| *code == 1);
     let (_, out, _) = grown.expect("it grows");
@@ -340,7 +341,7 @@ fn schemas_are_named_after_what_they_describe() {
         let places = [
             &schema["properties"],
             &schema["$defs"]["verdict"]["properties"],
-            // A line of a stream: the first one says it.
+            // The schema of a stream has several kinds of lines. The first one contains the field.
             &schema["oneOf"][0]["properties"],
         ];
         let own = places

@@ -1,4 +1,4 @@
-//! Processes that are given by their name or their control group.
+//! Processes that are selected by their name or their control group.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, MemoryBox, Target, build_target, not_run, run};
@@ -17,7 +17,7 @@ fn file_name(path: &Path) -> &str {
         .expect("text")
 }
 
-/// Runs a command that must be refused; the line that says why.
+/// Runs a command that must be refused, and returns the line with the reason.
 fn refused(args: &[&str]) -> String {
     let (code, out, err) = run(args);
     assert_eq!(code, 2, "{args:?}: {out}{err}");
@@ -77,7 +77,7 @@ fn by_name() {
     assert!(first.finish().success() && second.finish().success());
 }
 
-/// A name with an extra letter, one of a kernel thread, and none.
+/// Names with an extra letter, of a kernel thread, and of no process.
 #[test]
 fn what_may_have_been_meant_is_said() {
     let folder = Folder::new("mistyped");
@@ -98,7 +98,7 @@ fn neither_a_number_nor_a_name() {
         let said = refused(&[command, "notapid"]);
         assert!(said.contains("no process is named notapid"), "{said}");
         assert!(said.contains("PID must be a number"), "{said}");
-        // doctor then examines the machine.
+        // Without a process, doctor examines the machine.
         if command != "doctor" {
             let said = refused(&[command]);
             assert!(said.contains("which process?"), "{said}");
@@ -144,7 +144,7 @@ fn by_control_group() {
     let said = refused(&["attach", "nobody", "--cgroup", directory]);
     assert!(said.contains("named nobody in the control group"), "{said}");
 
-    // All of the group, those to come too.
+    // All processes of the group, including future ones.
     let mut attacher = Attacher::to(&["--all", "--cgroup", directory]);
     attacher.says(&format!("Attached to {} ", inside.pid()));
     let later = Target::run(&mut group.command(&program));

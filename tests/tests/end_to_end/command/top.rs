@@ -1,4 +1,4 @@
-//! `top` in a real terminal: tmux, whose keys are pressed and whose screen is read.
+//! `top` in a real terminal: tmux, whose keys the test presses and whose screen it reads.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::terminal::Terminal;
@@ -8,15 +8,15 @@ fn top(target: &Target) -> String {
     top_with("", target)
 }
 
-/// With these variables in its environment.
+/// Returns the command for `top` with variables in its environment.
 fn top_with(variables: &str, target: &Target) -> String {
     let words = target.pid().to_string();
     format!("{variables} {}", top_words(&words))
 }
 
-/// With these words behind the command.
+/// Returns the command for `top` with these words at its end.
 fn top_words(words: &str) -> String {
-    // The final output is read before the terminal is gone.
+    // Keeps the terminal until the final output has been read.
     format!(
         "'{}' top {words} -i 100ms; echo exit=$?; sleep 1000",
         binary().display()
@@ -38,7 +38,7 @@ fn rows_orders_a_stack_a_pause_and_the_end() {
     terminal.press("b", "\u{25be}live");
     terminal.press("Down", "q quit");
     terminal.press("Enter", "Esc back");
-    // The largest: realloc up to 4,999 bytes.
+    // The largest site: realloc up to 4,999 bytes.
     terminal.wait_for("by realloc");
     terminal.wait_for("main");
     terminal.press("p", "PAUSED");
@@ -61,7 +61,7 @@ fn a_target_that_ends_and_a_terminal_that_goes_away() {
     terminal.press("q", "Enter stack");
     terminal.press("q", "exit=0");
 
-    // With a column of what nobody touches.
+    // With a column of the bytes that nobody touches.
     let mut target = Target::start(&program, &[]);
     let words = format!("{} --stale=500ms", target.pid());
     let terminal = Terminal::start("top-stale", &top_words(&words));
@@ -76,7 +76,7 @@ fn a_target_that_ends_and_a_terminal_that_goes_away() {
     let terminal = Terminal::start("top-gone", &top(&target));
     terminal.wait_for("live in");
     drop(terminal);
-    // Nobody traces it any longer: it can be traced anew.
+    // Nobody traces the process any longer, so it can be traced again.
     let pid = target.pid().to_string();
     until("a second attach", || {
         run(&["attach", &pid, "-d", "10ms", "-q"]).0 == 0
@@ -86,7 +86,8 @@ fn a_target_that_ends_and_a_terminal_that_goes_away() {
     assert!(target.finish().success(), "the target's self-check");
 }
 
-/// As if it came from another machine: the traced process is not the one examined here.
+/// A recording through a pipe may come from another machine, so the traced process is not looked up
+/// here.
 #[test]
 fn a_recording_that_comes_through_a_pipe() {
     let mut target = Target::start(&build_target("leaks", &[]), &[]);
@@ -96,7 +97,7 @@ fn a_recording_that_comes_through_a_pipe() {
     );
     let terminal = Terminal::start("top-from", &command);
     let pid = pid.to_string();
-    // A trace that takes a mark has begun.
+    // A trace that accepts a mark has begun.
     until("the attach", || run(&["mark", &pid, "begin"]).0 == 0);
     target.go();
     target.expect("done");
@@ -112,7 +113,7 @@ fn a_recording_that_comes_through_a_pipe() {
     assert_eq!((code, out.as_str()), (2, ""), "{errors}");
 }
 
-/// In a process with its own allocators, one heap at a time is shown.
+/// For a process with its own allocators, `top` shows one heap at a time.
 #[test]
 fn heaps_that_are_described() {
     let mut target = Target::start(&build_target("own_pools", &["-g", "-O2"]), &["waits"]);
@@ -164,7 +165,7 @@ fn leaking(name: &str, variables: &str, columns: u16, lines: u16) -> (Target, Te
 #[test]
 fn screens_of_all_sizes_show_the_sites() {
     for (columns, lines, has, lacks) in [
-        // Columns go before what tells rows apart.
+        // On a narrow screen, other columns disappear before the ones that distinguish rows.
         (60, 20, "site", "growth/s"),
         (80, 24, "site", "oldest"),
         (200, 50, "past", "\0"),
@@ -199,7 +200,8 @@ fn help_a_filter_a_tree_and_the_mouse() {
     terminal.press("t", "\u{25be} main");
     terminal.press("Down", "q quit");
     terminal.press("t", "leak_by_growing");
-    // SGR coordinates are counted from 1 (xterm's ctlseqs, mode 1006). The title of the second column.
+    // SGR coordinates are counted from 1 (xterm's ctlseqs, mode 1006). This is the title of the
+    // second column.
     let screen = terminal.screen();
     let title = screen
         .lines()
@@ -213,7 +215,7 @@ fn help_a_filter_a_tree_and_the_mouse() {
     );
     terminal.send(&format!("\x1b[<0;90;{row}M"), "Esc back");
     terminal.press("q", "exit=0");
-    // The mouse is the shell's again.
+    // The mouse belongs to the shell again.
     let flags = terminal.tmux(&["display-message", "-p", "#{mouse_any_flag}#{alternate_on}"]);
     assert_eq!(String::from_utf8_lossy(&flags.stdout).trim(), "00");
     assert!(target.finish().success(), "the target's self-check");
@@ -221,7 +223,7 @@ fn help_a_filter_a_tree_and_the_mouse() {
 
 #[test]
 fn colours_are_for_terminals_that_have_them() {
-    // ECMA-48, SGR 30 to 37 and 38: colours of the foreground.
+    // ECMA-48, SGR 30 to 37 and 38: foreground colours.
     let is_colored = |text: &str| {
         let codes = text.split("\x1b[").skip(1);
         let codes = codes.filter_map(|rest| rest.split_once('m'));
@@ -239,7 +241,7 @@ fn colours_are_for_terminals_that_have_them() {
     }
 }
 
-/// A server with its workers, one of them at a time.
+/// `top` shows a server and its workers, one process at a time.
 #[test]
 fn children_one_at_a_time() {
     let mut server = Target::start(&build_target("prefork", &["-pthread", "-ldl"]), &[]);
@@ -251,11 +253,11 @@ fn children_one_at_a_time() {
     let children: Vec<String> = (0..5)
         .map(|_| server.expect("child ").trim()["child ".len()..].to_owned())
         .collect();
-    // Also the one whose parent ended at once: each records from its first call.
+    // This includes the child whose parent ended immediately. Each is recorded from its first call.
     terminal.wait_for("process 1 of 6, ");
     terminal.wait_for(&head);
     terminal.press("Tab", "process 2 of 6, ");
-    // Each of them allocates and releases all the time.
+    // Each worker allocates and releases all the time.
     terminal.wait_for("work_of_child");
     let screen = terminal.screen();
     assert!(
@@ -266,7 +268,7 @@ fn children_one_at_a_time() {
     );
     terminal.press("BTab", &head);
     terminal.press("BTab", "process 6 of 6, ");
-    // The one that is shown ends.
+    // The process on the screen ends.
     let shown = |child: &&String| terminal.screen().contains(&format!("({child})"));
     let ended = children.iter().find(shown).expect("a child is shown");
     // SAFETY: plain integers; the server has not collected it.
@@ -276,7 +278,7 @@ fn children_one_at_a_time() {
     let screen = terminal.screen();
     assert!(screen.contains("Traced 6 processes for "), "{screen}");
     assert!(screen.contains("; 5 still run, with "), "{screen}");
-    // They are as they were before.
+    // The processes work as before.
     for child in children.iter().filter(|child| *child != ended) {
         let (code, output, errors) = run(&["detach", child]);
         assert_eq!(code, 0, "{output}{errors}");
@@ -306,7 +308,7 @@ fn a_report_of_the_moment() {
     let folder = Folder::new("top-reports");
     let mut target = Target::start(&build_target("leaks", &[]), &[]);
     let pid = target.pid();
-    // Somebody else's file, or a link to one.
+    // A file of another user, or a link to one.
     let (taken, link) = (
         format!("heap-leaks-{pid}-1.txt"),
         format!("heap-leaks-{pid}-2.txt"),
@@ -342,7 +344,7 @@ fn a_report_of_the_moment() {
     assert!(target.finish().success(), "the target's self-check");
 }
 
-/// If it cannot be written, the screen reports that and continues.
+/// If the report cannot be written, the screen shows that and continues.
 #[test]
 fn a_report_that_cannot_be_written() {
     let folder = Folder::new("top-no-reports");
@@ -372,7 +374,8 @@ fn the_mouse_goes_back_to_the_terminal_and_comes_again() {
     assert!(target.finish().success(), "the target's self-check");
 }
 
-/// The last process of a family stays on the screen, with its names and a report, and so does a recording.
+/// The last process of a family stays on the screen with its names and a report, and so does a
+/// recording.
 #[test]
 fn the_end_of_a_family_and_of_a_recording() {
     let folder = Folder::new("top-ends");
@@ -403,7 +406,7 @@ fn the_end_of_a_family_and_of_a_recording() {
         let file = file.clone();
         move || run(&["attach", &pid.to_string(), "-q", "-o", &file])
     });
-    // A trace that takes a mark has begun.
+    // A trace that accepts a mark has begun.
     until("the attach", || {
         run(&["mark", &pid.to_string(), "begin"]).0 == 0
     });

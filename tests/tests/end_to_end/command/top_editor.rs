@@ -1,11 +1,12 @@
-//! `top` opens source lines in the user's editor: tmux is the terminal, and a script the editor.
+//! `top` opens source lines in the user's editor: tmux is the terminal, and a script is the editor.
 
 use memhook_tests::programs::{Folder, write_script};
 use memhook_tests::terminal::Terminal;
 use memhook_tests::{Target, binary, build_target, compile, not_run, run, source, until};
 use std::os::unix::fs::PermissionsExt;
 
-/// Prints its arguments, and waits for a line; `3` ends it with this code, as Ctrl-C does with 4.
+/// Prints its arguments, and waits for a line; `3` ends it with this code, and Ctrl-C ends it with
+/// 4.
 const EDITOR: &str = r#"#!/bin/sh
 trap 'exit 4' INT
 cd "$(dirname "$0")" || exit 9
@@ -18,7 +19,7 @@ test "$line" = 3 && exit 3
 exit 0
 "#;
 
-/// Creates a folder with the editor in it, for any user.
+/// Creates a folder that contains the editor, for any user.
 fn folder(name: &str) -> Folder {
     let folder = Folder::new(name);
     write_script(folder.path("editor"), EDITOR);
@@ -27,7 +28,7 @@ fn folder(name: &str) -> Folder {
     folder
 }
 
-/// `top` with these variables in its environment and these words behind it.
+/// Returns the command for `top` with variables in its environment and words at its end.
 fn top(variables: &str, words: &str) -> String {
     format!(
         "env -u VISUAL -u EDITOR {variables} '{}' top {words} -i 100ms; echo exit=$?; sleep 1000",
@@ -52,20 +53,20 @@ fn modes(terminal: &Terminal) -> String {
     String::from_utf8_lossy(&flags.stdout).trim().to_owned()
 }
 
-/// Returns the line of `forsaken.cc` on which this is first found.
+/// Returns the number of the first line of `forsaken.cc` that contains this text.
 fn line_of(text: &str) -> usize {
     let file = std::fs::read_to_string(source("forsaken.cc")).expect("the source");
     let at = file.lines().position(|line| line.contains(text));
     at.expect("it is there") + 1
 }
 
-/// Opened, closed and opened again; the process is served as ever meanwhile.
+/// The editor is opened, closed and opened again, while the process is served as usual.
 #[test]
 fn the_line_of_a_row_is_opened_and_the_process_is_served() {
     let folder = folder("top-editor");
     let mut target = Target::start(&build_target("forsaken", &["-g"]), &[]);
     let variables = format!("EDITOR='{}'", folder.path("editor"));
-    // A full ring would hold the process up.
+    // A full ring would block the process.
     let words = format!("{} --on-full wait", target.pid());
     let terminal = Terminal::start("top-editor", &top(&variables, &words));
     terminal.wait_for("live in");
@@ -74,7 +75,8 @@ fn the_line_of_a_row_is_opened_and_the_process_is_served() {
     terminal.wait_for("forsaken.cc");
     until("the mouse", || modes(&terminal) == "11");
     terminal.press("v", "THE EDITOR IS OPEN");
-    // The terminal is as a shell leaves it, and nothing of ours is open there.
+    // The terminal is in the state in which a shell leaves it, and no descriptor of ours is open in
+    // the editor.
     assert_eq!(modes(&terminal), "00");
     let settings = state(&folder);
     for setting in ["icanon", "echo", "isig"] {
@@ -90,12 +92,12 @@ fn the_line_of_a_row_is_opened_and_the_process_is_served() {
         .lines()
         .filter_map(|path| path.rsplit('/').next()?.parse().ok())
         .collect();
-    // The shell has one of the script and the one that it redirects.
+    // The shell has a descriptor of the script and the descriptor that it redirects.
     assert!(
         numbers.iter().filter(|&&n| (3..10).contains(&n)).count() <= 1,
         "{descriptors}"
     );
-    // 600,000 events, which are far more than a ring has room for.
+    // 600,000 events, which are far more than a ring can hold.
     target.send("p");
     target.expect("done");
     terminal.tmux(&["send-keys", "Enter"]);
@@ -107,13 +109,13 @@ fn the_line_of_a_row_is_opened_and_the_process_is_served() {
     terminal.send("3", "3");
     terminal.tmux(&["send-keys", "Enter"]);
     terminal.wait_for("The editor ended with code 3");
-    // No gap: that would be exit code 1.
+    // A gap would end with exit code 1.
     terminal.press("q", "exit=0");
     assert_eq!(modes(&terminal), "00");
     assert!(target.finish().success());
 }
 
-/// Keys that send signals are the editor's.
+/// Keys that send signals go to the editor only.
 #[test]
 fn keys_that_interrupt_and_suspend_do_nothing_to_top() {
     let folder = folder("top-editor-keys");
@@ -127,16 +129,16 @@ fn keys_that_interrupt_and_suspend_do_nothing_to_top() {
     terminal.press("v", "THE EDITOR IS OPEN");
     terminal.press("C-c", "The editor ended with code 4");
     terminal.press("v", "THE EDITOR IS OPEN");
-    // It is continued, because nothing else could do that.
+    // top continues the editor, because nothing else could do that.
     terminal.press("C-z", "^Z");
     target.send("p");
     target.expect("done");
     terminal.tmux(&["send-keys", "Enter"]);
     terminal.wait_for("v source");
-    // Ctrl-C is ours again.
+    // Ctrl-C ends top again.
     terminal.press("C-c", "exit=0");
     assert!(target.finish().success());
-    // SIGTERM ends the trace, and the terminal is left to the editor.
+    // SIGTERM ends the trace, and leaves the terminal to the editor.
     let mut target = Target::start(&build_target("forsaken", &["-g"]), &[]);
     let words = format!("{} --editor '{}'", target.pid(), folder.path("editor"));
     let terminal = Terminal::start("top-editor-term", &top("", &words));
@@ -217,7 +219,7 @@ fn what_cannot_be_opened_is_said_at_the_bottom() {
     assert!(errors.contains("expected a command"), "{errors}");
 }
 
-/// The process's debug information names the file: no shell interprets it.
+/// The process's debug information names the file, so no shell may interpret this name.
 #[test]
 fn names_of_files_are_arguments_and_nothing_else() {
     let folder = folder("top-editor-names");
@@ -231,7 +233,7 @@ fn names_of_files_are_arguments_and_nothing_else() {
     let file = format!("{inner}/forsaken.cc");
     compile(file.as_ref(), &["-pthread"], &["-g"], program.as_ref());
     let mut target = Target::start(program.as_ref(), &[]);
-    // Options make it a line for a shell.
+    // With options, the variable is a command line for a shell.
     let variables = format!("VISUAL='{} -R' EDITOR=false", folder.path("editor"));
     let command = top(&variables, &target.pid().to_string());
     let command = format!("cd '{}' && {command}", folder.path(""));
@@ -256,8 +258,8 @@ fn names_of_files_are_arguments_and_nothing_else() {
     assert!(target.finish().success());
 }
 
-/// Run by root through sudo, the editor is not root's: the file may have been written by someone
-/// else.
+/// If root runs top through sudo, the editor does not run as root, because the file may come from
+/// another user.
 #[test]
 fn with_sudo_the_editor_runs_as_its_caller() {
     // SAFETY: no arguments, cannot fail.
@@ -297,7 +299,7 @@ fn with_sudo_the_editor_runs_as_its_caller() {
     assert!(target.finish().success());
 }
 
-/// Standard input is a recording: the editor gets the terminal all the same.
+/// Standard input is a recording, but the editor still gets the terminal.
 #[test]
 fn a_recording_and_a_family_have_it_too() {
     let folder = folder("top-editor-from");
@@ -310,7 +312,7 @@ fn a_recording_and_a_family_have_it_too() {
     });
     until("the attach", || target.our_mappings() > 0);
     until("the first event", || {
-        // Enough to be written at once.
+        // Enough data to be written immediately.
         for what in ["b", "p"] {
             target.send(what);
             target.expect("done");

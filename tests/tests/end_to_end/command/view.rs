@@ -1,4 +1,4 @@
-//! `view` from end to end: the page of a recording, in a file and served.
+//! `view` from end to end: the page of a recording, in a file and from a server.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use flate2::read::GzDecoder;
@@ -21,7 +21,8 @@ fn record(folder: &Folder) -> String {
     file
 }
 
-/// Data of the page, as packed by `packed.rs` of the report crate: the head, and the columns in it.
+/// Returns the data of the page, as packed by `packed.rs` of the report crate: the head, and the
+/// columns in it.
 fn data(page: &str) -> Value {
     let (_, rest) = page.split_once("id=\"data\">").expect("data");
     let (packed, _) = rest.split_once("</script>").expect("its end");
@@ -69,7 +70,8 @@ fn the_page_holds_the_numbers_of_the_report_and_the_sources() {
     let folder = Folder::new("view");
     let file = record(&folder);
     let page = folder.path("page.html");
-    // Without a folder for them there are no sources: debug information may name any file of ours.
+    // Without a source folder the page contains no sources, because debug information may name any
+    // file of ours.
     let (code, _, errors) = run(&["view", &file, "-o", &page]);
     assert_eq!((code, errors.lines().count()), (0, 1), "{errors}");
     assert!(errors.contains("--source-dir"), "{errors}");
@@ -105,7 +107,7 @@ fn the_page_holds_the_numbers_of_the_report_and_the_sources() {
         sum(&data["sites.allocated.blocks"]),
         totals["allocations"].as_u64().expect("blocks")
     );
-    // The changes of the sites lead to the same end.
+    // The changes of the sites lead to the totals at the end.
     let last_of = |column: &str| {
         data[format!("timeline.live.{column}")]
             .as_array()
@@ -134,7 +136,7 @@ fn the_page_holds_the_numbers_of_the_report_and_the_sources() {
         errors.contains("is not the address of an editor"),
         "{errors}"
     );
-    // Nothing is fetched from anywhere.
+    // The page fetches nothing.
     for word in ["http://", "https://", "src=", "@import"] {
         assert!(!text.contains(word), "{word}");
     }
@@ -148,7 +150,7 @@ fn the_page_holds_the_numbers_of_the_report_and_the_sources() {
     assert_eq!(run(&["view", &file, "-o", &page, "--force"]).0, 0);
 }
 
-/// A page of a recording of samples has the errors of the report, at the end and before.
+/// The page of a recording of samples has the errors of the report, at the end and before.
 #[test]
 fn estimates_carry_their_variances() {
     let folder = Folder::new("view-sampled");
@@ -188,7 +190,8 @@ fn request(address: &str, request: &str) -> String {
     answer
 }
 
-/// Starts a server for a recording; returns it with its address, and the path of the page with the token.
+/// Starts a server for a recording. Returns the server, its address, and the path of the page with
+/// the token.
 fn serve(file: &str, at: &str) -> (Child, String, String) {
     let mut server = Command::new(binary())
         .args(["view", file, "--serve", at])
@@ -206,7 +209,7 @@ fn serve(file: &str, at: &str) -> (Child, String, String) {
     (server, address.to_owned(), format!("/{token}"))
 }
 
-/// Returns an answer to a browser that was given this name.
+/// Returns the answer to a browser that uses this host name.
 fn request_as(address: &str, path: &str, host: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("it listens");
     write!(
@@ -219,8 +222,8 @@ fn request_as(address: &str, path: &str, host: &str) -> String {
     answer
 }
 
-/// A foreign page can have a name that leads here (DNS rebinding); a client that does not read does not make others
-/// wait.
+/// A foreign page can have a host name that leads to this server (DNS rebinding). A client that
+/// does not read does not make others wait.
 #[test]
 fn the_server_answers_its_own_readers_only_and_all_of_them() {
     let folder = Folder::new("view-readers");
@@ -244,7 +247,7 @@ fn the_server_answers_its_own_readers_only_and_all_of_them() {
         let answer = request_as(&address, &path, &format!("Host: {host}\r\n"));
         assert!(answer.starts_with("HTTP/1.1 200"), "{host}: {answer:.200}");
     }
-    // Some read nothing of what they ask for, some ask for nothing.
+    // Some clients never read the answer, and some never send a request.
     let slow: Vec<TcpStream> = (0..20)
         .map(|_| {
             let mut stream = TcpStream::connect(&address).expect("it listens");
