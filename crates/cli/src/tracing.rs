@@ -119,12 +119,15 @@ pub struct Tracing {
     pub on_full: Option<OnFull>,
     /// Count reads and writes of blocks: auto, on, sampled or off
     ///
-    /// To count all of them, the program has to report them: see `memhook-rs sdk`. auto counts them if the program
-    /// reports them and the trace is recorded or scored; on refuses a program that does not report them. sampled
-    /// watches a sample of the blocks, in any program: some allocations wait, for 2 ms at most, until watchpoints are
-    /// on their block, and each access to a watched word costs a trap. Together they take at most 2 % of the program's
-    /// time, or another share that is given as in sampled=1%. Usage and useful lifetime are computed from accesses
-    /// (--scores).
+    /// Usage and useful lifetime (--scores) are computed from accesses. To count all accesses, the program has to report
+    /// them: see `memhook-rs sdk`.
+    ///
+    /// auto counts accesses if the program reports them and the trace is recorded or scored. on counts them always, and
+    /// refuses a program that does not report them. off never counts them.
+    ///
+    /// sampled watches a sample of the blocks, in any program. Some allocations wait until watchpoints are on their
+    /// block, for 2 ms at most, and each access to a watched word costs a trap. Both take at most 2 % of the program's
+    /// time; sampled=1% sets another limit.
     #[arg(
         long,
         value_name = "WHEN",
@@ -146,19 +149,30 @@ pub struct Tracing {
     pub allocators: Allocators,
     /// Change a detail of tracing (clock=tsc, ring-size=16M)
     ///
-    /// Few programs need it. Give one --set for each detail:
-    /// functions=NAMES: hook only these functions (malloc,free).
-    /// unwind=table|fp: unwind call stacks with tables compiled from .eh_frame, which need no frame pointers
-    /// (default), or with frame pointers, with which every function must be compiled.
-    /// clock=coarse|tsc|monotonic|attacher: take time stamps from a word in memory that memhook-rs updates every
-    /// millisecond (default), from the time-stamp counter, from clock_gettime(CLOCK_MONOTONIC), or from the moment at
-    /// which memhook-rs reads the event.
-    /// ring-size=SIZE: the largest event ring of a thread (default: 1M; 256K with --on-full adapt).
-    /// drains=N: at most this many threads empty the event rings. One does it as long as it keeps up. The default is a
-    /// quarter of the processors that memhook-rs may use, or the number of those that the program may not use, if that
-    /// is larger; at most 8. It is always one if events are recorded, if mappings or described allocators are traced,
-    /// and with --overhead.
-    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting, hide_short_help = true, verbatim_doc_comment)]
+    /// Few programs need this. Give one --set for each detail.
+    ///
+    /// functions=malloc,free hooks only these functions.
+    ///
+    /// unwind=table, the default, unwinds call stacks with tables compiled from .eh_frame, so the program needs no frame
+    /// pointers. unwind=fp uses frame pointers; every function must be compiled with them.
+    ///
+    /// clock=coarse, the default, takes time stamps from a word in memory that memhook-rs updates every millisecond;
+    /// clock=tsc from the processor's time-stamp counter; clock=monotonic from clock_gettime(CLOCK_MONOTONIC);
+    /// clock=attacher from the moment at which memhook-rs reads the event.
+    ///
+    /// ring-size=16M is the largest size of a thread's event ring. The default is 1M, or 256K with --on-full adapt.
+    ///
+    /// drains=2 lets at most two threads of memhook-rs empty the event rings. One thread does it as long as it keeps
+    /// up. The default limit is a quarter of the processors that memhook-rs may use, or the number of processors that
+    /// the program may not use, whichever is larger, and at most 8. One thread does it always if events are recorded,
+    /// if mappings or described allocators are traced, and with --overhead.
+    #[arg(
+        long = "set",
+        value_name = "NAME=VALUE",
+        value_parser = setting,
+        hide_short_help = true,
+        help_heading = "Tracing"
+    )]
     pub settings: Vec<Setting>,
 }
 
@@ -251,13 +265,15 @@ fn choice<T: clap::ValueEnum>(word: &str) -> Result<T, String> {
 pub struct Allocators {
     /// An allocator of your own, or a file of them: docs/allocators.md
     ///
-    /// 'alloc pool_alloc(size=arg2) -> ptr; free pool_free(ptr=arg1); realloc pool_realloc(ptr=arg1, size=arg2) -> ptr'
-    /// describes its functions. A function is name, module!name or module+0xoffset, mangled or not. size= and, as for
-    /// calloc, count= are arguments (arg1 to arg6; arg2:32 for an int or unsigned), or size=fixed:64 for all blocks.
+    /// Describe the functions as in 'alloc pool_alloc(size=arg2) -> ptr; free pool_free(ptr=arg1); realloc
+    /// pool_realloc(ptr=arg1, size=arg2) -> ptr'. Together they are one heap with rows and sums of its own. The heap is
+    /// named after the first function, or after a word in front: 'pool: alloc ...'. May be given several times.
+    ///
+    /// A function is NAME, MODULE!NAME or MODULE+0xOFFSET, mangled or not. size= and, as for calloc, count= are
+    /// arguments (arg1 to arg6; arg2:32 for an int or unsigned); size=fixed:64 means that all blocks have 64 bytes.
+    ///
     /// The function returns the block (-> ptr), or stores its address where an argument points (ptr=*arg1). It
-    /// succeeds always, or if it returns 0 (-> 0) or another number (-> nonzero). The functions of one --allocators
-    /// are one heap with its own rows and sums. Its name is that of the first function, or comes first: 'pool: alloc
-    /// ...'. May be given several times.
+    /// succeeds always, or if it returns 0 (-> 0) or another number (-> nonzero).
     #[arg(long = "allocators", value_name = "TEXT|FILE", value_parser = allocators)]
     given: Vec<Described>,
 }

@@ -13,15 +13,22 @@ use memhook_recording::{GroupLimit, ScoreOptions};
 pub struct LimitOptions {
     /// Fail on this: 'leaked > 100K', 'live > 2G', 'peak > 2G', ...
     ///
-    /// leaked (bytes) and leaked-blocks: what leaks, 0 by default; if one of them is given, the other has no limit.
-    /// live: bytes that are live at the end. peak: bytes that are live at any time. allocations: how many there are.
-    /// site PATTERN: bytes that the sites with this in their functions, files or modules have live at the end.
-    /// lifetime-score and usage-score, as in 'lifetime-score < 0.5': scores of the program from 0 to 1. The lifetime
-    /// score compares the lifetime of blocks with that of the blocks allocated around them: loops that allocate in each
-    /// turn make it small. memhook-rs records the program for it, into a temporary file that it removes afterwards;
-    /// 'lifetime-score(5ms) < 0.5' sets the longest pause between allocations that belong together (default: 0.1% of
-    /// the run time). The usage score says how much of the blocks is read and written; the program has to report its
-    /// accesses: see `memhook-rs sdk`. May be given several times.
+    /// 'leaked > BYTES' and 'leaked-blocks > N' limit what leaks. Both limits are 0 by default; if you give one of them,
+    /// the other no longer applies.
+    ///
+    /// 'live > BYTES' limits what is live at the end, 'peak > BYTES' what is live at any time, 'allocations > N' the
+    /// number of allocations, and 'site PATTERN > BYTES' what the sites with PATTERN in a function, file or module have
+    /// live at the end.
+    ///
+    /// 'lifetime-score < 0.5' fails a program with a lower lifetime score. That score, from 0 to 1, compares the lifetime
+    /// of blocks with that of the blocks allocated around them: a loop that allocates in each turn makes it small.
+    /// memhook-rs records the program for the score, into a temporary file that it removes afterwards. 'lifetime-score(5ms) < 0.5' sets the longest pause
+    /// between allocations that belong together; the default is 0.1% of the run time.
+    ///
+    /// 'usage-score < 0.5' fails a program with a lower usage score: how much of its blocks the program reads and writes.
+    /// The program has to report its accesses: see `memhook-rs sdk`.
+    ///
+    /// May be given several times.
     #[arg(long, value_name = "LIMIT", value_parser = limit)]
     fail_on: Vec<Limit>,
     /// Percentage over the baseline to allow
