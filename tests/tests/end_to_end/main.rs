@@ -1,9 +1,10 @@
-//! Real targets, attached by the real binary, and exact numbers; a folder for each subject.
+//! Tests of the real binary on real targets, with exact numbers; one folder for each subject.
 //!
-//! All tests are in one program: linking one for each file took longer than most of them run, and a processor was
-//! idle at the end of each. `cargo test -p memhook-tests --test end_to_end gate::` runs those of one folder.
+//! All tests are in one program. Linking a program for each file took longer than most of them ran,
+//! and left a processor idle at the end of each. `cargo test -p memhook-tests --test end_to_end
+//! gate::` runs the tests of one folder.
 
-// For its `#[test]`, which lets a test pass if its requirements are not installed.
+// Provides the `#[test]` that lets a test pass if its requirements are not installed.
 #[macro_use]
 extern crate memhook_tests;
 

@@ -5,8 +5,7 @@ use memhook_tests::terminal::Terminal;
 use memhook_tests::{Target, binary, build_target, compile, not_run, run, source, until};
 use std::os::unix::fs::PermissionsExt;
 
-/// Prints its arguments, and waits for a line; `3` ends it with this code, and Ctrl-C ends it with
-/// 4.
+/// Prints its arguments, and waits for a line; `3` ends it with this code, and Ctrl-C with code 4.
 const EDITOR: &str = r#"#!/bin/sh
 trap 'exit 4' INT
 cd "$(dirname "$0")" || exit 9

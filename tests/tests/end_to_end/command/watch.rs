@@ -16,12 +16,12 @@ struct Watch {
 }
 
 impl Watch {
-    /// Returns when the process is traced.
+    /// Starts the watch, and returns when the process is traced.
     fn start(args: &[&str]) -> Watch {
         Watch::start_with(args, &[])
     }
 
-    /// Returns when this many processes of a group are traced.
+    /// Starts a watch of a group, and returns when this number of its processes is traced.
     fn of_group(group: &MemoryBox, count: usize, directory: &str) -> Watch {
         let path = group.path().to_str().expect("text");
         let mut watch =
@@ -30,7 +30,7 @@ impl Watch {
         watch
     }
 
-    /// Waits for this many lines that begin like this.
+    /// Waits for this number of lines with this beginning.
     fn await_lines(&mut self, beginning: &str, count: usize) {
         let mut left = count;
         while left > 0 {
@@ -64,7 +64,7 @@ impl Watch {
         Watch { child }
     }
 
-    /// Returns its exit code and its output.
+    /// Returns the exit code and the output of the watch.
     fn end(mut self) -> (Option<i32>, String) {
         let mut errors = String::new();
         let mut from = self.child.stderr.take().expect("piped");
@@ -88,7 +88,7 @@ fn reports(directory: &Path) -> Vec<(String, Value)> {
     found
 }
 
-/// Returns the live bytes of the site of a function, and those of the whole report.
+/// Returns the live bytes of the site of a function, and the live bytes of the whole report.
 fn share(report: &Value, function: &str) -> (f64, f64) {
     let report = &report["report"];
     let all = report["totals"]["live_bytes"].as_f64().expect("live bytes");
@@ -102,7 +102,7 @@ fn share(report: &Value, function: &str) -> (f64, f64) {
     (sites.iter().filter(is_of).map(bytes).sum(), all)
 }
 
-/// A report of a watch contains two others.
+/// A report of a watch contains two other documents, which have their own schemas.
 fn check_schemas(reports: &[(String, Value)]) {
     let [watch, report, rss] = ["watch-1", "report-1", "rss-1"].map(JsonSchema::load);
     for (_, found) in reports {
@@ -140,7 +140,7 @@ fn a_process_that_is_killed_leaves_its_site() {
             "--exec",
             &exec,
         ];
-        // Half of the rounds by the name of the group.
+        // Half of the rounds select the process by its group.
         let of_group = ["--cgroup", group.path().to_str().expect("text")];
         let watch = match round {
             0 => Watch::start(&args),
@@ -171,7 +171,7 @@ fn a_process_that_is_killed_leaves_its_site() {
             .map(|r| &r.1)
             .filter(|r| r["reason"] == "limit")
             .collect();
-        // If the watch is stopped all the time, there is none.
+        // If the watch is suspended all the time, there is no early report.
         told_before += usize::from(!early.is_empty());
         let early_count = early.len();
         for report in early {
@@ -179,7 +179,7 @@ fn a_process_that_is_killed_leaves_its_site() {
             assert!(of_site >= 0.9 * all, "{of_site} of {all}: {report:#}");
             let account = &report["account"];
             if account.is_null() {
-                // It was killed while the report was made.
+                // The process was killed while the report was made.
                 continue;
             }
             let parts = account["parts"].as_array().expect("parts").iter();
@@ -196,10 +196,10 @@ fn a_process_that_is_killed_leaves_its_site() {
     assert!(told_before > 0, "no report before an end");
 }
 
-/// The leaking process is small at first, or comes last: its report tells its site, and those of all others tell which
-/// process it was.
+/// The leaking process is small at first, or starts last. Its report names the leaking site, and
+/// the reports of all other processes show which process leaked.
 fn the_leaker_of_a_group_is_found(count: usize, is_late: bool) {
-    // If the watch is stopped all the time, there is no report before the end.
+    // If the watch is suspended all the time, there is no report before the end.
     let is_early = (0..TRIES).any(|_| is_reported_before_its_end(count, is_late));
     assert!(is_early, "no report of it before its end");
 }
@@ -236,7 +236,7 @@ fn is_reported_before_its_end(count: usize, is_late: bool) -> bool {
     leaker.go();
     let status = leaker.finish();
     assert!(!status.success(), "the kernel kills it: {status}");
-    // The report of its end is there before the others end.
+    // The report of the process's end is written before the other processes end.
     watch.await_lines(&format!("memhook-rs: process {pid} "), 1);
     if count > 1 {
         // SAFETY: kill takes plain integers; the child has not been waited for.
@@ -271,7 +271,7 @@ fn is_reported_before_its_end(count: usize, is_late: bool) -> bool {
         assert!(of_site >= 0.9 * all, "{of_site} of {all}");
         assert!(all > 0.7 * LIMIT as f64, "{all}");
     }
-    // It is among the largest by then.
+    // The process is among the largest by then.
     let is_early = |report: &&(String, Value)| report.1["reason"] != "end";
     let mut early = reports.iter().filter(is_early);
     early.any(|report| report.1["pid"] == pid)
@@ -295,7 +295,7 @@ fn the_leaker_is_found_among_twenty() {
 
 #[test]
 fn the_last_reports_are_kept_and_a_normal_end_is_told() {
-    // A watch that stands still writes fewer.
+    // A watch that is suspended writes fewer reports.
     let has_several = (0..TRIES).any(|_| the_last_reports_are_kept_of_one_run());
     assert!(has_several, "there are no several reports of one run");
 }
@@ -334,23 +334,23 @@ fn the_last_reports_are_kept_of_one_run() -> bool {
         .collect();
     assert_eq!(reasons, ["rss", "end"], "{errors}");
     let (of_site, all) = share(&reports[1].1, "planted_leak");
-    // Exactly: 16,000 blocks of 4,000 bytes, and the last 512 of 1,000.
+    // The numbers are exact: 16,000 blocks of 4,000 bytes, and the last 512 of 1,000.
     assert!(
         (64_000_000.0..66_000_000.0).contains(&of_site),
         "{of_site} of {all}"
     );
     assert_ne!(reports[1].1["death"]["out_of_memory"], true);
-    // A text beside each.
+    // A text beside each report.
     let text =
         std::fs::read_to_string(Path::new(&directory).join(reports[1].0.replace("json", "txt")));
     assert!(text.expect("a text").contains("planted_leak"));
     true
 }
 
-/// Names may come after several reports were urgent: all of them are completed.
+/// Names may come after several urgent reports, and then all these reports are completed.
 #[test]
 fn all_reports_get_their_names() {
-    // A watch that stands still writes fewer.
+    // A watch that is suspended writes fewer reports.
     let has_several = (0..TRIES).any(|_| all_reports_get_their_names_of_one_run());
     assert!(has_several, "there are no several reports of one run");
 }

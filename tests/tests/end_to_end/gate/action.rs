@@ -1,4 +1,4 @@
-//! The step of `action.yml` that judges a program, run in the same way as by GitHub's runner: a script, and the
+//! The step of `action.yml` that judges a program, run as GitHub's runner runs it: a script, and
 //! outputs that later steps read.
 
 use memhook_tests::programs::Folder;
@@ -17,7 +17,7 @@ fn script() -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Exit code of the step, its log, and its outputs.
+/// Runs the step. Returns its exit code, its log, and its outputs.
 fn step(
     folder: &Folder,
     command: &str,
@@ -88,7 +88,7 @@ fn later_steps_learn_leaks_bytes_and_the_sarif_file() {
         "{summary}"
     );
     assert!(summary.contains("### PASSED: no leaks"), "{summary}");
-    // Nothing was judged: there is nothing to pass on.
+    // Nothing was judged, so there is nothing to pass on.
     let (status, log, outputs) = step(&folder, "./nosuch", "");
     assert_eq!((status, outputs.len()), (Some(2), 0), "{log}");
 }

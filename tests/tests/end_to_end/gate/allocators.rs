@@ -1,4 +1,4 @@
-//! The gate on programs with other allocators than glibc's.
+//! The gate on programs with allocators other than glibc's.
 
 use memhook_tests::programs::installed;
 use memhook_tests::releases::Release;
@@ -9,7 +9,7 @@ use std::process::Command;
 
 const LIBRARIES: [&str; 2] = ["libjemalloc.so.2", "libtcmalloc_minimal.so.4"];
 
-/// Exit code, and what `--json` says of the first process.
+/// Returns the exit code, and the `--json` output about the first process.
 fn judged(command: &mut Command) -> (Option<i32>, Value) {
     let output = command.output().expect("it runs");
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -27,7 +27,7 @@ fn gate(library: Option<&str>, program: &Path, arguments: &[&str]) -> (Option<i3
     judged(&mut command)
 }
 
-/// Direct and indirect leaks together, by the function that lost them.
+/// Returns direct and indirect leaks together, by the function that lost them.
 fn leaked(json: &Value) -> Sites {
     let verdict = json;
     let sites = verdict["evidence"]["sites"].as_array().expect("sites");
@@ -112,8 +112,8 @@ fn a_linked_allocator_is_like_a_preloaded_one() {
     }
 }
 
-/// Debian's program is linked to jemalloc. An allocator linked into the program is called directly: there is no
-/// verdict without its blocks.
+/// Debian's program is linked to jemalloc. Calls of a built-in allocator are direct, and without
+/// its blocks there is no verdict.
 #[test]
 fn a_built_in_allocator_gives_no_verdict() {
     let program = build_target("built_in_allocator", &["-O1"]);
@@ -161,8 +161,8 @@ while s.recv(4096): pass"
     });
 }
 
-/// musl's allocator has blocks among the data of its C library, between stacks of threads, and around the TLS of the
-/// initial one.
+/// musl's allocator has blocks among the data of its C library, between stacks of threads, and
+/// around the TLS of the initial thread.
 #[test]
 fn programs_on_musl_that_keep_blocks_get_a_verdict() {
     let Some(library) = build_on_musl("on_musl_library", &["-shared", "-fPIC"]) else {
@@ -175,7 +175,8 @@ fn programs_on_musl_that_keep_blocks_get_a_verdict() {
         "-DDATA",
         "-DTHREAD_LOCAL",
         "-DC_LIBRARY",
-        // Its constructors may have allocated before its slots were patched: the heap has their blocks.
+        // Constructors may have allocated before the slots of the library were patched. The heap
+        // contains these blocks.
         &opened,
     ] {
         let program = build_on_musl("on_musl_kept", &[flag]).expect("built with it before");

@@ -1,4 +1,4 @@
-//! Each case of `gate_cases.cc`: the verdict of the gate, and that of LeakSanitizer on the same
+//! Each case of `gate_cases.cc`: the verdict of the gate, and the verdict of LeakSanitizer on the
 //! program.
 
 use memhook_tests::releases::Release;
@@ -13,15 +13,15 @@ type Leaked = (u64, u64);
 /// Verdict of LeakSanitizer.
 enum Sanitizer {
     Same,
-    /// Another thing, for this reason.
+    /// Another verdict, for this reason.
     Differs(Leaked, &'static str),
-    /// The same in some runs, and nothing in others, for this reason.
+    /// The gate's verdict in some runs and no leak in others, for this reason.
     Varies(&'static str),
 }
 
 use Sanitizer::{Differs, Same, Varies};
 
-/// Case, what leaks, and whether LeakSanitizer agrees.
+/// Name of the case, its leaks, and whether LeakSanitizer agrees.
 const CASES: &[(&str, Leaked, Sanitizer)] = &[
     ("nothing", (0, 0), Same),
     ("plain", (10, 960), Same),
@@ -190,7 +190,7 @@ fn wrong_on(release: &Release) -> String {
     wrong
 }
 
-/// From glibc 2.31 to the newest, of which it need not be known how its heap is laid out.
+/// Tests releases from glibc 2.31 to the newest one, whose heap layout need not be known.
 #[test]
 fn the_same_verdicts_on_other_releases() {
     let releases = Release::all();

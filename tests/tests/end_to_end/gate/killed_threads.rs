@@ -4,7 +4,7 @@ use memhook_tests::{binary, build_target, rounds};
 use std::path::Path;
 use std::process::Command;
 
-/// Number of times that each program is judged.
+/// Returns the number of times that each program is judged.
 fn runs() -> usize {
     rounds(20)
 }
@@ -20,7 +20,8 @@ fn gate(program: &Path, mode: &str) -> (Option<i32>, String) {
     (output.status.code(), text)
 }
 
-/// Such a thread leaves the heap in the middle of a change, and the block that it was handling is not a leak.
+/// A killed thread leaves the heap in the middle of a change, and the block that it was handling is
+/// not a leak.
 #[test]
 fn a_program_without_leaks_passes_whatever_its_threads_do_at_the_end() {
     memhook_tests::patiently(|| {
@@ -34,7 +35,7 @@ fn a_program_without_leaks_passes_whatever_its_threads_do_at_the_end() {
     });
 }
 
-/// The leaks of main are found to the block, without any from the threads.
+/// All leaks of main are found, and none from the threads.
 #[test]
 fn leaks_are_exact_whatever_threads_do_at_the_end() {
     memhook_tests::patiently(|| {
@@ -48,8 +49,8 @@ fn leaks_are_exact_whatever_threads_do_at_the_end() {
     });
 }
 
-/// If blocks may not have been traced, one in transit may look like them: that is not a leak either, but there may
-/// be no verdict.
+/// If some blocks may be untraced, a block in transit may look like one of them. It is not a leak
+/// either, but there may be no verdict.
 #[test]
 fn nothing_that_is_on_its_way_is_a_leak() {
     memhook_tests::patiently(|| {

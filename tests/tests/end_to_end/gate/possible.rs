@@ -1,4 +1,5 @@
-//! Blocks that only pointers into blocks reach: a class of their own, with what memcheck says of the same program.
+//! Blocks that only pointers into blocks reach: a separate class, compared with memcheck's verdict
+//! on the program.
 
 use memhook_tests::programs::installed;
 use memhook_tests::{JsonSchema, Target, build_target, run_with};
@@ -13,7 +14,7 @@ type Sum = (u64, u64);
 const LOST: Sum = (2, 64 + 500);
 const POSSIBLE: Sum = (6, 200 + 3 * 64 + 250 + 64);
 
-/// From lines like `==1==    possibly lost: 1,234 bytes in 5 blocks`.
+/// Parses lines like `==1==    possibly lost: 1,234 bytes in 5 blocks`.
 fn class(text: &str, name: &str) -> Sum {
     let line = text.lines().find(|line| line.contains(name));
     let words = line.into_iter().flat_map(str::split_whitespace);
@@ -82,7 +83,7 @@ fn what_memcheck_calls_possibly_lost() {
         let stack = shown["evidence"]["sites"][site]["stack"].to_string();
         assert!(stack.contains("plant"), "{stack}");
     }
-    // They fail no gate.
+    // Possibly lost blocks fail no gate.
     let (code, _, text) = gate(&["--show-possible", "--fail-on", "leaked > 1K"]);
     assert_eq!(code, 0, "{text}");
     assert!(
@@ -128,7 +129,7 @@ fn a_scan_lists_them() {
     let (_, text, _) = run_with(&["scan", &pid, "--show-possible"], &[]);
     assert!(text.contains("in 6 blocks are possibly lost"), "{text}");
     assert!(scan(&[])["possible"].is_null());
-    // They were allocated before anybody traced.
+    // The blocks were allocated before the trace.
     let attach = [
         "attach",
         &pid,

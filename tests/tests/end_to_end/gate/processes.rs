@@ -1,11 +1,12 @@
-//! Programs that make processes: each is followed, and judged for itself if its program is the user's.
+//! Programs that create processes. Each process is followed, and judged separately if its program
+//! belongs to the user.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{binary, build_target, run_program};
 use std::path::Path;
 use std::process::Command;
 
-/// Exit code, verdict as JSON, standard error.
+/// Returns the exit code, the verdict as JSON, and standard error.
 fn gate(
     options: &[&str],
     program: &Path,
@@ -18,7 +19,7 @@ fn gate(
     (code, serde_json::from_str(&text).expect("JSON"), errors)
 }
 
-/// Outcomes of the processes whose program has this in its name.
+/// Returns the outcomes of the processes whose program name contains this word.
 fn outcomes<'a>(verdict: &'a serde_json::Value, word: &str) -> Vec<&'a str> {
     let processes = verdict["processes"].as_array().expect("several processes");
     let name = |p: &&serde_json::Value| {
@@ -50,7 +51,7 @@ fn every_way_to_make_a_process() {
             text.contains("\nFAILED: 1 leak, 40 B in 1 block (limit 0): "),
             "{text}"
         );
-        // Within the limit; and the program's own failure comes first.
+        // The leaks are within the limit, and the program's own failure determines the exit code.
         let (code, _, text) = gate(&["--fail-on", "leaked > 40"], &program, &[kind, "0"]);
         assert_eq!(code, Some(0), "{kind}: {text}");
         let (code, _, text) = gate(&[], &program, &[kind, "7"]);
@@ -58,8 +59,8 @@ fn every_way_to_make_a_process() {
     }
 }
 
-/// Writes a makefile whose target `test` runs this program `runs` times, each by a shell, half of them
-/// without a leak.
+/// Writes a makefile whose target `test` runs this program `runs` times, each by a shell, half of
+/// them without a leak.
 fn tests_by_make(folder: &Folder, runs: u32) -> String {
     let program = build_target("gate_family", &["-O1", "-g", "-pthread"]);
     let clean = build_target("gate_cases", &["-O1", "-g"]);
@@ -75,7 +76,7 @@ fn tests_by_make(folder: &Folder, runs: u32) -> String {
     makefile
 }
 
-/// The build's own programs leak by design; the question is about the tests.
+/// The build's own programs leak by design, but the verdict is about the tests.
 #[test]
 fn tests_that_make_runs_are_judged_without_an_option() {
     let folder = Folder::new("make-test");
@@ -96,7 +97,7 @@ fn tests_that_make_runs_are_judged_without_an_option() {
     assert_eq!(output.status.code(), Some(1), "{text}");
     let line = "\nFAILED: 10 of 20 processes; not judged: sh (20), make\n";
     assert!(text.contains(line), "{text}");
-    // The same leak in ten processes is one entry.
+    // One leak in ten processes is one entry.
     assert!(
         text.contains("#1 400 B in 10 blocks leaked, by malloc, in 10 processes\n"),
         "{text}"
@@ -146,7 +147,8 @@ fn programs_of_the_system_are_judged_by_name() {
     let (code, json, _) = judged(&["--no-follow"]);
     assert_eq!(code, Some(0), "{json}");
     assert!(json.contains("\"headline\":\"PASSED: no leaks\""), "{json}");
-    // If no program belongs to the user, the command is judged, and the programs that it started are named.
+    // If no program belongs to the user, the command is judged, and the programs that it started
+    // are listed.
     let folder = Folder::new("only-systems");
     let file = folder.path("verdict.json");
     let options = ["gate", "--json", &file];
@@ -203,7 +205,7 @@ fn shells_and_make() {
 
 #[test]
 fn a_process_that_executes_nothing() {
-    // Nothing is unreachable in it: that is a verdict.
+    // Nothing is unreachable in this process, which is a verdict.
     let clean = ["-c", "x=1; (x=2; y=$x; exit 0); exit 0"];
     let (code, verdict, text) = gate(&[], &installed("sh"), &clean);
     assert_eq!(code, Some(0), "{text}");
@@ -288,7 +290,7 @@ fn each_process_is_recorded_and_reported() {
     };
     assert!(text(&folder.path(of_child)).contains("lose"), "{names:?}");
     assert!(!text(&file).contains("lose"));
-    // A gate on the recording.
+    // Judges the recording.
     let site = [
         "gate",
         "--fail-on",

@@ -6,7 +6,7 @@ use memhook_tests::{binary, debian_source};
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// `dpkg-buildflags --get CXXFLAGS` of Debian 12, and its linker flags.
+/// Output of `dpkg-buildflags --get CXXFLAGS` in Debian 12, and Debian's linker flags.
 const DEBIAN_FLAGS: [&str; 7] = [
     "-g",
     "-O2",
@@ -74,7 +74,7 @@ fn tinyxml2_passes_and_a_planted_leak_fails() {
     assert_eq!(clean.status.code(), Some(0), "{text}");
     assert!(text.ends_with("\nPASSED: no leaks\n"), "{text}");
 
-    // A document no longer frees the text that it was parsed from.
+    // A document no longer frees the text from which it was parsed.
     let source = folder.join("tinyxml2.cpp");
     let code = std::fs::read_to_string(&source).expect("readable");
     let planted = code.replacen("delete [] _charBuffer;", "", 1);

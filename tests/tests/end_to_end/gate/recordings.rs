@@ -1,4 +1,4 @@
-//! Recordings judged by the gate: everything except reachability.
+//! The gate judges recordings by everything except reachability.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Target, build_target, run};
@@ -32,7 +32,7 @@ fn growth_limits_and_baselines() {
     let folder = Folder::new("gate-recording");
     let baseline = folder.path("cache.json");
     let growth = ["--growth", "--warmup", "500ms"];
-    // For longer where the service stands still for a time.
+    // Records for longer if the service is suspended for a time.
     let judged = |kind: &str, code: i32| {
         let mut tries = ["3s", "10s", "20s"]
             .into_iter()
@@ -115,7 +115,7 @@ fn what_a_recording_cannot_answer_is_refused() {
         "--fail-on leaked-blocks: a recording",
     );
     refused(&["--growth", "--warmup", "1h"], &whole, "--warmup");
-    // Truncated in the middle: the rest is judged, but nothing passes.
+    // The file is truncated in the middle. The gate judges the rest, but does not pass it.
     let bytes = std::fs::read(&whole).expect("recorded");
     let cut = folder.path("cut.mhk");
     std::fs::write(&cut, &bytes[..bytes.len() * 3 / 4]).expect("written");

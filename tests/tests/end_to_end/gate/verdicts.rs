@@ -9,7 +9,7 @@ fn cases() -> PathBuf {
     build_target("gate_cases", &["-O1", "-g"])
 }
 
-/// Exit code, standard output, standard error.
+/// Returns the exit code, standard output and standard error.
 fn gate(options: &[&str], program: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new(binary())
         .arg("gate")
@@ -49,7 +49,7 @@ fn every_way_to_end() {
     }
 }
 
-/// The last lines of a log are the ones that are read.
+/// People read the last lines of a log, so the verdict must be there.
 #[test]
 fn the_verdict_is_the_end_of_the_log() {
     let (_, _, text) = gate(&[], &["plain"]);
@@ -69,7 +69,7 @@ fn the_verdict_is_the_end_of_the_log() {
     assert_eq!(text.lines().last(), Some(remedy), "{text}");
     let (_, _, text) = gate(&["--verdict-only"], &["plain"]);
     assert_eq!(text.trim_end(), verdict, "{text}");
-    // A program that fails by itself did not pass.
+    // A program that fails by itself does not pass.
     let (status, _, text) = gate(&["--fail-on", "leaked > 1K"], &["ends", "exit 3"]);
     assert_eq!(status, Some(3), "{text}");
     let last = text.lines().last().unwrap_or_default();
@@ -131,7 +131,7 @@ fn limits_and_exit_codes() {
     }
 }
 
-/// Blocks of the loader appear in no event, but are live at the end: the peak is at least as large.
+/// Blocks of the loader appear in no event, but are live at the end. The peak is at least as large.
 #[test]
 fn the_peak_is_no_less_than_what_lives_at_the_end() {
     let (status, out, text) = gate(&["--json"], &["nothing"]);
@@ -216,7 +216,7 @@ fn several_outputs_at_once() {
         "{place}"
     );
     assert!(read(&markdown).contains("### FAILED"));
-    // A summary of a job is added to.
+    // The summary of a job is appended to.
     gate(&options, &["nothing"]);
     let both = read(&markdown);
     assert!(
@@ -227,7 +227,7 @@ fn several_outputs_at_once() {
     assert_eq!(status, Some(2));
 }
 
-/// As a flag, --json has its usual meaning; it may name a file, in both notations.
+/// As a flag, --json has its usual meaning. It may also name a file, in both notations.
 #[test]
 fn json_with_and_without_a_file() {
     let folder = Folder::new("gate-json");
@@ -247,14 +247,15 @@ fn json_with_and_without_a_file() {
         assert_eq!(schema(&written).as_deref(), Some("memhook-rs/gate/1"));
         std::fs::remove_file(&file).expect("there");
     }
-    // For a running process, the text also leaves standard output to the JSON.
+    // For a running process, the text also goes to standard error and leaves standard output to the
+    // JSON.
     let target = Target::start(&build_target("gate_service", &["-O1", "-g"]), &["leak"]);
     let (_, out, text) = run(&["gate", "--json", "-p", &target.pid().to_string()]);
     assert_eq!(schema(&out).as_deref(), Some("memhook-rs/gate/1"), "{text}");
     assert!(text.contains("leak"), "{text}");
 }
 
-/// Forgetting the -- does not destroy a program.
+/// If the user forgets the --, no program is overwritten.
 #[test]
 fn no_program_is_overwritten() {
     let folder = Folder::new("gate-program");
@@ -292,8 +293,8 @@ fn suppression_files() {
     assert!(text.contains("known.supp:2: "), "{text}");
 }
 
-/// Leaks behind a wrapper of malloc are blamed on its caller: one bug is one leak, however the program reached it, and
-/// its suppression suppresses nothing else.
+/// Leaks behind a wrapper of malloc are attributed to the wrapper's caller. One bug is one leak for
+/// all call paths, and its suppression suppresses nothing else.
 #[test]
 fn wrappers_are_not_blamed() {
     let program = build_target("gate_wrapped", &["-O1", "-g"]);
@@ -333,14 +334,14 @@ fn wrappers_are_not_blamed() {
     alone.sort_unstable();
     // A std::string and its text.
     assert_eq!(alone, [31, 32 + 501, 2000, 6400], "{text}");
-    // A wrapper of its own.
+    // The program's own wrapper.
     let (_, text) = judged(&["--wrapper", "^parse("]);
     assert!(text.contains("\nFAILED: 4 leaks, "), "{text}");
     assert!(text.contains("other ways to main"), "{text}");
 }
 
-/// Returns the first of these judgements on a process that is as expected, or the last one: each takes longer than the
-/// one before, as the process may be stopped for a time.
+/// Returns the first judgement on a process that is as expected, or the last one. Each takes longer
+/// than the previous one, because the process may be suspended for a time.
 fn judged(
     options: &[&str],
     durations: &[&str],
@@ -380,7 +381,7 @@ fn a_service_that_leaks_slowly_and_one_with_a_full_cache() {
                 "{out}"
             );
         }
-        // Now, and with stacks: the leak is unreachable too.
+        // Judges the current state, and with stacks. The leak is unreachable, too.
         let (status, out, err) = run(&["gate", "-p", &pid]);
         assert_eq!(status, code, "{kind}: {out}{err}");
         let is_named = |out: &str| kind == "cache" || out.contains("keep_for_good");
@@ -393,7 +394,7 @@ fn a_service_that_leaks_slowly_and_one_with_a_full_cache() {
     }
 }
 
-/// One block that gets larger: the number of blocks stays the same, and none of them is old.
+/// One block grows, while the number of blocks stays constant and none of them is old.
 #[test]
 fn a_service_whose_only_log_becomes_longer() {
     let program = build_target("gate_service", &["-O1", "-g"]);
@@ -412,7 +413,7 @@ fn a_service_whose_only_log_becomes_longer() {
     memhook_tests::JsonSchema::load("gate-1").check(&verdict);
     let findings = verdict.to_string();
     assert!(findings.contains("\"kind\":\"size\""), "{out}");
-    // All of it can be reached.
+    // All blocks are reachable.
     let (status, out, err) = run(&["gate", "-p", &pid]);
     assert_eq!(status, 0, "{out}{err}");
 }
@@ -431,7 +432,7 @@ fn a_full_heap_whose_blocks_are_replaced() {
     );
 }
 
-/// The leaks at the end of the last thread count, not those at the end of the initial one.
+/// The leaks at the end of the last thread count, not those at the end of the initial thread.
 #[test]
 fn an_initial_thread_that_ends_first() {
     let program = build_target("leader_gone", &[]);

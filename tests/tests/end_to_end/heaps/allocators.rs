@@ -1,4 +1,5 @@
-//! Heaps of jemalloc, tcmalloc and mimalloc: what they say of themselves, and what they give back.
+//! Heaps of jemalloc, tcmalloc and mimalloc: what they report about themselves, and what they
+//! return to the system.
 
 use memhook_tests::programs::{Client, Folder, installed_library, loaded_redis};
 use memhook_tests::{JsonSchema, Target, build_target, run};
@@ -9,7 +10,7 @@ const MIB: u64 = 1 << 20;
 const JEMALLOC: &str = "libjemalloc.so.2";
 const TCMALLOC: &str = "libtcmalloc_minimal.so.4";
 const MIMALLOC: &str = "libmimalloc.so.2";
-/// However busy this machine is.
+/// Options with a limit that is sufficient on a busy machine.
 const SLOW: [&str; 2] = ["--max-hold", "20s"];
 
 fn json(command: &str, schema: &str, pid: u32, options: &[&str]) -> Value {
@@ -41,7 +42,7 @@ fn part(report: &Value, name: &str) -> u64 {
     part.map_or(0, |part| number(&part["bytes"]))
 }
 
-/// The parts add up, and nothing is unknown.
+/// Checks that the parts add up, and that no part is unknown.
 fn check_sum(report: &Value) {
     let parts = report["parts"].as_array().expect("parts").iter();
     let sum: u64 = parts.map(|part| number(&part["bytes"])).sum();
@@ -64,7 +65,7 @@ fn fell(done: &Value) -> u64 {
     number(&done["rss_before_bytes"]).saturating_sub(number(&done["rss_after_bytes"]))
 }
 
-/// After a burst, most of what these have in memory is free.
+/// After a burst, most of these allocators' memory is free.
 #[test]
 fn what_they_say_is_in_the_account_and_what_was_predicted_comes_back() {
     for (library, name) in [(JEMALLOC, "jemalloc"), (TCMALLOC, "tcmalloc")] {
@@ -103,14 +104,14 @@ fn what_they_say_is_in_the_account_and_what_was_predicted_comes_back() {
         );
         check_sum(&rss(target.pid()));
 
-        // Without a call it is split all the same.
+        // Without a call, the heap is nevertheless split.
         let alone = json("rss", "rss-1", target.pid(), &["--no-calls"]);
         check_sum(&alone);
         assert!(alone["allocator"].is_null());
         let other = part(&alone, "heap of another allocator, and mappings");
         assert_eq!(other, 0, "{alone:#}");
         assert!(part(&alone, "live heap") < 8 * MIB, "{alone:#}");
-        // A call that could take too long is not made.
+        // No call is made that could take too long.
         let pid = target.pid().to_string();
         let (code, out, err) = run(&["trim", &pid, "--max-hold", "0.001us"]);
         let is_refused = code == 2 && out.is_empty() && err.contains("--max-hold");
@@ -121,8 +122,8 @@ fn what_they_say_is_in_the_account_and_what_was_predicted_comes_back() {
     }
 }
 
-/// It has no figures that distinguish live from free: its heap is dissected, and the amount that it would give back
-/// is not predicted.
+/// mimalloc has no figures that distinguish live from free. Its heap is dissected, and the amount
+/// that it would return is not predicted.
 #[test]
 fn mimalloc_collects() {
     let mut target = started("pinned_pages", MIMALLOC, &["0", "untrimmed"]);
@@ -146,7 +147,7 @@ fn mimalloc_collects() {
     assert!(target.finish().success());
 }
 
-/// Threads that allocate without pause hold the allocator's locks again and again.
+/// Threads that allocate without pause hold the allocator's locks repeatedly.
 #[test]
 fn busy_programs_go_on() {
     for library in [JEMALLOC, TCMALLOC, MIMALLOC] {
@@ -179,7 +180,7 @@ fn redis_after_a_churn_of_sizes() {
     assert!(part(&report, "fragmentation") > MIB, "{report:#}");
     let done = trim(redis.pid(), &[]);
     let (predicted, fell) = (number(&done["predicted_bytes"]), fell(&done));
-    // The server goes on with its own work meanwhile.
+    // The server continues its own work meanwhile.
     assert!(predicted.abs_diff(fell) <= predicted / 10 + MIB, "{done:#}");
     assert_eq!(client.redis("EXISTS k16 k17"), ":1");
 }

@@ -1,4 +1,4 @@
-//! Allocators that the user describes: each is a heap of its own.
+//! Allocators that the user describes. Each has a separate heap.
 
 use memhook_tests::{
     Attacher, JsonSchema, Sites, Target, binary, build_library, build_target, changed_code,
@@ -22,7 +22,8 @@ alloc = ["node_get(size=fixed:64, ptr=*arg2) -> 0"]
 free = ["node_put(ptr=*arg1)"]
 "#;
 
-/// Live blocks in the pool at the end: where they were allocated, by which function, blocks and bytes of each.
+/// Live blocks in the pool at the end: the function that called the allocator, the allocating
+/// function, the number of blocks, and bytes per block.
 const IN_POOL: [(&str, &str, u64, u64); 14] = [
     ("plain", "pool_alloc", 300, 100),
     ("zeroed", "pool_calloc", 40, 21),
@@ -36,7 +37,7 @@ const IN_POOL: [(&str, &str, u64, u64); 14] = [
     ("in_coroutine", "pool_alloc", 1, 668),
     ("meanwhile", "pool_alloc", 4, 32),
     ("in_thread", "pool_alloc", 4 * 250, 40),
-    // 61 nodes at a time, eight by eight.
+    // Slabs of eight nodes of 64 bytes, for 61 live nodes.
     ("node_get", "pool_alloc", 8, 512),
     ("many", "pool_alloc", 1, 20),
 ];
@@ -62,7 +63,7 @@ impl Drop for File {
     }
 }
 
-/// Returns where code in memory differs from the files; our own mappings do not count.
+/// Returns the places where code in memory differs from the files, except for our own mappings.
 fn changed(pid: u32) -> Vec<String> {
     let mut found = changed_code(pid);
     found.retain(|place| !place.contains("memhook"));
@@ -90,8 +91,9 @@ fn totals_of<'r>(report: &'r Value, name: &str) -> &'r Value {
     &heap.unwrap_or_else(|| panic!("{name}: {report:#}"))["totals"]
 }
 
-/// Every form of a description, in a program that leaves the allocator in every way; before that, attachers are killed
-/// while a thread is in the allocator, and a child is forked. In the end the code is unchanged.
+/// Every form of a description, in a program that leaves the allocator in every way. Before that,
+/// attachers are killed while a thread is in the allocator, and a child is forked. At the end the
+/// code must be unchanged.
 #[test]
 fn heaps_of_their_own_are_counted_exactly() {
     let program = build_target("described_allocators", &["-g", "-O2", "-fPIE", "-pie"]);
@@ -159,7 +161,7 @@ fn heaps_of_their_own_are_counted_exactly() {
         planted(&[("nodes", "node_get", 60, 64)]),
         "{report:#}"
     );
-    // Slabs are malloc's, and in no other sum.
+    // Slabs count for malloc, and in no other sum.
     let of_malloc = of_heap(&report, "malloc");
     let slab = ("take_slab".to_owned(), "malloc".to_owned());
     assert_eq!(
@@ -191,7 +193,8 @@ fn heaps_of_their_own_are_counted_exactly() {
     assert!(target.finish().success());
 }
 
-/// Attachers that are killed at some moment of their attach leave what `detach` can put back.
+/// Kills attachers at some moment of their attach. `detach` must be able to restore what they
+/// leave.
 fn killed_while_it_attaches(target: &Target, options: &[&str]) {
     let pid = target.pid().to_string();
     for delay in [3, 12, 25, 50, 90] {
@@ -202,7 +205,7 @@ fn killed_while_it_attaches(target: &Target, options: &[&str]) {
             .stderr(Stdio::null())
             .spawn()
             .expect("it starts");
-        // It is killed at any moment.
+        // The kill may hit any moment.
         std::thread::sleep(Duration::from_millis(delay));
         attacher.kill().expect("it runs");
         attacher.wait().expect("it ends");
@@ -278,7 +281,8 @@ fn mistakes_are_one_line() {
     assert_eq!(target.our_mappings(), 0);
 }
 
-/// If the hook has to be mapped, no exception could pass through a call of such a function: it stays as it is.
+/// If the hook has to be mapped, no exception could pass through a call of such a function, so the
+/// function is not hooked.
 #[test]
 fn a_program_that_throws_on_another_allocator_is_refused() {
     let program = build_target("described_allocators", &["-g", "-O2", "-fPIE", "-pie"]);
@@ -298,7 +302,7 @@ fn a_program_that_throws_on_another_allocator_is_refused() {
     target.expect("done");
 }
 
-/// Each heap has a recording beside that of malloc's heap, which is a recording like any other.
+/// Each heap has a recording beside that of malloc's heap, in the usual format.
 #[test]
 fn each_heap_has_a_recording() {
     let program = build_target("described_allocators", &["-g", "-O2", "-fPIE", "-pie"]);
@@ -329,8 +333,8 @@ fn each_heap_has_a_recording() {
     assert!(target.finish().success());
 }
 
-/// A library with traced functions may be closed, and the program may have its own data there when the trace ends,
-/// even the same bytes: nothing is written back into that.
+/// A library with traced functions may be closed, and the program may map its own data in its
+/// place, even with equal bytes. Nothing is written back into this data at the end of the trace.
 #[test]
 fn nothing_is_written_where_a_closed_library_was() {
     let library = build_library("closed_pool_library", "libclosed_pool.so", &["-g", "-O2"]);
@@ -351,12 +355,12 @@ fn nothing_is_written_where_a_closed_library_was() {
         let totals = totals_of(&report, "pool");
         assert_eq!(totals["live_blocks"], 15, "{report:#}");
         assert_eq!(totals["live_bytes"], 15 * 40, "{report:#}");
-        // Its own check: nobody has changed its memory.
+        // The program's own check: nobody has changed its memory.
         assert!(target.finish().success());
     }
 }
 
-/// A description may use any number as the place of a block: the program does not notice.
+/// A description may use any number as the place of a block, and the program does not notice.
 #[test]
 fn a_wrong_place_of_the_block_is_no_crash() {
     let program = build_target("wild_arguments", &["-g", "-O2"]);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
-/// Two heaps: one cut out of malloc's blocks, the other out of a mapping.
+/// Describes two heaps: one is cut from malloc's blocks, the other from a mapping.
 const FILE: &str = r#"
 [[allocator]]
 name = "items"
@@ -24,8 +24,8 @@ fn file(name: &str) -> String {
     path.to_str().expect("UTF-8").to_owned()
 }
 
-/// Returns the lost blocks of one heap according to a verdict, by the function that lost them: direct blocks,
-/// including those that only they reach.
+/// Returns the lost blocks of one heap according to a verdict, by the function that lost them:
+/// direct blocks, and blocks reached only through them.
 fn lost(verdict: &Value, heap: &str) -> BTreeMap<String, (u64, u64)> {
     let sites = verdict["evidence"]["sites"].as_array().expect("sites");
     let mut found = BTreeMap::new();
@@ -116,7 +116,7 @@ fn each_heap_is_judged() {
     assert!(text.contains("PASSED: no leaks"), "{text}");
     assert_eq!(verdict["evidence"]["gaps"], json!([]));
 
-    // A description that takes a size for a pointer makes a wrong report, and no crash.
+    // A description that mistakes a size for a pointer leads to a wrong report, but not to a crash.
     let mut mistaken = Command::new(binary());
     mistaken.args(["gate", "--json", "-", "--allocators"]);
     mistaken.args(["alloc area_get(size=arg2:32, ptr=*arg1) -> 0", "--"]);
@@ -127,7 +127,7 @@ fn each_heap_is_judged() {
     assert_eq!(verdict["evidence"]["ending"], json!({"exited": 0}));
     assert_eq!(verdict["heaps"][1]["allocations"], 0, "{verdict:#}");
 
-    // The same for a running process that has allocated nothing yet.
+    // Judges a running process that has allocated nothing yet.
     let mut target = Target::start(&program, &["waits"]);
     let pid = target.pid().to_string();
     let attached = Command::new(binary())
@@ -136,7 +136,7 @@ fn each_heap_is_judged() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("it runs");
-    // A trace that takes a mark has begun.
+    // A trace that accepts a mark has begun.
     until("marks are taken", || run(&["mark", &pid, "begin"]).0 == 0);
     target.go();
     target.expect("done");
@@ -219,7 +219,7 @@ fn heaps_are_watched_and_functions_diagnosed() {
         let heap = heaps.iter().find(|heap| heap["name"] == name);
         heap.map(|heap| heap["totals"]["live_blocks"].clone())
     };
-    // 520 are held, 49 lost, and 300 have gone without a word.
+    // 520 blocks are held, 49 are lost, and 300 have disappeared without a release.
     assert_eq!(
         live("items"),
         Some(json!(520 - 300 + 49 + 300)),

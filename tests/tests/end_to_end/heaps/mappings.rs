@@ -1,4 +1,4 @@
-//! `--mappings`: the program's mappings by call stack, and the others.
+//! `--mappings`: the program's mappings by call stack, and all other mappings.
 
 use memhook_tests::{Attacher, Target, binary, build_library, build_target, run, sites};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 const PAGE: u64 = 4096;
 
-/// Blocks planted by mapped.cc: pages of each remaining piece.
+/// Mappings planted by mapped.cc: pages of each remaining piece.
 const PLANTED: [(&str, &str, &[u64]); 15] = [
     ("plant_plain", "mmap", &[5, 5, 5, 1]),
     ("plant_cut", "mmap", &[4, 9]),
@@ -20,7 +20,7 @@ const PLANTED: [(&str, &str, &[u64]); 15] = [
     ("plant_in_handler", "mmap", &[2]),
     ("plant_in_thread", "mmap", &[5]),
     ("plant_unseen", "mmap", &[1024]),
-    // Calls that left nothing.
+    // Calls that left no mapping.
     ("plant_failures", "mmap", &[]),
     ("plant_grown", "mmap", &[]),
     ("allocate", "malloc", &[]),
@@ -96,7 +96,7 @@ fn every_way_to_map() {
         has("before the attach", "") && has("ourselves", "memhook"),
         "{parts:#?}"
     );
-    // Heap and mappings are apart.
+    // Heap and mappings are counted separately.
     let of_heap = |report: &Value| {
         sites(report, "mapped.cc")
             .into_keys()
@@ -160,8 +160,8 @@ fn every_way_to_map() {
     let _ = std::fs::remove_dir_all(directory);
 }
 
-/// Without the option there is nothing about mappings, and those of an allocator are
-/// its own.
+/// Without the option the report contains no mappings, and the mappings of an allocator belong to
+/// its heap.
 #[test]
 fn what_is_not_asked_for_and_what_belongs_to_an_allocator() {
     let name = "libmapping_allocator.so";

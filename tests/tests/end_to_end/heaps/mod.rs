@@ -1,4 +1,4 @@
-//! Heaps of other allocators, mappings, and where the resident memory is.
+//! Heaps of other allocators, mappings, and the resident memory.
 
 mod allocators;
 mod described_allocators;

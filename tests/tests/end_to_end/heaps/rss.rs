@@ -1,5 +1,6 @@
-//! Location of the resident memory: the account of programs with known parts compared with the kernel's own sums,
-//! and pinned memory compared with the amount that comes back when the pins are freed.
+//! Location of the resident memory. The tests compare the account of programs with known parts with
+//! the kernel's own sums, and pinned memory with the amount that is returned when the pins are
+//! freed.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::releases::Release;
@@ -30,7 +31,7 @@ fn part(report: &Value, name: &str) -> u64 {
     number(&part.unwrap_or_else(|| panic!("no {name}: {report:#}"))["bytes"])
 }
 
-/// The same for a part that not every report has.
+/// Returns the bytes of a part that not every report has.
 fn part_if_known(report: &Value, name: &str) -> u64 {
     let parts = report["parts"].as_array().expect("parts");
     let part = parts.iter().find(|part| part["name"] == name);
@@ -54,7 +55,7 @@ fn resident(pid: u32) -> u64 {
         * 1024
 }
 
-/// Returns whether a value is between the planted one and this much more.
+/// Returns true if a value is between the planted one and this amount above it.
 fn is_near(found: u64, planted: u64, more: u64) -> bool {
     (planted..=planted + more).contains(&found)
 }
@@ -83,7 +84,7 @@ fn the_parts_are_those_that_were_planted() {
         assert_eq!(sum_of_parts(&report), all, "{report:#}");
         assert!(part(&report, "unknown") <= all / 100, "{report:#}");
 
-        // 4 + 1 + 8 + 3 * 2 MiB, and what libraries need.
+        // 4 + 1 + 8 + 3 * 2 MiB, and the needs of libraries.
         let live = 19 * MIB;
         assert!(is_near(part(&report, "live heap"), live, MIB), "{report:#}");
         // All free blocks of the sparse part are on pages with live ones.
@@ -110,7 +111,7 @@ fn the_parts_are_those_that_were_planted() {
             assert!(is_near(named(worker), MIB, MIB / 8), "{worker}: {report:#}");
         }
         assert_eq!(named(&file), 3 * MIB, "{report:#}");
-        // Huge pages given by the kernel are counted as such.
+        // Huge pages from the kernel are counted as huge pages.
         let huge = number(&report["huge_page_bytes"]);
         assert!(
             huge <= 4 * MIB + 2 * MIB && huge.is_multiple_of(2 * MIB),
@@ -128,7 +129,7 @@ fn the_parts_are_those_that_were_planted() {
     }
 }
 
-/// Resident bytes by mapping, as the kernel counts page by page.
+/// Returns resident bytes by mapping, as the kernel counts them page by page.
 fn by_mapping(pid: u32) -> Vec<(String, u64)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps")).expect("it lives");
     let mut found = Vec::new();
@@ -147,7 +148,8 @@ fn by_mapping(pid: u32) -> Vec<(String, u64)> {
     found
 }
 
-/// The page tables show for a mapping what the kernel counts page by page, whatever is on its pages.
+/// For each mapping the page tables agree with the kernel's count page by page, whatever its pages
+/// contain.
 #[test]
 fn each_mapping_holds_what_the_kernel_counts() {
     let target = Target::start(&build_target("resident_pages", &[]), &[]);
@@ -170,7 +172,8 @@ fn each_mapping_holds_what_the_kernel_counts() {
             named += 1;
         }
     }
-    // Those with every other page, the huge pages, the rest of two, and the inaccessible one.
+    // The mappings with every other page, the huge pages, the rest of two, and the inaccessible
+    // one.
     assert!(named >= 7 + 3, "{report:#}");
     let huge = number(&report["huge_page_bytes"]);
     assert!(
@@ -180,7 +183,7 @@ fn each_mapping_holds_what_the_kernel_counts() {
     assert!(target.finish().success());
 }
 
-/// The pinned memory comes back when the pins are freed and the heap is trimmed.
+/// The pinned memory is returned when the pins are freed and the heap is trimmed.
 #[test]
 fn pins_hold_what_comes_back_without_them() {
     let here = build_target("pinned_pages", &[]);
@@ -203,9 +206,9 @@ fn pins_hold_what_comes_back_without_them() {
 
 fn check_pins(program: &Path, options: &[&str], name: &str) {
     let mut target = Target::run(Command::new(program).args(options));
-    // However busy this machine is.
+    // The limit is sufficient on a busy machine.
     let report = rss(target.pid(), &["--max-hold", "20s"]);
-    // After it: a look at a process maps pages of its C library, from which the copy is set up.
+    // Measured afterwards, because a copy maps pages of the process's C library.
     let before = resident(target.pid());
     let notes = report["notes"].to_string();
     assert!(!notes.contains("parse"), "{report:#}");
@@ -213,7 +216,7 @@ fn check_pins(program: &Path, options: &[&str], name: &str) {
     let first = &pins[0];
     let threads: u64 = options[0].parse().expect("a number");
     assert_eq!(first["name"], "blocks of 72 bytes", "{pins:#?}");
-    // Libraries have blocks of that size too.
+    // Libraries have blocks of this size, too.
     let planted = 500 * (threads + 1);
     assert!(
         is_near(number(&first["own_blocks"]), planted, 50),
@@ -222,7 +225,7 @@ fn check_pins(program: &Path, options: &[&str], name: &str) {
     target.go();
     target.expect("freed");
     let fell = before - resident(target.pid());
-    // A trim also gives back what these blocks have nothing to do with: free chunks between others.
+    // A trim also returns free chunks between other blocks, which these pins do not hold.
     let elsewhere = number(&report["trim_bytes"]) - number(&first["trimmable_bytes"]);
     let predicted = number(&first["pinned_bytes"]) + elsewhere;
     println!("{name} {options:?}: {predicted} predicted, {fell} came back");
@@ -233,7 +236,8 @@ fn check_pins(program: &Path, options: &[&str], name: &str) {
     assert!(target.finish().success());
 }
 
-/// In a traced process the pins have call stacks, and reports have an account without a copy of the memory.
+/// In a traced process the pins have call stacks, and reports have an account without a copy of the
+/// memory.
 #[test]
 fn what_pins_the_memory_of_a_traced_process() {
     let schema = JsonSchema::load("rss-1");
@@ -254,7 +258,7 @@ fn what_pins_the_memory_of_a_traced_process() {
         let is_plant = frames.first().is_some_and(|f| f["function"] == "plant");
         is_plant && number(&row["own_bytes"]) == number(&row["own_blocks"]) * 72
     };
-    // The threads and the main one have call stacks of their own.
+    // The threads and the main thread have different call stacks.
     let rows: Vec<&Value> = pins.iter().filter(of_pins).collect();
     assert_eq!(rows.len(), 2, "{pins:#?}");
     let sum = |name: &str| rows.iter().map(|row| number(&row[name])).sum::<u64>();
@@ -274,7 +278,7 @@ fn what_pins_the_memory_of_a_traced_process() {
     );
     assert!(target.finish().success());
 
-    // Without pins, nobody is held; what lives is known by the trace.
+    // Without pins, no thread is held, and live blocks are known from the trace.
     let folder = Folder::new("resident-recorded");
     let recording = folder.path("run.mhk");
     let mut target = Target::run(Command::new(&program).args(["2", "trimmed", "traced"]));
@@ -303,7 +307,7 @@ fn what_pins_the_memory_of_a_traced_process() {
         "{account:#}"
     );
     assert!(account["snapshot"].is_null());
-    // The recording keeps it.
+    // The recording contains the account.
     let (code, out, err) = run(&["report", &recording, "--json"]);
     assert_eq!(code, 0, "{err}");
     let recorded: Value = serde_json::from_str(&out).expect("JSON");
@@ -328,7 +332,7 @@ fn what_pins_the_memory_of_a_traced_process() {
     assert!(target.finish().success());
 }
 
-/// Most blocks of a service are older than the trace, and so are the heaps that they are in.
+/// Most blocks of a service are older than the trace, and so are the heaps in which they are.
 #[test]
 fn heaps_of_before_the_attach_are_the_allocators() {
     let program = build_target("pinned_pages", &[]);
@@ -356,12 +360,12 @@ fn heaps_of_before_the_attach_are_the_allocators() {
     assert!(target.finish().success());
 }
 
-/// Checks that the account of a stopped process is right, and tells which parts are not split.
+/// Checks that the account of a stopped process is right, and says which parts are not split.
 fn check_sums(pid: u32, what: &str) -> Value {
     let before = resident(pid);
     let report = rss(pid, &["--max-hold", "20s"]);
     let (all, after) = (number(&report["rss_bytes"]), resident(pid));
-    // A server gives memory back now and then.
+    // A server sometimes returns memory to the system.
     let (least, most) = (before.min(after), before.max(after));
     assert!(
         all >= least - least / 100 && all <= most + most / 100,
@@ -372,7 +376,7 @@ fn check_sums(pid: u32, what: &str) -> Value {
     report
 }
 
-/// Reads lines until one begins like this.
+/// Reads lines up to the first one with this beginning.
 fn wait_for(target: &mut Target, beginning: &str) {
     while !target.expect("").starts_with(beginning) {}
 }
@@ -401,7 +405,7 @@ fn a_java_program() {
                    byte[][] kept = new byte[64][]; for (int i = 0; i < 64; i++) kept[i] = new byte[1 << 20];\n\
                    System.out.println(\"ready\"); System.in.read(); } }";
     std::fs::write(&source, program).expect("written");
-    // To run a source, java takes the compiler.
+    // java needs the compiler to run a source file.
     installed("javac");
     let mut command = Command::new(installed("java"));
     let mut target = Target::silent(command.args(["-Xmx256m", &source]));

@@ -1,5 +1,5 @@
-//! The table of allocators, their versions and commands in `docs/guide/heaps.md`: the result of each command on a
-//! program that loses 200 blocks.
+//! The table of allocators, their versions and commands in `docs/guide/heaps.md`: the result of
+//! each command on a program that loses 200 blocks.
 
 use memhook_tests::programs::installed_library;
 use memhook_tests::releases::Release;
@@ -10,15 +10,15 @@ use std::process::{Command, Stdio};
 
 const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/heaps.md");
 const LOST: usize = 200;
-/// However busy this machine is.
+/// Options with a limit that is sufficient on a busy machine.
 const SLOW: [&str; 2] = ["--max-hold", "20s"];
-/// Looks at a program whose threads may be inside of their allocator.
+/// Number of examinations of a program whose threads may be inside their allocator.
 const LOOKS: usize = 10;
 
-/// An allocator of a version.
+/// A version of an allocator.
 struct Kind {
     name: &'static str,
-    /// Name of a Debian release; `None` for this system's.
+    /// Name of a Debian release; `None` for this system.
     release: Option<&'static str>,
     /// Library to preload, or flags to link it in.
     from: From,
@@ -73,7 +73,7 @@ const KINDS: [Kind; 8] = [
 ];
 
 impl Kind {
-    /// Returns the command that runs the program on it; `None` if it is not installed.
+    /// Returns the command that runs the program on this allocator; `None` if it is not installed.
     fn command(&self) -> Option<Command> {
         let release = match self.release {
             Some(name) => Some(Release::named(name)?),
@@ -98,7 +98,7 @@ impl Kind {
         Some(command)
     }
 
-    /// Its row of the table.
+    /// Returns the row of this allocator in the table.
     fn row(&self) -> Option<String> {
         let mut target = Target::run(&mut self.command()?);
         target.go();
@@ -161,7 +161,7 @@ fn split(pid: u32) -> &'static str {
     "says what it does not split"
 }
 
-/// Returns the verdict of `gate` on the program, run from its start to its end.
+/// Returns the verdict of `gate` on the program, which it runs from start to end.
 fn judged(command: Command) -> &'static str {
     let mut gate = Command::new(binary());
     gate.args(["gate", "--"]).arg(command.get_program());

@@ -1,4 +1,5 @@
-//! Ends of a trace by the library: a panic of the profiler, the end of the process, another program.
+//! Ends of a trace by the library: a panic of the profiler, the end of the process, another
+//! program.
 
 use super::traced;
 use memhook::{Block, Ending, Error, Options, Profiler, Touch};
@@ -36,7 +37,7 @@ fn a_panic_of_a_callback_leaves_the_process_in_order() {
     let (target, attached) = traced("deterministic", &[], Panics(0));
     let ending = attached.wait(LONG);
     assert!(matches!(ending, Some(Ending::Panicked(_))), "{ending:?}");
-    // None was called after it.
+    // No method was called after the panic.
     assert_eq!(attached.with(|heap| heap.profiler().0), 1000);
     let error = attached.detach().err();
     let Some(Error::Panicked(text)) = error else {
@@ -44,7 +45,7 @@ fn a_panic_of_a_callback_leaves_the_process_in_order() {
     };
     assert!(text.starts_with("a block of "), "{text}");
     assert_eq!(target.status("TracerPid"), "0");
-    // Nobody is attached to it.
+    // No attacher is left in the process.
     let attacher = Attacher::start(&target, &[]);
     attacher.finish();
     assert!(target.finish().success());
@@ -91,7 +92,7 @@ fn another_program_ends_the_trace_and_runs() {
         target.go();
         target.expect("ready");
         assert_eq!(attached.wait(LONG), Some(Ending::Gone), "{how}");
-        // 50 blocks, and what starting a thread takes.
+        // 50 blocks, and the allocations for the start of a thread.
         let count = attached.detach().expect("in order").0;
         assert!((50..60).contains(&count), "{how}: {count}");
         assert!(!target.maps().contains("memhook"), "{how}");

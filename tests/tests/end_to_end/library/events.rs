@@ -1,12 +1,11 @@
-//! Events that a profiler gets from a program, and the answers to its
-//! questions.
+//! Events that a profiler receives from a program, and the answers to its questions.
 
 use super::{looked, traced};
 use memhook::{Access, Block, Free, Next, Options, Profiler, Touch};
 use memhook_tests::{Target, build_target, until};
 use std::collections::{BTreeMap, HashMap};
 
-/// Numbers the blocks, and checks that their data come back.
+/// Numbers the blocks, and checks that their data is returned with them.
 #[derive(Default)]
 struct Numbers {
     next: u64,
@@ -111,13 +110,13 @@ fn unreachable_blocks_are_reported_when_asked_for() {
     let known = attached.with(|heap| heap.blocks().filter(|(_, known)| **known).count() as u64);
     let found = attached.detach().expect("in order").0;
     assert!(target.finish().success());
-    // Losses before the attach are unknown.
+    // Blocks lost before the attach are unknown.
     let expected = [(16, 40), (30, 40), (72, 2000), (128, 10)];
     assert_eq!(found, BTreeMap::from(expected));
     assert_eq!((search.blocks, known), (2090, 2090), "{search:?}");
 }
 
-/// Remembers the accesses.
+/// Records the accesses.
 #[derive(Default)]
 struct Accesses(Vec<(Access, Option<Block>)>);
 
@@ -152,7 +151,7 @@ fn the_next_accesses_come_with_thread_and_stack() {
     assert_eq!((busy.len(), idle.len()), (10, 6));
     let watched = looked(|_| {
         let quiet = attached.watch(idle[0].range(), Touch::Any)?;
-        // Four words of eight bytes are all that there is.
+        // A block has four words of eight bytes.
         assert_eq!(quiet.range, idle[0].address..idle[0].address + 32);
         let error = attached
             .watch_block(&busy[0], Touch::Any)
@@ -173,7 +172,7 @@ fn the_next_accesses_come_with_thread_and_stack() {
     });
     let count = attached.with(|heap| heap.block(busy[0].address).map(|(_, count)| *count));
     assert_eq!(count, Some(3));
-    // The watch is over, so there is room for another.
+    // The watch has ended, so a watchpoint is free for another one.
     let all = attached
         .watch_block(&idle[1], Touch::Write)
         .expect("four are free");

@@ -1,4 +1,5 @@
-//! Examples of the library, each with a program that shows exactly the behaviour that it looks for.
+//! Examples of the library, each with a program that shows exactly the behaviour that the example
+//! detects.
 
 #[path = "../../../../crates/memhook/examples/census.rs"]
 mod census;
@@ -19,7 +20,8 @@ fn a_census_counts_objects_by_class() {
     attached.detach().expect("in order");
     assert!(target.finish().success());
     let mut lines: Vec<&str> = text.lines().collect();
-    // Three containers are blocks as well, of classes that nothing tells, in functions of their own.
+    // Three containers are blocks as well. Their classes are unknown, and separate functions
+    // allocate them.
     lines.retain(|line| !line.starts_with("1 objects, ") || line.ends_with("Point"));
     assert_eq!(
         lines,
@@ -45,7 +47,8 @@ fn staleness_finds_what_nobody_touches() {
         text
     };
     const FOUND: &str = "6000 of 10000 bytes are stale: 60 %";
-    // The others are touched a thousand times in the first of these times, unless the program stands still.
+    // The other blocks are touched a thousand times in the first of these times, unless the program
+    // is suspended.
     let mut text = String::new();
     for seconds in [2, 8, 20] {
         let Some(found) = look(seconds) else { return };
@@ -78,7 +81,7 @@ fn false_sharing_is_found_and_nothing_else() {
         assert!(target.finish().success());
         text.map(|text| (text, shared))
     };
-    // Longer where the program stands still for a time.
+    // Examines for longer if the program is suspended for a time.
     let (mut text, mut shared) = (String::new(), String::new());
     for seconds in [4, 10, 20] {
         let Some(found) = look(seconds) else { return };

@@ -1,5 +1,5 @@
-//! `attach --events`: readers in another process count the same as the report, and whatever they do costs the program
-//! nothing.
+//! `attach --events`: readers in another process count exactly what the report counts, and nothing
+//! they do affects the program.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{
@@ -50,7 +50,7 @@ fn pipe(path: &str) -> File {
     pipe
 }
 
-/// Lets reads wait.
+/// Makes reads blocking.
 fn nix_flags(pipe: &File) -> i32 {
     use std::os::fd::AsRawFd;
     // SAFETY: plain integers, and a descriptor that is open.
@@ -239,7 +239,7 @@ fn a_gap_is_in_the_stream() {
     );
 }
 
-/// More events than wait for a reader.
+/// More events than may wait for a reader.
 const MANY: [&str; 2] = ["250000", "4"];
 
 #[test]
@@ -250,7 +250,7 @@ fn a_reader_that_reads_late_learns_what_is_missing() {
     let mut target = Target::start(&build_target("oracle", &["-O1", "-g"]), &MANY);
     let attacher = Attacher::start(&target, &["--events", &events, "-o", &report]);
     target.go();
-    // It is done although nobody has read a line.
+    // The program has finished, although nobody has read a line.
     target.expect("live ");
     target.expect("done");
     let reader = std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Probes in a process that has been attached to: what an attach leaves is in nobody's way.
+//! Probes in a process after an attach, whose leftovers do not disturb them.
 
 use memhook_tests::{Target, build_target, run};
 

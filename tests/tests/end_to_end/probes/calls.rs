@@ -24,7 +24,7 @@ fn start_with(flags: &[&str], threads: u64, rounds: u64, more: &[&str]) -> Targe
     )
 }
 
-/// Returns the calls planted in `turns` turns, with this many rounds in all threads.
+/// Returns the calls planted in `turns` turns, with this number of rounds in all threads.
 fn planted(turns: u64) -> BTreeMap<String, u64> {
     let by_round = [
         ("relative", 2),
@@ -43,7 +43,8 @@ fn planted(turns: u64) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Flags, registers, exceptions, longjmp, recursion: all is as without probes, and every call counts once.
+/// Flags, registers, exceptions, longjmp, recursion: everything works as without probes, and every
+/// call counts once.
 #[test]
 fn planted_calls_are_counted_exactly() {
     for flags in [&[][..], &["-fcf-protection=full"], &["-no-pie"], &["-Os"]] {
@@ -83,7 +84,7 @@ fn calls_of_a_process_that_ends_are_counted_to_the_last() {
     let prober = Prober::start(&target, FUNCTIONS, &[]);
     target.go();
     target.expect("done");
-    // Another program under the same pid.
+    // Another program with this pid.
     target.send("x");
     target.expect("ready");
     assert_eq!(calls(&prober.report()), planted(3 * 500));
@@ -93,7 +94,7 @@ fn calls_of_a_process_that_ends_are_counted_to_the_last() {
     assert!(target.finish().success());
 }
 
-/// A forked process has the pads too: it counts nothing, and is restored with its parent.
+/// A forked process has the pads, too. It counts nothing, and is restored with its parent.
 #[test]
 fn forked_processes_count_nothing_and_are_put_right() {
     let mut target = start(2, 300, &[]);
@@ -111,7 +112,8 @@ fn forked_processes_count_nothing_and_are_put_right() {
     assert!(target.finish().success());
 }
 
-/// After an attacher was killed, the process continues, and `detach` restores every byte, even in a forked process.
+/// After an attacher was killed, the process continues, and `detach` restores every byte, even in a
+/// forked process.
 #[test]
 fn detach_puts_right_what_a_killed_attacher_left() {
     let mut target = start(2, 300, &[]);
@@ -134,7 +136,7 @@ fn detach_puts_right_what_a_killed_attacher_left() {
     target.go();
     target.expect("child done");
     target.expect("done");
-    // Probes again, where others were.
+    // Probes the functions again.
     let prober = Prober::start(&target, FUNCTIONS, &[]);
     target.go();
     target.expect("done");
@@ -142,7 +144,7 @@ fn detach_puts_right_what_a_killed_attacher_left() {
     assert!(target.finish().success());
 }
 
-/// Probes come and go while eight threads call, throw, jump and take signals.
+/// Probes are placed and removed while eight threads call, throw, jump and handle signals.
 #[test]
 fn busy_threads_never_notice_probes_that_come_and_go() {
     let mut target = start(8, 200, &["signals"]);
@@ -155,7 +157,7 @@ fn busy_threads_never_notice_probes_that_come_and_go() {
             2 => &["-d", "50ms", "--args", "1,2,3", "--stack"],
             _ => &["-d", "50ms", "--latency", "--stack"],
         };
-        // The program may stand still all the time.
+        // The program may be suspended all the time.
         until("a probed function is called", || {
             let prober = Prober::start(&target, &functions, options);
             let report = prober.report();
@@ -176,12 +178,13 @@ fn busy_threads_never_notice_probes_that_come_and_go() {
     assert!(target.finish().success());
 }
 
-/// Attachers die at any moment; the program continues, and the next one restores everything.
+/// Attachers are killed at any moment. The program continues, and the next attacher restores
+/// everything.
 #[test]
 fn attachers_that_are_killed_at_any_moment_leave_a_process_that_works() {
     let mut target = start(8, 200, &["signals"]);
     target.send("b");
-    // However many there are, their delays cover the same span.
+    // Any number of rounds covers the whole range of delays.
     let rounds = rounds(40) as u64;
     for n in 0..rounds {
         let options = if n % 2 == 0 {
@@ -190,7 +193,7 @@ fn attachers_that_are_killed_at_any_moment_leave_a_process_that_works() {
             &["--args", "1", "--stack"]
         };
         let prober = Prober::spawn(target.pid(), FUNCTIONS, options);
-        // Spread over the time that placing takes here, however long that is.
+        // The delays are spread over the time that placing takes here, however long that is.
         std::thread::sleep(std::time::Duration::from_micros(
             n * n * 150 * 40 * 40 / (rounds * rounds),
         ));
@@ -212,7 +215,7 @@ fn attachers_that_are_killed_at_any_moment_leave_a_process_that_works() {
     assert!(target.finish().success());
 }
 
-/// One line, exit code 2, and the process is unchanged.
+/// Refused in one line with exit code 2, and the process is unchanged.
 #[test]
 fn what_cannot_be_probed_is_refused_in_one_line() {
     let target = start(1, 1, &[]);
@@ -239,7 +242,7 @@ fn what_cannot_be_probed_is_refused_in_one_line() {
         assert!(errors.contains(reason), "{functions}: {errors}");
     }
     assert_eq!(changed_code(target.pid()), Vec::<String>::new());
-    // Of many functions, those that can be probed are; the others are named.
+    // Of many functions, those that can be probed are probed, and the others are listed.
     let prober = Prober::start(&target, "relative,too_short,probed*!loops_to_entr?", &[]);
     let report = prober.finish();
     assert_eq!(calls(&report).len(), 1);
@@ -279,7 +282,7 @@ fn a_dry_run_touches_nothing() {
     assert!(target.finish().success());
 }
 
-/// Only calls count whose arguments meet the conditions.
+/// Only calls whose arguments meet the conditions count.
 #[test]
 fn conditions_choose_the_calls_that_count() {
     for (condition, expected) in [
@@ -311,7 +314,8 @@ fn conditions_choose_the_calls_that_count() {
     assert_eq!(changed_code(target.pid()), Vec::<String>::new());
 }
 
-/// Latencies belong to calls that return: matched by thread and stack, through recursion, exceptions and longjmp.
+/// Latencies belong to calls that return. Calls and returns are matched by thread and stack,
+/// through recursion, exceptions and longjmp.
 #[test]
 fn latencies_are_those_of_calls() {
     for flags in [&[][..], &["-fcf-protection=full"]] {
@@ -330,12 +334,12 @@ fn latencies_are_those_of_calls() {
         // The very first call of the thread is not measured.
         assert_eq!(of("sleeps", "calls"), 121, "{report}");
         assert_eq!(of("hands_on", "calls"), 21, "{report}");
-        // No call can be shorter than its sleep; how much longer depends on the machine.
+        // No call can be shorter than its sleep. The excess depends on the machine.
         assert!(of("sleeps", "p50") >= 990_000, "{report}");
         assert!(of("sleeps", "max") >= 49_000_000, "{report}");
         assert!(of("sleeps", "p50") <= of("sleeps", "p99"), "{report}");
         assert!(of("sleeps", "p99") <= of("sleeps", "max"), "{report}");
-        // It passes on its frame and is done.
+        // The function passes on its frame and ends.
         assert!(of("hands_on", "p50") < 990_000, "{report}");
         // All planted calls, with what cannot be measured among them.
         let functions = "relative,begins_with_call,padded,recurses,throws,jumps";
