@@ -1,17 +1,21 @@
-// Programs that have broken an attacher, by argument 1; each works until the end of its input, checks itself, and can be
-// asked whether it is usable (usable.hpp).
+// Programs that have broken an attacher, selected by argument 1. Each works until the end of its
+// input, checks itself, and can be asked whether it is usable (usable.hpp).
 //   joining      threads that fill their stacks and are joined all the time
-//   detached     as many threads a second as there can be, which nobody joins
-//   setxid       a thread that sets its effective user id all the time, which stops every other one for a moment
-//   locked       all its memory is locked, what it will map included
-//   bounded      its address space has a limit, which it needs nearly all of
+//   detached     as many threads per second as possible, which nobody joins
+//   setxid       a thread that sets its effective user id all the time, which briefly stops all
+//                other threads
+//   locked       all its memory is locked, including future mappings
+//   bounded      its address space has a limit, and the program needs nearly all of it
 //   leaderless   its first thread has ended
 //   coroutines   stacks that are local arrays of main
 //   vforks       children that run in its memory for a while
 //   closing      closes every descriptor that it does not know, and opens files
-//   intruding    a child with fewer rights that writes into all memory that it shares with its parent
-//   sequences    threads inside restartable sequences (rseq(2)) that count by processor without a lock
-//   trapping     a seccomp filter traps its system calls, it runs into breakpoints, and sends itself SIGABRT
+//   intruding    a child with fewer rights that writes into all memory that it shares with its
+//                parent
+//   sequences    threads inside restartable sequences (rseq(2)) that count by processor without a
+//                lock
+//   trapping     a seccomp filter traps its system calls, it runs into breakpoints, and sends
+//                itself SIGABRT
 //   dispatching  answers its system calls itself (syscall user dispatch)
 #include <fcntl.h>
 #include <grp.h>

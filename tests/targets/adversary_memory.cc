@@ -1,10 +1,15 @@
-// Programs whose memory has broken an attacher or a search, by argument 1; each works until the end of its input, checks
-// itself, and can be asked whether it is usable (usable.hpp). Where one cannot run, it says so in place of "ready".
-//   profiled  a thread writes profiles of the heap all the time (gperftools' heap profiler, preloaded)
-//   hooked    hooks of its allocator (gperftools', preloaded) take a lock that a thread keeps while it sleeps; loses blocks
-//   faulting  a thread fills the pages that another one touches (userfaultfd(2)), and hears of forks
-//   huge      writes to huge pages, and needs to have as many of them at the end as at the start
-//   packed    rows of 11 bytes with pointers, one of them over the end of what the file of the program fills; loses blocks
+// Programs whose memory has broken an attacher or a search, selected by argument 1. Each works
+// until the end of its input, checks itself, and can be asked whether it is usable (usable.hpp). A
+// program that cannot run here says so in place of "ready".
+//   profiled  a thread writes profiles of the heap all the time (gperftools' heap profiler,
+//             preloaded)
+//   hooked    hooks of its allocator (gperftools', preloaded) take a lock that a sleeping thread
+//             holds; loses blocks
+//   faulting  a thread fills the pages that another thread touches (userfaultfd(2)), and is told
+//             about forks
+//   huge      writes to huge pages, and must have as many of them at the end as at the start
+//   packed    rows of 11 bytes with pointers, one of which crosses the end of the data in the
+//             program's file; loses blocks
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>

@@ -1,14 +1,17 @@
 // A server whose children allocate with their first instructions. Each line of input is a command:
 //
-//   short N   forks N children one after the other, waits for each, and says "short PID" for each: a child leaks 7
-//             blocks of 1000 bytes and frees 3 of 50, and ends at once, or, every second one, 5 ms later
-//   nested    a child leaks 7 blocks and forks a child that does the same; says "nested PID" for both
-//   handler   forks below operator new, in the new-handler, from which the child returns; says "handler PID"
+//   short N   forks N children one after another, waits for each, and says "short PID" for each: a
+//             child leaks 7 blocks of 1000 bytes, frees 3 of 50, and ends immediately, or, every
+//             second child, 5 ms later
+//   nested    a child leaks 7 blocks and forks a child that also does so; says "nested PID" for
+//             both
+//   handler   forks inside operator new, in the new-handler, from which the child returns; says
+//             "handler PID"
 //   stay      forks a child that allocates and stays until the end; says "stay PID"
 //   execute   a child allocates and executes /bin/true; says "execute PID"
-//   many N    forks N children, all of which stay until the last one has been forked, and waits for all; says
-//             "many"
-//   end       ends the children that stay, and the server, which says "done"
+//   many N    forks N children, all of which stay until the last one has been forked, and waits for
+//             all; says "many"
+//   end       ends the staying children, and the server, which says "done"
 //
 #include <sys/wait.h>
 

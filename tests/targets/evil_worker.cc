@@ -1,25 +1,28 @@
 // A server that forks workers. They give up their rights and then write into everything that they
 // share with the server. Each line of input is a command:
 //
-//   fork WHAT    a worker by fork(2) overwrites every word that it finds in regions of ours; says "found N", the number
-//                of regions that it could write
-//   call WHAT    the same after an allocation
-//   clone WHAT   the same after an allocation, forked by the system call, without a hooked function
-//   haunt HOW WHAT   a worker by HOW gives up its rights, looks for a way to write what is mapped read-only, and then
-//                    overwrites all that it can for as long as it lives; says "haunts N M", the numbers of regions that
-//                    it can write, and of guides, by their mappings or descriptors. HOW is `fork`, `_Fork`, `clone` (the
-//                    system call), or `vfork`, whose worker executes this program anew
-//   banish       ends it
-//   child        a worker by fork(2) that means well: allocates, opens a library, and ends; says "well"
-//   work         the server allocates in three threads, and opens and closes a library all the while; says "worked"
+//   fork WHAT    a worker by fork(2) overwrites every word that it finds in our regions; says
+//                "found N", the number of regions that it could write
+//   call WHAT    a worker does this after an allocation
+//   clone WHAT   a worker that was forked by the system call, without a hooked function, does this
+//                after an allocation
+//   haunt HOW WHAT   a worker created by HOW gives up its rights, tries to write memory that is
+//                    mapped read-only, and then overwrites everything that it can for as long as it
+//                    lives; says "haunts N M", the numbers of regions and of guides that it can
+//                    write, through their mappings or descriptors. HOW is `fork`, `_Fork`, `clone`
+//                    (the system call), or `vfork`, whose worker executes this program again
+//   banish       ends this worker
+//   child        a well-behaved worker by fork(2): allocates, opens a library, and ends; says
+//                "well"
+//   work         the server allocates in three threads, and meanwhile opens and closes a library;
+//                says "worked"
 //   end          ends the server, which says "done"
 //
-// WHAT is `function`: the address of a function that makes a file; `aimed`: the same, but only where the address of some
-// code is; `zeros`; `ones`; `random`. The word that offers a
-// region to children is left as it is.
-// Arguments: path of liblate.so, path of the file; and `filtered` for a filter that kills for process_vm_readv(2), or
-// `endless` for a server that works beside one such worker after the other, until the end of its input, and answers as
-// usable.hpp has it.
+// WHAT is `function`: the address of a function that makes a file; `aimed`: this address, but only
+// in place of code addresses; `zeros`; `ones`; `random`. The word that offers a region to children
+// is not changed. Arguments: path of liblate.so, path of the file; and `filtered` for a filter that
+// kills for process_vm_readv(2), or `endless` for a server that works beside one such worker after
+// another until the end of its input, and answers as described in usable.hpp.
 #include <dlfcn.h>
 #include <dirent.h>
 #include <fcntl.h>

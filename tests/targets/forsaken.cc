@@ -1,9 +1,10 @@
-// Follows commands of single bytes, and answers each: its attacher may be stopped meanwhile.
-//   b  allocates 100 blocks, as `before`
-//   p  fills its ring and goes on untraced; then releases 40 of those blocks and allocates 30, as `during`
-//   a  releases 20 more of the blocks of `before`, and allocates 50, as `after`; 5 further ones get addresses
-//      that blocks of `before` had, as `reusing`
-// It ends with its input.
+// Follows commands of single bytes, and answers each. The attacher may be stopped meanwhile.
+//   b  allocates 100 blocks, in `before`
+//   p  fills its ring and continues untraced; then releases 40 of those blocks and allocates 30, in
+//      `during`
+//   a  releases 20 more of the blocks from `before`, and allocates 50, in `after`; 5 further blocks
+//      get addresses that blocks from `before` had, in `reusing`
+// The end of input ends it.
 #include "target.hpp"
 
 using namespace target;

@@ -1,9 +1,11 @@
 // A program that ends while its threads are inside the allocator.
 //
 //   clean  main returns
-//   leaks  main has lost 40 blocks of its own, 8 of them mappings, and 20 that only these point to
-//   exit   the system call alone, without the C library
-//   opened, opened-leaks: as the first two, after a library was opened, so that not all blocks may have been traced
+//   leaks  main has lost 40 blocks of its own, 8 of them mappings, and 20 blocks that only these
+//          point to
+//   exit   only the system call, without the C library
+//   opened, opened-leaks: as `clean` and `leaks`, after a library was opened, so that some blocks
+//   may be untraced
 //
 // Each thread keeps all its blocks in a table on its stack: blocks of all sizes, and growing arrays
 // of pointers to blocks. Whatever a thread does when it is killed, none of these blocks is leaked.

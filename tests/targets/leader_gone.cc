@@ -1,9 +1,11 @@
 // A program whose initial thread ends by pthread_exit(3) while another thread lives.
 //
-//   at-once       the initial thread ends as soon as it can; the other one has lost 40 blocks by the end
-//   renamed       as wait, and the process is called "chief", the threads that live "worker"
-//   wait          the initial thread ends with the first byte of input; the other one allocates all the time, and keeps
-//                 20 blocks from the second byte on. The third byte ends it.
+//   at-once       the initial thread ends as soon as it can; the other thread has lost 40 blocks by
+//                 the end
+//   renamed       as `wait`; the process is called "chief", and the remaining threads "worker"
+//   wait          the initial thread ends with the first byte of input; the other thread allocates
+//                 all the time, and keeps 20 blocks from the second byte on. The third byte ends
+//                 it.
 #include <pthread.h>
 #include <sys/prctl.h>
 

@@ -1,8 +1,10 @@
-// Uses userfaultfd(2) itself, by argument 1:
-//   hears    memory whose descriptor hears of forks; a thread reads of them, and never of those of the children
-//   begins   when it is told so, opens a descriptor, and registers shared memory and memory that it maps then; when it
-//            is told so again, private memory that it had from the start, and at last it gives all back
-// Without the right to use it, it says "refused" in place of "ready".
+// Uses userfaultfd(2) itself, as selected by argument 1:
+//   hears    registers memory with a descriptor that reports forks; a thread reads the reports, but
+//            never those of the children
+//   begins   at the first byte, opens a descriptor, and registers shared memory and memory that it
+//            maps then; at the second byte, registers private memory that it had from the start;
+//            finally closes the descriptor
+// Without the right to use it, the program says "refused" in place of "ready".
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>

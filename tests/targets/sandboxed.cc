@@ -1,10 +1,10 @@
 // Lives under a seccomp filter. argv[1]:
 //   refuse   mprotect fails
-//   kill     every system call that a tracer might make, and the program can do without, is its end
-//   strict   the same, and whatever a loader calls
-//   late     the same, from the first byte of input on
-//   opens    opens the library argv[2] under such a filter, which allows what the loader needs
-//   under    passes everything; argv[2..] is executed
+//   kill     kills for every system call that a tracer might make and the program does not need
+//   strict   as `kill`, and kills for every call of a loader
+//   late     as `strict`, from the first byte of input on
+//   opens    opens the library argv[2] under a filter that allows the calls of the loader
+//   under    the filter allows everything; executes argv[2..]
 #include <dlfcn.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>

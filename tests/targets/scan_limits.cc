@@ -1,10 +1,11 @@
 // A program whose snapshot is expensive, because of reserved, read or written memory.
 //
-//   scan_limits reserve BYTES   reserves so much and writes a few pages of it, far apart
-//   scan_limits zeros BYTES     reads so much memory that nobody has written, with small and with huge pages
-//   scan_limits write BYTES     writes to each page of so much memory, again and again, and measures
+//   scan_limits reserve BYTES   reserves BYTES and writes a few pages, far apart
+//   scan_limits zeros BYTES     reads BYTES of memory that nobody has written, with small and huge
+//                               pages
+//   scan_limits write BYTES     writes to each page of BYTES of memory, repeatedly, and measures
 //                               its longest pause
-//   scan_limits fill BYTES      fills so much memory and stands still
+//   scan_limits fill BYTES      fills BYTES of memory and then waits
 //
 // Protocol: prints "ready". Each byte on stdin is answered by "done RESIDENT-BYTES
 // LONGEST-PAUSE-NS", the longest pause since the previous byte. The end of input ends the program.

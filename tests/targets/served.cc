@@ -1,8 +1,8 @@
 // A service that works on request: each byte on stdin is one request, answered by "done".
 //
-//   l  keeps 100 blocks of 1,000 bytes, and releases 50 blocks of 64 bytes at once
-//   f  forks a child that keeps 10 blocks of 500 bytes after each byte that it gets in turn
-//   c  hands a byte to that child
+//   l  keeps 100 blocks of 1,000 bytes, and immediately releases 50 blocks of 64 bytes
+//   f  forks a child that keeps 10 blocks of 500 bytes for each byte that it gets
+//   c  passes a byte to that child
 //
 // The end of input ends the service and its child.
 #include <sys/wait.h>

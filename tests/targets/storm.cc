@@ -1,11 +1,12 @@
-// Programs for a storm of attaches, by argument 1; each works until the end of its input, checks itself, and can be
-// asked whether it is usable (usable.hpp).
+// Programs for a storm of attaches, selected by argument 1. Each works until the end of its input,
+// checks itself, and can be asked whether it is usable (usable.hpp).
 //   prefork    workers that are forked, work for a moment, and are replaced
 //   plugins    opens and closes the libraries that the other arguments name
-//   sandboxed  allocates under a filter that kills for what a tracer would call
-//   handler    asks for more than there is: new-handlers that throw, free, or end the thread
+//   sandboxed  allocates under a filter that kills for the system calls of a tracer
+//   handler    asks for more memory than there is: new-handlers that throw, free, or end the thread
 //   cancelled  threads that are cancelled between and during allocations
-//   waits      threads that wait with a limit; says at the end how often with EINTR, too early, and how late
+//   waits      threads that wait with a time limit; at the end says how often a wait ended with
+//              EINTR or too early, and how late
 #include <dlfcn.h>
 #include <linux/filter.h>
 #include <linux/futex.h>

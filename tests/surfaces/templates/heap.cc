@@ -1,7 +1,7 @@
-// Source of heap.snapshot, which was made with an empty environment:
+// Source of heap.snapshot, which was made in /opt/heap, because the snapshot contains the path,
+// with an empty environment:
 //   c++ -O1 -g -pthread heap.cc -o heap
 //   env -i PATH=/usr/bin ./heap & sleep 1; memhook-rs scan --save heap.snapshot $!
-// in /opt/heap, because the snapshot contains the path.
 #include <cstdlib>
 #include <cstdio>
 #include <unistd.h>

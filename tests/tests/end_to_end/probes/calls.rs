@@ -341,7 +341,7 @@ fn latencies_are_those_of_calls() {
         assert!(of("sleeps", "p99") <= of("sleeps", "max"), "{report}");
         // The function passes on its frame and ends.
         assert!(of("hands_on", "p50") < 990_000, "{report}");
-        // All planted calls, with what cannot be measured among them.
+        // Probes all planted calls, including those that cannot be measured.
         let functions = "relative,begins_with_call,padded,recurses,throws,jumps";
         let prober = Prober::start(&target, functions, &["--latency"]);
         target.go();
@@ -352,7 +352,7 @@ fn latencies_are_those_of_calls() {
             let name = row["function"].as_str().expect("a name");
             assert_eq!(row["calls"], planted[name], "{row}");
             let measured = row["latency_ns"]["calls"].as_u64().expect("calls");
-            // A thread that shares its place in the table with another one measures nothing.
+            // A thread that shares its entry in the table with another thread measures nothing.
             assert!(measured <= planted[name], "{row}");
         }
         assert_eq!(changed_code(target.pid()), Vec::<String>::new());
@@ -362,8 +362,8 @@ fn latencies_are_those_of_calls() {
     }
 }
 
-/// The arguments and callers planted for --args and --stack, by several threads and the main thread, are found to
-/// the last call.
+/// The arguments and callers planted for --args and --stack, by several threads and the main
+/// thread, are found to the last call.
 #[test]
 fn arguments_and_callers_are_counted_exactly() {
     for (flags, more) in [
@@ -385,7 +385,7 @@ fn arguments_and_callers_are_counted_exactly() {
             target.send("a");
             target.expect("done");
         }
-        // Exceptions pass.
+        // Exceptions pass through the probe.
         target.go();
         target.expect("done");
         let report = prober.finish();
@@ -397,7 +397,7 @@ fn arguments_and_callers_are_counted_exactly() {
         };
         let takes = row("takes");
         assert_eq!(takes["calls"], 3 * turns, "{flags:?}");
-        // In the order in which they were asked for; second argument: -1, or the number of the round.
+        // In the requested order; the second argument is -1 or the number of the round.
         let second = &takes["args"][0];
         assert_eq!(
             (&second["arg"], &second["calls"]),
@@ -434,7 +434,7 @@ fn arguments_and_callers_are_counted_exactly() {
             );
         }
         assert_eq!(first["top"][4], json!({"value": 4096, "calls": each}));
-        // 204 values, of which the hundred most frequent are told.
+        // Of 204 values, the report contains the hundred most frequent ones.
         assert_eq!(first["top"].as_array().map(Vec::len), Some(100));
         assert_eq!(first["others"], 2 * turns - 96 * each);
         assert_eq!(
@@ -462,7 +462,7 @@ fn arguments_and_callers_are_counted_exactly() {
     }
 }
 
-/// Calls by the two innermost callers.
+/// Returns the calls by the two innermost callers.
 fn callers(row: &Value) -> Vec<(String, u64)> {
     let mut sums = BTreeMap::new();
     for stack in row["stacks"].as_array().expect("stacks") {
@@ -472,7 +472,8 @@ fn callers(row: &Value) -> Vec<(String, u64)> {
             .iter()
             .take(2)
             .map(|frame| match frame["function"].as_str() {
-                // It is not exported, so it has a name only if libc6-dbg is installed.
+                // The C library does not export this function, so it has a name only if libc6-dbg
+                // is installed.
                 None if frame["module"] == "libc.so.6" => "start_thread",
                 name => name.expect("a name"),
             });
@@ -482,7 +483,7 @@ fn callers(row: &Value) -> Vec<(String, u64)> {
     sums.into_iter().collect()
 }
 
-/// The formats of other programs contain the same, with the probed function innermost.
+/// The formats of other programs contain these numbers, with the probed function innermost.
 #[test]
 fn callers_become_flame_graphs() {
     let mut target = start(2, 50, &[]);
@@ -534,8 +535,8 @@ fn callers_become_flame_graphs() {
     assert!(target.finish().success());
 }
 
-/// Coroutines leave in the middle of a function and come back: those of the language return, those of ucontext
-/// switch to another stack.
+/// Coroutines leave a function in the middle and return to it. C++ coroutines return to their
+/// caller; ucontext coroutines switch to another stack.
 #[test]
 fn coroutines_are_counted_and_go_on() {
     let rounds = 300;
@@ -583,7 +584,7 @@ fn coroutines_are_counted_and_go_on() {
     assert!(target.finish().success());
 }
 
-/// Only one attacher at a time, whether it traces or probes.
+/// Only one attacher can be active, whether it traces or probes.
 #[test]
 fn a_second_prober_is_refused() {
     let target = start(1, 1, &[]);

@@ -1,5 +1,5 @@
-//! `emit`: listeners are told of exactly what a process allocates, find the probes in memory and in a file, and may come
-//! and go in any order with us.
+//! `emit`: listeners receive exactly the allocations of a process, and find the probes in memory
+//! and in a file. Listeners and `emit` may start and end in any order.
 
 use memhook_tests::listening::{Emitter, Listener, Told, balance};
 use memhook_tests::programs::{Folder, installed, unshare};
@@ -9,13 +9,13 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-/// Numbers of blocks that a round of the target `emitted` allocates, and of those that it releases.
+/// Number of blocks that a round of the target `emitted` allocates, and number that it releases.
 const ALLOCATIONS: usize = 1000 + 200 + 10 + 10 + 50 + 100 + 100 + 1 + RETOLD;
 const RELEASES: usize = ALLOCATIONS - KEPT;
 const BYTES: u64 =
     1000 * 24 + 200 * 500 + 10 * 4096 + 10 * 1000 + 50 * 64 + 100 * 100 + 100 * 3000 + 2 * 100;
 const KEPT: usize = 7;
-/// A block whose realloc has failed is reported once more.
+/// A block whose realloc has failed is reported again.
 const RETOLD: usize = 1;
 
 const NO_PROBES: &str = "the kernel permits no uprobes";
@@ -67,15 +67,15 @@ impl Both {
     }
 }
 
-/// The listener is there when we leave, and when we come again; it leaves before us, and after us. A listener gets all
-/// reports, and the program does not notice.
+/// A listener is active when `emit` ends and when it starts again, and ends before or after `emit`.
+/// It gets all reports, and the program does not notice.
 #[test]
 fn every_block_is_told_once_whoever_comes_and_goes() {
     let mut target = emitted();
     let emitter = Emitter::start(&target, &["--sample", "1"]);
     JsonSchema::load("emit-1").check(&emitter.place);
     assert_eq!(emitter.place["is_file"], false);
-    // Nobody listens, and nobody is told later of what these blocks become.
+    // Nobody listens, and later nobody is told about the release of these blocks.
     round(&mut target);
     let Some(mut both) = Both::start(&emitter) else {
         return not_run(NO_PROBES);
@@ -85,9 +85,10 @@ fn every_block_is_told_once_whoever_comes_and_goes() {
     both.expect_nothing();
     round(&mut target);
     both.expect_round();
-    // They leave first.
+    // The listeners end first.
     drop(both);
-    // Another test may start a process at this moment, which has their descriptors until it executes its program.
+    // A process that another test starts at this moment has the listeners' descriptors until it
+    // executes its program.
     until("nobody listens", || {
         emitter.listeners(&target, "alloc") == 0
     });
@@ -95,14 +96,14 @@ fn every_block_is_told_once_whoever_comes_and_goes() {
     let mut both = Both::start(&emitter).expect("as before");
     round(&mut target);
     both.expect_round();
-    // We leave first, and come again to listeners that wait.
+    // `emit` ends first, and starts again while the listeners wait.
     emitter.finish();
     round(&mut target);
     both.expect_nothing();
     let emitter = Emitter::start(&target, &["--sample", "1"]);
     round(&mut target);
     both.expect_round();
-    // Without a chance to leave: they are told on, until somebody clears up.
+    // A killed `emit` cannot clean up: the listeners receive reports until somebody else cleans up.
     emitter.kill();
     round(&mut target);
     both.expect_round();
@@ -138,8 +139,8 @@ fn a_mapped_hook_tells_the_same() {
     assert!(target.finish().success());
 }
 
-/// Tracing and emitting use two objects. Each is loaded once, and either repairs the damage of a killed user of the
-/// other.
+/// Tracing and emitting use two objects. Each is loaded once, and each repairs the damage of a
+/// killed user of the other.
 #[test]
 fn tracing_and_emitting_take_turns() {
     let mut target = emitted();
@@ -176,7 +177,7 @@ fn tracing_and_emitting_take_turns() {
     assert!(target.finish().success());
 }
 
-/// The same probes in a file, which is removed afterwards or kept.
+/// The file contains exactly these probes, and is removed afterwards or kept.
 #[test]
 fn a_file_has_the_probes_for_those_who_look_at_files() {
     let folder = Folder::new("emit");
@@ -185,7 +186,7 @@ fn a_file_has_the_probes_for_those_who_look_at_files() {
     let files = || std::fs::read_dir(place).expect("a folder").count();
     let mut target = emitted();
     let options = ["--sample", "1", "--object-dir", place];
-    // One that is there already is not ours to remove.
+    // An existing file is not ours, and is not removed.
     let keep = ["--keep-object"];
     for (extra, left) in [(&keep[..0], 0), (&keep[..], 1), (&keep[..0], 1)] {
         let emitter = Emitter::start(&target, &[&options[..], extra].concat());
@@ -211,7 +212,7 @@ fn a_file_has_the_probes_for_those_who_look_at_files() {
     let (code, _, errors) = run(&["emit", &pid, "--object-dir", place]);
     assert_eq!(code, 2, "{errors}");
     assert!(errors.contains("somebody else may write it"), "{errors}");
-    // The kept file was used again; after the removal there is one more copy.
+    // The kept file was used again; after the removal there is another copy.
     let hooks = target.maps();
     let copies = |path: &str| {
         hooks
@@ -220,7 +221,7 @@ fn a_file_has_the_probes_for_those_who_look_at_files() {
             .count()
     };
     assert_eq!(copies(place), 2, "{hooks}");
-    // An attach and a detach get along with all of them.
+    // An attach and a detach work together with all of them.
     memhook_tests::Attacher::start(&target, &[]).finish();
     let emitter = Emitter::start(&target, &["--sample", "1"]);
     let mut both = Both::start(&emitter).expect("as before");
@@ -232,8 +233,8 @@ fn a_file_has_the_probes_for_those_who_look_at_files() {
     assert!(target.finish().success());
 }
 
-/// Threads pass blocks to each other: no block is reported as released more often than allocated, and the live blocks
-/// are those of the program.
+/// Threads pass blocks to each other. No block is reported as released more often than allocated,
+/// and the live blocks are those of the program.
 #[test]
 fn threads_hand_blocks_around() {
     let mut command = Command::new(build_target("oracle", &[]));
@@ -252,7 +253,7 @@ fn threads_hand_blocks_around() {
     let (allocations, releases) = both.take();
     assert!(allocations.len() > 12_000);
     let found: Vec<u64> = balance(&allocations, &releases).into_values().collect();
-    // Threads have ended, whose own blocks the C library keeps.
+    // Threads have ended, and the C library keeps blocks of theirs.
     let slack = found.len() as u64 - live[0];
     assert!(slack < 16, "{} live, {said}", found.len());
     assert!(found.iter().all(|&count| count == 1));
@@ -260,11 +261,11 @@ fn threads_hand_blocks_around() {
     assert!(target.finish().success());
 }
 
-/// Bytes of all allocations from their weights, within six standard errors.
+/// The weights estimate the bytes of all allocations within six standard errors.
 #[test]
 fn weights_estimate_bytes() {
     const MEAN: f64 = 8192.0;
-    // The target `sampled` allocates each block twice and keeps one of both.
+    // The target `sampled` allocates each block twice, and keeps one of the two.
     const BLOCKS: [(f64, f64); 4] = [
         (200_000.0, 24.0),
         (16_000.0, 500.0),
@@ -287,7 +288,7 @@ fn weights_estimate_bytes() {
         for told in told {
             count += 1.0;
             sum += told.weighted_bytes as f64;
-            // To the byte.
+            // The weight is exact to the byte.
             let weight = size / probability;
             assert!(
                 (told.weighted_bytes as f64 - weight).abs() < 1.0,
@@ -307,9 +308,9 @@ fn weights_estimate_bytes() {
     assert!(target.finish().success());
 }
 
-/// Returns whether a tracer waits for data from its probes. A semaphore is counted up when a probe is set, before the
-/// tracer attaches its program to the probe or enables the event (perf_event_open(2)): events in between are not
-/// counted.
+/// Returns true if a tracer waits for data from its probes. The kernel increments a semaphore when
+/// a probe is set, before the tracer attaches its program to the probe or enables the event
+/// (perf_event_open(2)). Events in between are not counted.
 fn waits(tracer: u32) -> bool {
     let calls = [libc::SYS_poll, libc::SYS_epoll_wait, libc::SYS_epoll_pwait];
     let call = std::fs::read_to_string(format!("/proc/{tracer}/syscall")).unwrap_or_default();
@@ -317,7 +318,7 @@ fn waits(tracer: u32) -> bool {
     call.is_some_and(|call| calls.contains(&call))
 }
 
-/// A widely used tracer counts the same, in memory and in a file.
+/// bpftrace, a widely used tracer, counts exactly the events, in memory and in a file.
 #[test]
 fn bpftrace_listens() {
     let folder = Folder::new("emit-bpftrace");
@@ -383,7 +384,7 @@ fn bpftrace_listens() {
 fn perf_listens() {
     let folder = Folder::new("emit-perf");
     let (place, cache) = (folder.path(""), folder.path("cache"));
-    // Not the cache of the user who runs the tests.
+    // Does not use the cache of the user who runs the tests.
     let program = installed("perf");
     let perf = |arguments: &[&str]| {
         let mut command = Command::new(&program);
@@ -434,7 +435,7 @@ fn perf_listens() {
     assert!(target.finish().success());
 }
 
-/// In one line, with the target untouched.
+/// Refused in one line, and the target is not touched.
 #[test]
 fn what_cannot_be_is_refused() {
     let folder = Folder::new("emit-refused");
@@ -471,7 +472,8 @@ fn what_cannot_be_is_refused() {
     assert!(target.finish().success());
 }
 
-/// The directory belongs to the process: in another mount namespace, the file is there and not here.
+/// The directory belongs to the process: in another mount namespace, the file is visible there and
+/// not here.
 #[test]
 fn the_file_is_where_the_process_finds_it() {
     let folder = Folder::new("emit-elsewhere");

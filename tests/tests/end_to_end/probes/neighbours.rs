@@ -1,5 +1,5 @@
-//! Probes together with others that change or trace the same process: a debugger, the kernel's own probes, a
-//! breakpoint.
+//! Probes together with other tools that change or trace the process: a debugger, the kernel's own
+//! probes, a breakpoint.
 
 use memhook_tests::{Prober, Target, build_target, calls, changed_code, not_run, run, until};
 use std::ffi::CString;
@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Refused in one line with this reason.
+/// Checks for a refusal in one line with this reason.
 fn check_refused(pid: &str, reason: &str) {
     check_function_refused(pid, "relative", reason);
 }
@@ -29,7 +29,8 @@ fn svma(program: &Path) -> u64 {
     u64::from_str_radix(address.expect("the symbol"), 16).expect("a number")
 }
 
-/// Sets a counting probe of the kernel on a function of one process; `None` if that is not permitted.
+/// Sets a counting probe of the kernel on a function of one process; `None` if that is not
+/// permitted.
 pub(crate) fn kernel_probe(pid: u32, program: &Path, offset: u64) -> Option<OwnedFd> {
     let kind = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type").ok()?;
     let path = CString::new(program.to_str().expect("UTF-8")).expect("no zero byte");
@@ -49,7 +50,8 @@ pub(crate) fn kernel_probe(pid: u32, program: &Path, offset: u64) -> Option<Owne
             pid as i32,
             -1,
             -1,
-            // Processes started by other tests meanwhile must not keep the probe alive (perf_event_open(2)).
+            // Processes started by other tests meanwhile must not keep the probe alive
+            // (perf_event_open(2)).
             PERF_FLAG_FD_CLOEXEC,
         )
     };
@@ -63,7 +65,7 @@ fn others_are_refused_or_get_along() {
     let target = Target::start(&program, &["1", "1000"]);
     let (id, pid) = (target.pid(), target.pid().to_string());
 
-    // A debugger has the process: nothing is touched until it goes.
+    // A debugger traces the process, so nothing is touched until the debugger ends.
     let native = id as i32;
     // SAFETY: ptrace(2) with these requests takes plain numbers; the process is a child of ours.
     let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, native, 0, 0) };
@@ -78,7 +80,7 @@ fn others_are_refused_or_get_along() {
     }
     assert_eq!(changed_code(id), Vec::<String>::new());
 
-    // A breakpoint is in the function, as a debugger writes it.
+    // There is a breakpoint in the function, as a debugger writes it.
     let svma = svma(&program);
     let maps = target.maps();
     let first = maps.lines().find(|line| line.contains("probed"));
@@ -95,18 +97,19 @@ fn others_are_refused_or_get_along() {
     check_refused(&pid, "a breakpoint");
     memory.write_all_at(&byte, base + svma).expect("written");
 
-    // A probe of the kernel is there.
+    // There is a probe of the kernel.
     match kernel_probe(id, &program, svma) {
         Some(event) => {
             check_refused(&pid, "a probe of the kernel");
             drop(event);
-            // A child that another test has just forked has the descriptor until it executes its program.
+            // A child that another test has just forked has the descriptor until it executes its
+            // program.
             until("the kernel's probe goes", || changed_code(id).is_empty());
         }
         None => not_run("the kernel permits no uprobes"),
     }
 
-    // All have gone, and every call counts, also while a debugger looks at the process.
+    // All other tools have ended, and every call counts, even while a debugger traces the process.
     let mut target = target;
     let prober = Prober::start(&target, "relative", &[]);
     // SAFETY: as above.
@@ -124,7 +127,8 @@ fn others_are_refused_or_get_along() {
     assert!(target.finish().success());
 }
 
-/// Code that a program makes or changes itself is left alone; the rest of such a program can be probed.
+/// Code that a program generates or changes itself is left alone. The rest of such a program can be
+/// probed.
 #[test]
 fn code_that_changes_is_refused() {
     let program = build_target("own_code", &["-O2"]);

@@ -1,4 +1,5 @@
-//! Programs of the distribution with probes at every function that can have one: what they answer is unchanged.
+//! Programs of the distribution with probes at every function that can have one. Their answers must
+//! not change.
 
 use memhook_tests::programs::{
     Client, Folder, installed, loaded_redis, nginx_configuration, server,
@@ -9,7 +10,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-/// Returns how many functions were probed, and how many refused, each with a reason.
+/// Returns the number of probed functions, and the number of refused ones, each of which has a
+/// reason.
 fn numbers(what: &str, report: &Value) -> (usize, usize) {
     let refused = report["refused"].as_array().expect("refused");
     let has_reason = |row: &Value| row["why"].as_str().is_some_and(|why| !why.is_empty());
@@ -45,7 +47,7 @@ fn redis_answers_as_ever() {
     }
     let script = "EVAL \"return redis.call('STRLEN',KEYS[1])\" 1 kept:3";
     assert_eq!(client.redis(script), ":500");
-    // A child writes the data.
+    // A child of redis writes the data.
     assert_eq!(client.redis("SAVE"), "+OK");
     let report = prober.finish();
     let (probed, refused) = numbers("redis", &report);
@@ -56,7 +58,7 @@ fn redis_answers_as_ever() {
     assert_eq!(client.redis("GET kept:17"), format!("{:0500}", 17));
 }
 
-/// Fills a file with new pages, a checksum over all rows, and a recursive query.
+/// Fills a file with new pages, and runs a checksum over all rows and a recursive query.
 const SQL: &str = "create table t(a integer primary key, b text);\n\
     with recursive n(i) as (select 1 union all select i+1 from n where i<20000) \
     insert into t select i, hex(i*7919) from n;\n\
@@ -93,7 +95,7 @@ fn sqlite_computes_as_ever() {
     };
     let expected = end(start());
     let mut shell = start();
-    // When it answers, it has completed its start.
+    // When the shell answers, it has completed its start.
     let mut output = BufReader::new(shell.stdout.take().expect("piped"));
     writeln!(shell.stdin.as_mut().expect("piped"), "select 'up';").expect("it reads");
     let mut line = String::new();

@@ -1,5 +1,5 @@
-//! A recording of redis, read without any other file of the run: every view and format has the same
-//! sums.
+//! A recording of redis, read without any other file of the run. Every view and format must have
+//! equal sums.
 
 use super::{json, number, output, sites, sum};
 use memhook_tests::programs::{Client, Folder, loaded_redis};
@@ -42,7 +42,7 @@ fn redis_recorded_under_load_and_carried_away() {
     });
 }
 
-/// Every view has the same sum.
+/// Checks that every view has the sum of the report.
 fn views_agree(file: &str, report: &Value) {
     let totals = &report["totals"];
     for by in ["site", "module", "thread", "size"] {

@@ -59,13 +59,13 @@ fn a_planted_regression_comes_out_first() {
         assert_eq!((code, out.as_str()), (2, ""), "{err}");
         assert_eq!(err.lines().count(), 1, "{err}");
     }
-    // A report of all sites says as much as its recording.
+    // A report of all sites contains as much as its recording.
     let old_report = folder.path("old.json");
     output(&["report", &old, "--json", "-T", "1000", "-o", &old_report]);
     for pair in [[&*old_report, &new], [&old_report, &old]] {
         let from_report = json(&["diff", pair[0], pair[1], "--json"]);
         let expected = json(&["diff", &old, pair[1], "--json"]);
-        // It has no scores, so they are not compared.
+        // The report has no scores, so scores are not compared.
         assert!(
             from_report["sites"][0]["new_scores"].is_null(),
             "{from_report}"

@@ -1,11 +1,11 @@
-//! Formats for other programs, straight from a trace.
+//! Formats for other programs, directly from a trace.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Target, binary, build_target, run};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 
-/// Traces the program from ready to done; returns the output.
+/// Traces the program from "ready" to "done", and returns the output.
 fn traced(format: &str, output: &str) -> Vec<u8> {
     let mut target = Target::start(&build_target("deterministic", &["-g"]), &[]);
     let mut attacher = Command::new(binary())
@@ -56,7 +56,7 @@ fn a_live_trace_has_every_format() {
     assert_eq!(left.count(), 2, "nothing else is left behind");
 }
 
-/// After an attacher is killed, neither the recording nor the output remains.
+/// If an attacher is killed, neither the recording nor the output remains.
 #[test]
 fn nothing_is_left_of_one_that_was_killed() {
     let folder = Folder::new("live-export-killed");

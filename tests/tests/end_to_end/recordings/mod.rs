@@ -1,4 +1,4 @@
-//! Recordings from end to end: made beside a live report, moved to another place, read in every
+//! Recordings from end to end: made beside a live report, moved to another place, and read in every
 //! way.
 
 mod carried_away;
@@ -17,7 +17,7 @@ use memhook_tests::{Attacher, Target, run};
 use serde_json::Value;
 use std::path::Path;
 
-/// Runs memhook-rs; its standard output.
+/// Runs memhook-rs, and returns its standard output.
 fn output(args: &[&str]) -> String {
     let (code, out, err) = run(args);
     assert_eq!(code, 0, "{args:?}: {err}");
@@ -37,14 +37,14 @@ fn sum(rows: &Value, field: &str) -> u64 {
     rows.iter().map(|row| number(&row[field])).sum()
 }
 
-/// Bytes, blocks, allocating function and functions of each site, in some order.
+/// Returns bytes, blocks, allocating function and functions of each site in sorted order.
 fn sites(report: &Value) -> Vec<(u64, u64, String, Vec<String>)> {
     let rows = report["sites"].as_array().expect("sites");
     let mut sites: Vec<_> = rows
         .iter()
         .map(|site| {
             let frames = site["stack"].as_array().expect("a stack").iter();
-            // Names may come from files that the live report could read and a later one cannot.
+            // Names may come from files that the live report could read and a later report cannot.
             let frames = frames.map(|frame| frame["offset"].to_string());
             let kind = site["kind"].as_str().expect("a kind").to_owned();
             (
@@ -59,7 +59,7 @@ fn sites(report: &Value) -> Vec<(u64, u64, String, Vec<String>)> {
     sites
 }
 
-/// Records a run of the program from ready to done; returns the live report.
+/// Records a run of the program from "ready" to "done", and returns the live report.
 fn record(program: &Path, args: &[&str], file: &str, options: &[&str]) -> Value {
     let mut target = Target::start(program, args);
     let attacher = Attacher::start(&target, &[&["-o", file], options].concat());

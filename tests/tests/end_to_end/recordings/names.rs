@@ -35,7 +35,8 @@ impl Recorded {
     }
 }
 
-/// Names where the files are gone: none, from a bundle, from a copy of the file system.
+/// Names after the files are gone: no names, names from a bundle, names from a copy of the file
+/// system.
 #[test]
 fn names_on_another_machine() {
     let Recorded {
@@ -97,8 +98,8 @@ fn names_on_another_machine() {
     named(&["--symbols", &debug]);
 }
 
-/// Names that a report found are there for the next one, as long as the files are those that they came
-/// from: a build-id alone, which any file can claim, proves nothing.
+/// Names that a report has found are available for the next report while the files are unchanged. A
+/// build-id alone, which any file can claim, proves nothing.
 #[test]
 fn names_of_an_earlier_report() {
     let Recorded {
@@ -126,7 +127,8 @@ fn names_of_an_earlier_report() {
     }
 }
 
-/// A server is asked only if the environment says so; its faults cost names, never the report.
+/// A server is asked only if the environment says so. If it fails, the report lacks names, but does
+/// not fail.
 #[test]
 fn names_from_a_server() {
     let Recorded {
@@ -149,7 +151,7 @@ fn names_from_a_server() {
     let (out, err) = report("");
     assert!(!out.contains("fill_cache"), "{out}");
     assert_eq!(err, "");
-    // Nobody listens: one line, whatever the number of modules.
+    // No server listens: the report prints one line, whatever the number of modules.
     let (out, err) = report("http://127.0.0.1:1");
     assert!(!out.contains("fill_cache"), "{out}");
     assert_eq!(err.lines().count(), 1, "{err}");
@@ -163,7 +165,7 @@ fn names_from_a_server() {
     assert_eq!(err, "");
 }
 
-/// A user who waits at a terminal is told the reason; a pipe gets the report and nothing else.
+/// A user who waits at a terminal is told the reason. A pipe gets only the report.
 #[test]
 fn a_long_wait_is_explained() {
     const WAITING: &str = "looking up names";
@@ -196,7 +198,7 @@ fn a_long_wait_is_explained() {
     ];
     std::thread::scope(|scope| {
         let report = scope.spawn(|| run_with(&["report", &file, "-T", "1"], &variables));
-        // Longer than it takes until a terminal shows something.
+        // Longer than the time after which a terminal shows the reason.
         std::thread::sleep(Duration::from_millis(1500));
         server.release();
         let (code, out, err) = report.join().expect("it runs");

@@ -1,5 +1,6 @@
-//! Recordings that few programs make: nothing in them, or one event; names of every kind; 10,000 threads; 50,000
-//! sites. What each command shows of them has room in its rows, acts on no terminal, and stays small.
+//! Unusual recordings: empty, or with one event; with names of every kind; with 10,000 threads;
+//! with 50,000 sites. The output of each command must fit into its rows, must not control the
+//! terminal, and must stay small.
 
 #[allow(dead_code)] // what the page's own tests use
 #[path = "../../../../crates/report/tests/view/browser.rs"]
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 const READY: &str = "document.body && document.body.dataset.ready === 'yes'";
-/// Nodes of the page, text too.
+/// Number of nodes of the page, including text nodes.
 const NODES: &str = "(() => { const walker = document.createTreeWalker(document); let nodes = 1; while (walker.nextNode()) nodes += 1; return nodes; })()";
 const MOST_NODES: u64 = 5_000;
 
@@ -60,7 +61,7 @@ fn gate(program: &Path, of_program: &[&str]) -> (Option<i32>, String) {
 fn odd_names(folder: &Folder) -> PathBuf {
     let path = format!("/src/{}.cc", vec!["directory"; 1_000].join("/"));
     let program = PathBuf::from(folder.path("odd_names"));
-    // Not among the targets that are kept: the path would be in its name.
+    // Not built into the folder of kept targets, because the path would be in the program's name.
     let status = Command::new("c++")
         .args(["-std=c++20", "-g", "-O2", "-pthread", "-w"])
         .arg(format!("-DLONG_FILE=\"{path}\""))
@@ -72,7 +73,7 @@ fn odd_names(folder: &Folder) -> PathBuf {
     program
 }
 
-/// Columns on a terminal.
+/// Returns the columns that a line takes on a terminal.
 fn columns(line: &str) -> usize {
     let of = |c: char| match u32::from(c) {
         0x300..=0x36f => 0,
@@ -82,7 +83,7 @@ fn columns(line: &str) -> usize {
     line.chars().map(of).sum()
 }
 
-/// Nothing of a text acts on a terminal or turns a line round.
+/// Checks that a text neither controls a terminal nor reverses a line.
 fn check_harmless(what: &str, text: &str) {
     let acts = |c: char| {
         (c.is_control() && c != '\n')
@@ -92,7 +93,8 @@ fn check_harmless(what: &str, text: &str) {
     assert!(bad.is_none(), "{what}: {bad:?}");
 }
 
-/// Returns the output of a command on a terminal of this width; a line that was wrapped there is one line here.
+/// Returns the output of a command on a terminal of this width. A line that was wrapped there is
+/// one line here.
 fn on_terminal(name: &str, arguments: &str, width: u16) -> String {
     let command = format!(
         "XDG_CACHE_HOME=/dev/null '{}' {arguments} 2>&1; echo \"ended=$?\"; sleep 1000",
@@ -106,7 +108,7 @@ fn on_terminal(name: &str, arguments: &str, width: u16) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Its screen, once something is on it.
+/// Returns the screen of `top` as soon as it shows something.
 fn top(name: &str, file: &str, (width, height): (u16, u16), expected: &str) -> Terminal {
     let command = format!(
         "XDG_CACHE_HOME=/dev/null '{}' top --from '{file}'; echo exit=$?; sleep 1000",
@@ -124,7 +126,7 @@ fn page(folder: &Folder, file: &str) -> Browser {
     Browser::open(Path::new(&page), 1400, 900, READY)
 }
 
-/// Clicks on what has rows or pictures of its own; nothing makes the page large.
+/// Clicks on everything that opens rows or pictures. Nothing may make the page large.
 fn check_size(browser: &mut Browser) {
     for selector in [
         "#groups [data-name=function]",
@@ -188,8 +190,8 @@ fn names_of_every_kind_stay_in_their_rows() {
     }
     for (width, height) in [(80, 24), (160, 50)] {
         let terminal = top("odd-names", &file, (width, height), "odd_names.cc:36");
-        // No name takes the room of its place. The rows are drawn one after the other, and a terminal may be looked
-        // at in between.
+        // No name exceeds its place. The rows are drawn one after another, so the terminal may be
+        // read in between.
         for line in 37..=41 {
             terminal.wait_for(&format!("odd_names.cc:{line}"));
         }
@@ -204,7 +206,7 @@ fn names_of_every_kind_stay_in_their_rows() {
 
     let mut browser = page(&folder, &file);
     check_size(&mut browser);
-    // Each name in its frame, whatever its letters are.
+    // Each name must stay in its frame, whatever its letters are.
     let beyond = "app.flame.drawn.filter((place) => { const context = app.flame.canvas.getContext('2d'); context.font = `12px ${css('--mono')}`; \
         const advance = context.measureText('x').width; const room = place.width - 8; \
         return room >= 3 * advance && context.measureText(paintedName(context, app.flame.placeText(place), room, advance)).width > room + 0.5; }).map((place) => app.flame.text(place.frame)).join()";
@@ -216,11 +218,11 @@ fn names_of_every_kind_stay_in_their_rows() {
     for row in 0..rows {
         browser.value(&format!("app.table.pick({row})"));
         browser.settle();
-        // A name of 10,000 characters would take all of the panel.
+        // A name of 10,000 characters would fill the whole panel.
         let longest = "Math.max(...[...document.querySelectorAll('#details *')].filter((e) => !e.children.length).map((e) => e.textContent.length))";
         assert!(browser.value(longest).as_u64() <= Some(230), "row {row}");
         let text = browser.text_of("document.querySelector('main').textContent");
-        // Pairs of isolates are ours: they keep letters of a name from turning the rest round.
+        // Pairs of isolates come from us: they keep letters of a name from reversing the rest.
         check_harmless("the page", &text.replace(['\u{2068}', '\u{2069}'], ""));
     }
     let cells = "[...document.querySelectorAll('.row > div')].every((cell) => { const r = cell.getBoundingClientRect(); const row = cell.parentElement.getBoundingClientRect(); return r.left >= row.left && r.right <= row.right + 1; })";
@@ -263,7 +265,7 @@ fn nothing_and_one_event() {
                 terminal.tmux(&["send-keys", "Enter"]);
             } else {
                 terminal.press("Enter", "Esc back");
-                // Read together with the next key, it would be none.
+                // If top read the next key together with Escape, it would not recognize Escape.
                 terminal.press("Escape", "Enter stack");
             }
             terminal.press("t", "calls");
@@ -282,7 +284,7 @@ fn nothing_and_one_event() {
         );
         if !is_empty {
             browser.click(".row");
-            // It was recorded; there was none.
+            // Releases were recorded, and there was none.
             assert!(
                 browser
                     .text("#details")
@@ -301,7 +303,7 @@ fn ten_thousand_threads() {
         let (code, out, errors) = run(&["report", &file, "--by", "thread"]);
         assert_eq!(code, 0, "{errors}");
         assert!(out.lines().count() < 30, "{out}");
-        // A few were seen with their names.
+        // The names of a few threads are known.
         assert!(out.contains(" threads that ended"), "{out}");
         let (code, out, errors) = run(&["report", &file, "--by", "thread", "--json"]);
         assert_eq!(code, 0, "{errors}");
@@ -329,7 +331,8 @@ fn ten_thousand_threads() {
         assert!(options <= Some(202), "{options:?}");
         browser.click("#groups [data-name=thread]");
         assert_eq!(browser.text("#rows"), "10,000 rows");
-        // The few that were seen with their names may be the first rows: rows of equal size have no order.
+        // The few threads with known names may be the first rows, because rows of equal size have
+        // no order.
         let shown = "[...document.querySelectorAll('.row .name')].map((name) => name.textContent)";
         let ended = format!("{shown}.filter((name) => name.endsWith(' (ended)')).length");
         let rows = browser.value(&format!("{shown}.length")).as_u64();
@@ -352,7 +355,7 @@ fn fifty_thousand_sites() {
         assert!(out.lines().count() < 100, "{out}");
         assert!(out.contains("in 50,000 blocks"), "{out}");
         assert!(out.contains("... and 49,990 more sites"), "{out}");
-        // Its tree is made of the largest sites. What it says of all is true.
+        // The tree consists of the largest sites, but its total counts all sites.
         let terminal = top("sites", &file, (80, 24), "site49999");
         terminal.press("t", "(48,000 smaller sites)");
         terminal.wait_for("(of the 2,000 largest)");
@@ -369,7 +372,7 @@ fn fifty_thousand_sites() {
         let first = "document.querySelector('#details .entries').scrollIntoView()";
         browser.value(first);
         browser.wait("document.querySelectorAll('#details .inferences li').length === 20");
-        // The largest of what stands out comes first.
+        // The largest site among the inferences comes first.
         assert!(
             browser
                 .text("#details .inferences li")

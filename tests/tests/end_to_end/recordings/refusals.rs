@@ -119,7 +119,7 @@ fn bad_input() {
             "is not a directory",
         ),
         (vec!["report", &good, "-o", &taken], "exists already"),
-        // Before any work: the damaged file is not even read.
+        // Refused before any work: the damaged file is not even read.
         (vec!["report", &damaged, "-o", &taken], "exists already"),
         (vec!["view", &damaged, "-o", &taken], "exists already"),
         (
@@ -150,7 +150,7 @@ fn bad_input() {
     assert_eq!(std::fs::read(&taken).expect("readable"), b"somebody's");
 }
 
-/// The rest of a file is reported, but that is not a success.
+/// The rest of a truncated file is reported, but the exit code is not 0.
 #[test]
 fn a_recording_that_is_cut() {
     let folder = Folder::new("recorded-cut");
@@ -158,7 +158,7 @@ fn a_recording_that_is_cut() {
     record(&build_target("regression", &[]), &[], &whole, &[]);
     let bytes = std::fs::read(&whole).expect("readable");
     let cut = folder.path("cut.mhk");
-    // The index is at the end: without it, everything else is still read.
+    // The index is at the end. Without it, everything else is still read.
     let mut shown = Vec::new();
     for kept in [bytes.len() - 8, bytes.len() / 2, bytes.len() / 8] {
         std::fs::write(&cut, &bytes[..kept]).expect("written");

@@ -5,7 +5,7 @@ use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, JsonSchema, Target, build_target, run};
 use serde_json::Value;
 
-/// Blocks and bytes of each type that `typed.cc` allocates.
+/// Returns the blocks and bytes of each type that `typed.cc` allocates.
 fn types(report: &Value) -> Vec<(&str, u64, u64)> {
     assert_eq!(report["by"], "type");
     let rows = report["groups"].as_array().expect("rows").iter();
@@ -51,7 +51,7 @@ fn blocks_have_types_by_templates_and_constructors() {
     let recorded = json(&["report", &file, "--by", "type", "--json"]);
     JsonSchema::load("report-1").check(&recorded);
     let mut all = of_templates.to_vec();
-    // Not the type of the argument, whose constructor is called in between.
+    // The type is not that of the argument, whose constructor is called in between.
     all.insert(0, ("shapes::Circle", 100, 2400));
     assert_eq!(types(&recorded), all, "{recorded}");
     let total = sum(&recorded["groups"], "bytes");
@@ -67,8 +67,7 @@ fn blocks_have_types_by_templates_and_constructors() {
     let none = ["report", &file, "--by", "type", "--type", "Square"];
     let (code, _, errors) = run(&none);
     assert!(code == 2 && errors.contains("no block"), "{errors}");
-    // Compared with itself nothing has changed; the sums are those of the remaining
-    // types.
+    // A comparison with itself shows no change, and its sums are those of the selected types.
     let same = json(&["diff", &file, &file, "--type", "^shapes::Circle$", "--json"]);
     assert_eq!(number(&same["new"]["bytes"]), 2400, "{same}");
     assert_eq!(same["sites"].as_array().map(Vec::len), Some(0), "{same}");
@@ -78,14 +77,14 @@ fn blocks_have_types_by_templates_and_constructors() {
         (&same["by"], &same["types"]["rows"]),
         (&"type".into(), &serde_json::json!([]))
     );
-    // A page of some types only: what refers to sites refers to those that are left.
+    // In a page of some types only, all references lead to the remaining sites.
     let page = folder.path("page.html");
     let (code, _, errors) = run(&["view", &file, "--type", "^shapes::", "-o", &page]);
     assert_eq!(code, 0, "{errors}");
     assert!(target.finish().success());
 }
 
-/// Another build makes more circles, from another place, and nothing else has changed.
+/// Another build makes more circles at another place, and nothing else has changed.
 #[test]
 fn differences_by_type() {
     let folder = Folder::new("typed-diff");

@@ -1,4 +1,4 @@
-//! Blocks that nothing reached at the end, in the rows of a recorded run and of its last report.
+//! Blocks that were unreachable at the end, in the rows of a recorded run and of its last report.
 
 use super::{json, number, output, record};
 use memhook_tests::programs::Folder;
@@ -6,7 +6,8 @@ use memhook_tests::{build_target, run};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Unreachable bytes by the function of the program that lost or kept them, of rows that are sites.
+/// Returns unreachable bytes by the function of the program that lost or kept them, from rows that
+/// are sites.
 fn by_function(report: &Value, field: &str) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     for site in report["sites"].as_array().expect("sites") {
@@ -49,7 +50,7 @@ fn a_recording_knows_what_the_last_report_knows() {
     only_lost.remove("keep_some");
     assert_eq!(by_function(&measured, "bytes"), only_lost);
 
-    // Rows that are not sites have it, too.
+    // Rows that are not sites have this field, too.
     let threads = json(&["report", &file, "--by", "thread", "--json"]);
     let of_threads = threads["groups"].as_array().expect("rows").iter();
     let of_threads: u64 = of_threads
@@ -57,7 +58,7 @@ fn a_recording_knows_what_the_last_report_knows() {
         .sum();
     assert_eq!(of_threads, lost);
 
-    // So does a report on an earlier time.
+    // A report on an earlier time also has this field.
     let middle = recorded["elapsed_s"].as_f64().expect("seconds") / 2.0;
     let middle = format!("{}ms", (middle * 1e3).ceil());
     let early = output(&["report", &file, "--to", &middle]);
@@ -66,7 +67,7 @@ fn a_recording_knows_what_the_last_report_knows() {
         "{early}"
     );
 
-    // In text, a stack that a row above has is not shown again.
+    // In text, a stack that an earlier row has is not repeated.
     let text = output(&["report", &file]);
     let row = text.lines().find(|line| line.contains("lose_alone"));
     let row = row.expect("its row");
@@ -103,7 +104,7 @@ fn one_function_can_be_asked_about() {
     );
 }
 
-/// An unknown name is a mistake in the question, not an answer.
+/// A filter with an unknown name is a mistake in the question, and no answer.
 #[test]
 fn no_filter_may_match_nothing() {
     let folder = Folder::new("filters");
@@ -133,7 +134,7 @@ fn no_filter_may_match_nothing() {
     assert!(err.contains("fits both"), "{err}");
 }
 
-/// Rows that read the same are reported as the same.
+/// Rows with equal texts are reported as equal.
 #[test]
 fn a_run_is_no_better_than_itself() {
     let folder = Folder::new("itself");
@@ -148,7 +149,7 @@ fn a_run_is_no_better_than_itself() {
     );
 }
 
-/// With samples it is an estimate, and runs that were not searched are refused.
+/// With samples the number is an estimate, and runs that were not searched are refused.
 #[test]
 fn samples_are_estimates_and_other_runs_are_refused() {
     let folder = Folder::new("unreachable-samples");
@@ -157,7 +158,8 @@ fn samples_are_estimates_and_other_runs_are_refused() {
     record(&program, &[], &file, &["--leaks", "--sample", "1K"]);
     let report = json(&["report", &file, "--json", "-T", "100"]);
     let found = by_function(&report, "unreachable_bytes")["lose_alone"];
-    // About 140 samples of 2,000 blocks: the error is a twelfth, and six of it are allowed.
+    // There are about 140 samples of 2,000 blocks. The error is a twelfth, and six errors are
+    // allowed.
     assert!(found.abs_diff(2000 * 72) < 2000 * 36, "{found}");
     let sites = report["sites"].as_array().expect("sites");
     let largest = sites

@@ -1,4 +1,4 @@
-//! `advise --what-if`: a recorded run, replayed into real allocators.
+//! `advise --what-if` replays a recorded run into real allocators.
 
 use super::{json, number};
 use memhook_tests::programs::{Folder, installed_library};
@@ -20,7 +20,7 @@ fn with_all_allocators() {
     }
 }
 
-/// Errors of a replay under the same allocator that the documents name.
+/// Errors of a replay with the recorded allocator, as stated in the documents.
 const MOST_MEDIAN: f64 = 0.10;
 const MOST_PEAK: f64 = 0.05;
 
@@ -37,7 +37,7 @@ fn advise(file: &str, options: &[&str]) -> Value {
     json(&[&["advise", file, "--what-if", "--json"], options].concat())
 }
 
-/// Returns the row of an allocator, with settings that contain these words.
+/// Returns the row of an allocator whose settings contain these words.
 fn row<'a>(advice: &'a Value, allocator: &str, settings: &str) -> &'a Value {
     let rows = advice["rows"].as_array().expect("rows");
     let is_it = |row: &&Value| {
@@ -83,7 +83,7 @@ fn a_fragmented_heap_under_several_allocators() {
     for settings in ["ARENA_MAX=1", "ARENA_MAX=2", "TRIM_", "MMAP_", "tcache"] {
         assert_eq!(row(&advice, "glibc", settings)["problem"], Value::Null);
     }
-    // Nine of ten blocks are free at the end, and nothing of that has gone back.
+    // Nine of ten blocks are free at the end, and none of this memory was returned to the system.
     let end = number(&glibc["end_rss_bytes"]);
     assert!(end * 2 > number(&glibc["peak_rss_bytes"]), "{glibc}");
     let (code, text, err) = run(&["advise", &file, "--what-if"]);
@@ -115,7 +115,7 @@ fn an_allocator_that_fails_loses_only_its_own_row() {
     let libraries = [&crashes, &waits, &refuses, &no_library, no_malloc];
     let options = libraries.iter().flat_map(|path| ["--allocator", path]);
     let options: Vec<&str> = options.chain(["--at-most", "10s"]).collect();
-    // A replay under a good one may take longer, too, where it gets no processor.
+    // A replay into a good allocator may also take longer if it gets no processor.
     let is_good = |advice: &Value| {
         let mut names = ALLOCATORS.into_iter().chain(["librefuses.so"]);
         names.all(|name| row(advice, name, "")["problem"].is_null())
@@ -142,7 +142,7 @@ fn an_allocator_that_fails_loses_only_its_own_row() {
     for name in ALLOCATORS {
         assert_eq!(problem(name), Value::Null, "{name}");
     }
-    // Too short a run for anything to be recommended.
+    // The run is too short for a recommendation.
     assert_eq!(advice["recommendation"], Value::Null);
 }
 
@@ -154,7 +154,8 @@ fn threads_that_come_and_go() {
     let file = record(&folder, &program, &[], &["150"]);
     let advice = advise(&file, &[]);
     JsonSchema::load("what-if-1").check(&advice);
-    // Of 1,200 threads, at most nine live at a time, though some of the last ones are not known to have ended.
+    // Of 1,200 threads, at most nine live simultaneously, though the end of some of the last ones
+    // is not known.
     let threads = number(&advice["threads"]);
     assert!((2..30).contains(&threads), "{threads}");
     let now = number(&row(&advice, "glibc", "")["mean_rss_bytes"]);
@@ -225,14 +226,14 @@ fn a_process_is_recorded_and_replayed() {
         let end = number(&row(advice, "glibc", "")["end_rss_bytes"]);
         number(&advice["calls"]) > 1000 && end > 5 << 20
     };
-    // Longer where it stands still for a time.
+    // Records for longer if the program is suspended for a time.
     let mut tries = ["4s", "12s", "20s"].into_iter().map(advise);
     let advice = tries.find(grown).expect("it has grown");
     JsonSchema::load("what-if-1").check(&advice);
     assert_eq!(advice["truth"]["holds"], true, "{advice:#}");
     let page = std::fs::read_to_string(page).expect("a page");
     assert!(page.contains("class=\"curve color-0\""));
-    // There was a replay into each installed one.
+    // There was a replay into each installed allocator.
     for row in advice["rows"].as_array().expect("rows") {
         let name = row["allocator"].as_str().expect("a name");
         assert!(page.contains(name), "{name} is not on the page");

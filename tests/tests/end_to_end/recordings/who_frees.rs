@@ -1,5 +1,5 @@
-//! Allocating and releasing threads that pass blocks to each other: nothing about them is unknown
-//! or wrong.
+//! Allocating and releasing threads that pass blocks to each other: nothing about the blocks is
+//! unknown or wrong.
 
 use super::{json, number, record};
 use memhook_tests::build_target;
@@ -55,7 +55,7 @@ fn every_release_is_known(threads: u32, rounds: u32) {
         .filter(|(allocated_by, _)| !allocated_by.is_empty())
         .collect();
     let expected = PAIRS.map(|(by, to)| (by.to_owned(), to.to_owned()));
-    // How many requests are answered depends on the scheduler.
+    // The number of answered requests depends on the scheduler.
     assert!(
         found.is_subset(&BTreeSet::from(expected)),
         "{threads} threads: {found:?}"

@@ -1,4 +1,4 @@
-//! `attach --leaks`: unreachable blocks, with the call stacks of those that were traced.
+//! `attach --leaks`: unreachable blocks, with call stacks for traced ones.
 
 use memhook_tests::programs::{Client, Folder, installed, installed_library, server};
 use memhook_tests::{Attacher, Target, build_target};
@@ -13,7 +13,7 @@ fn program() -> &'static Path {
     PROGRAM.get_or_init(|| build_target("lost_while_traced", &[]))
 }
 
-/// Blocks, bytes, held blocks, held bytes by the program's functions on the stack and the kind.
+/// Blocks, bytes, held blocks and held bytes, by the program's functions on the stack and the kind.
 type Found = BTreeMap<(String, String), [u64; 4]>;
 
 fn found(report: &Value) -> Found {
@@ -49,7 +49,7 @@ fn exactly_what_was_lost() {
     let leak =
         |name: &str, kind: &str, numbers: [u64; 4]| ((name.to_owned(), kind.to_owned()), numbers);
     let expected = Found::from([
-        // From before the attach: usable bytes, no stack.
+        // Blocks from before the attach: usable bytes, no stack.
         leak("", "an unknown caller", [8, 7 * 104 + 40, 0, 0]),
         leak("lose_alone", "malloc", [2000, 2000 * 72, 0, 0]),
         leak("lose_list", "new", [1, 16, 39 + 40, 39 * 16 + 40 * 30]),
@@ -79,7 +79,7 @@ fn a_hold_that_is_too_long_for_a_copy_has_a_remedy() {
     assert!(report["leaks"]["snapshot"].is_null(), "{report}");
 }
 
-/// jemalloc's heap is dissected as glibc's is, and says the same as the trace.
+/// jemalloc's heap is dissected like glibc's, and agrees with the trace.
 #[test]
 fn blocks_of_another_allocator() {
     let library = installed_library("libjemalloc.so.2");
@@ -94,7 +94,7 @@ fn blocks_of_another_allocator() {
             .all(|key| key.0.starts_with("lose_") || unknown(key)),
         "{report:#}"
     );
-    // From before the attach.
+    // Blocks from before the attach.
     let earlier = found.iter().find(|(key, _)| unknown(key));
     assert_eq!(earlier.map(|(_, numbers)| numbers[0]), Some(8));
     let alone = found[&("lose_alone".to_owned(), "malloc".to_owned())];
@@ -116,7 +116,8 @@ fn without_a_process_there_is_no_search() {
     assert!(gaps.contains("the process ended before"), "{gaps}");
 }
 
-/// Debian's, on jemalloc: keys, lists and hashes that come and go while it is traced; no leak.
+/// Debian's redis on jemalloc: keys, lists and hashes are created and removed during the trace,
+/// without a leak.
 #[test]
 fn redis_loses_nothing() {
     let folder = Folder::new("redis-leaks");

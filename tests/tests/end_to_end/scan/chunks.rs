@@ -1,5 +1,5 @@
-//! Scans of programs with blocks planted before anyone looked: chunk for chunk, and the sums against
-//! the allocator's own.
+//! Scans of programs that planted blocks before anyone attached: every chunk is compared, and the
+//! sums are compared with the allocator's own.
 
 use memhook_tests::programs::{Folder, installed, unshare};
 use memhook_tests::scans::{List, planted, scan};
@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// Returns the program that plants blocks, built once: a file that is being written can't be run.
+/// Returns the program that plants blocks. It is built once, because a file that is being written
+/// cannot be executed.
 fn plant() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| build_target("scan_plant", &[]))
@@ -42,7 +43,8 @@ fn report_census_and_why() {
         of("Square")["blocks"].as_u64().is_some_and(|n| n >= 25),
         "{report}"
     );
-    // Other texts may be leaked too: the C library's own, or what a stale word let go.
+    // Other texts may be leaked, too: the C library's own texts, or texts that a stale pointer no
+    // longer keeps alive.
     assert!(
         groups.iter().any(|g| {
             let peek = g["peek"].as_str().unwrap_or("");
@@ -50,7 +52,7 @@ fn report_census_and_why() {
         }),
         "{report:#}"
     );
-    // Heads of chains and rings hold the rest.
+    // Heads of chains and rings hold the other blocks.
     let chain = groups
         .iter()
         .find(|g| g["direct"] == true && g["held_blocks"].as_u64() >= Some(30));
@@ -91,7 +93,7 @@ fn a_saved_snapshot_tells_the_same() {
     let (code, out, err) = run(&["scan", "--load", file, "-T", "1000"]);
     assert_eq!(code, 0, "{err}");
     assert!(out.contains("Square"), "{out}");
-    // Piped.
+    // Reads a piped file.
     let piped = Command::new(binary())
         .args(["scan", "--from", "-", "-T", "1000"])
         .stdin(std::fs::File::open(file).unwrap())
@@ -107,7 +109,7 @@ fn a_saved_snapshot_tells_the_same() {
         without_times(&String::from_utf8_lossy(&piped.stdout)),
         without_times(&out)
     );
-    // Cut and strange files.
+    // Truncated and foreign files.
     let bytes = std::fs::read(file).unwrap();
     std::fs::write(file, &bytes[..bytes.len() / 2]).unwrap();
     for (path, word) in [
@@ -125,8 +127,8 @@ fn a_saved_snapshot_tells_the_same() {
     std::fs::remove_file(file).unwrap();
 }
 
-/// Starts the program so that its end leaves a core in the folder; `None` if the kernel passes cores to another program
-/// or our parent permits none, which is not ours to change (core(5)).
+/// Starts the program so that its end leaves a core in the folder. `None` if the kernel passes
+/// cores to another program, or if our parent permits none; we must not change either (core(5)).
 fn dumps_core(program: &Path, folder: &Folder) -> Option<Target> {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
     let mut limit = Command::new("/bin/sh");
@@ -139,7 +141,7 @@ fn dumps_core(program: &Path, folder: &Folder) -> Option<Target> {
     Some(Target::run(shell.arg(program).current_dir(folder.path(""))))
 }
 
-/// Ends it, and returns its core.
+/// Ends the program, and returns its core.
 fn core_of(target: Target, folder: &Folder) -> PathBuf {
     target.signal(libc::SIGABRT);
     assert!(!target.finish().success());
@@ -154,7 +156,7 @@ fn core_of(target: Target, folder: &Folder) -> PathBuf {
 fn a_core_dump_tells_the_same() {
     let folder = Folder::new("core");
     let Some(target) = dumps_core(plant(), &folder) else {
-        // Not even CI can change that; the parser has tests of its own.
+        // Even CI cannot change that, and the parser has separate tests.
         return not_run_here("cores go elsewhere (core_pattern), or none are permitted");
     };
     let alive = |options: &[&str]| scan(target.pid(), &[options, &["-T", "1000"]].concat());
@@ -186,14 +188,15 @@ fn a_core_dump_tells_the_same() {
     assert_eq!(of_core["types"], live["types"]);
     assert!(of_core.get("rss").is_none_or(|rss| rss.is_null()));
     assert!(read(&[]).contains("Core dump: "));
-    // It is as good as a saved snapshot.
+    // The core works like a saved snapshot.
     let saved = folder.path("saved");
     read(&["--save", &saved]);
     let (code, of_saved, err) = run(&["scan", "--load", &saved, "--list"]);
     assert_eq!((code, err.as_str()), (0, ""));
     assert_eq!(of_saved, list);
 
-    // Another libc.so.6 is installed by now: blocks are found without it, but not its names.
+    // Another libc.so.6 is installed by now. Blocks are found without the original, but not its
+    // names.
     let mut bytes = std::fs::read(core).unwrap();
     let libc = std::fs::read(libc_path(&bytes)).unwrap();
     let note = memchr::memmem::find(&libc[..4096], b"\x14\0\0\0\x03\0\0\0GNU\0").unwrap();
@@ -206,7 +209,7 @@ fn a_core_dump_tells_the_same() {
     assert_eq!(read(&["--list"]), list);
     let text = read(&[]);
     assert!(text.contains("its build-id differs"), "{text}");
-    // A disk that was full.
+    // The disk was full.
     std::fs::write(core, &bytes[..bytes.len() / 2]).unwrap();
     for (file, word) in [
         (core, "truncated"),
@@ -221,8 +224,8 @@ fn a_core_dump_tells_the_same() {
     }
 }
 
-/// gdb omits memory that is the same as in its file, and registers of a processor that is newer than it; the kernel
-/// does not.
+/// Unlike the kernel, gdb omits memory that is equal to its file, and registers of a processor
+/// newer than gdb.
 #[test]
 fn a_core_of_a_debugger_tells_the_same() {
     let folder = Folder::new("gcore");
@@ -297,7 +300,7 @@ time.sleep(60)";
     child.wait().unwrap();
     assert_eq!(found.sum("arena", "system"), said[0]);
     let used = found.sum("arena", "used") + found.sum("arena", "cached");
-    // The line itself is made after the count.
+    // The line itself is allocated after the count.
     assert!(used.abs_diff(said[1]) <= 1024, "{used} against {}", said[1]);
     assert!(
         found
@@ -326,16 +329,16 @@ fn bad_input_is_one_line_and_exit_code_2() {
     assert!(target.finish().success());
 }
 
-/// Blocks come and go under the scan, also in the middle of malloc: nothing reachable may be called
-/// leaked, no system call may end early, no block may be damaged.
+/// Blocks are allocated and released during the scan, even in the middle of malloc. Nothing
+/// reachable may be reported as leaked, no system call may end early, and no block may be damaged.
 #[test]
 fn a_busy_program() {
     let program = build_target("scan_busy", &[]);
     let target = Target::start(&program, &["4"]);
     for method in ["precopy", "fork", "stop", "precopy", "fork", "precopy"] {
         let leaked = |found: &List| found.blocks.values().filter(|b| b.0).count();
-        // On a busy machine a thread may not get out of malloc in the few milliseconds that it is given. The report says
-        // so, and what such a thread is about to store may then look leaked.
+        // On a busy machine a thread may not leave malloc within the few milliseconds that it gets.
+        // The report says so, and blocks that such a thread is about to store may look leaked.
         let is_exact = |found: &List| !found.rest.iter().any(|line| line.starts_with("note"));
         let mut scans =
             (0..10).map(|_| List::parse(&scan(target.pid(), &["--list", "--snapshot", method])));
@@ -347,7 +350,7 @@ fn a_busy_program() {
     assert_eq!(target.finish().code(), Some(0));
 }
 
-/// Children of any thread, by process id.
+/// Returns the children of any thread, by process id.
 fn children(pid: u32) -> String {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let files = threads.map(|t| t.unwrap().path().join("children"));
@@ -366,7 +369,7 @@ fn kill_scans(pid: u32, method: &str) {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // It is killed at any moment.
+        // The kill may hit any moment.
         std::thread::sleep(std::time::Duration::from_micros(45_000 * round / rounds));
         scan.kill().unwrap();
         scan.wait().unwrap();
@@ -399,7 +402,7 @@ fn a_fork_is_not_noticed() {
     assert_eq!(target.finish().code(), Some(0));
 }
 
-/// A method that does not work is replaced by one that does, with the reason.
+/// A method that does not work is replaced by another one, and the report says why.
 #[test]
 fn an_init_process_is_not_forked() {
     let program = plant();
@@ -427,18 +430,18 @@ fn a_scan_that_is_killed_leaves_nothing() {
     memhook_tests::until("nobody traces it", || {
         file("status").contains("TracerPid:\t0")
     });
-    // "uw": watched for writes by a userfaultfd.
+    // "uw": a userfaultfd watches this memory for writes.
     memhook_tests::until("nobody watches it", || {
         let flags = file("smaps");
         let mut flags = flags.lines().filter(|l| l.starts_with("VmFlags"));
         !flags.any(|l| l.contains(" uw"))
     });
-    // 2 would be a damaged block; 3, epoll_wait interrupted by a kill within the few microseconds
-    // in which that can't be helped.
+    // 2 would be a damaged block. 3 is epoll_wait interrupted by a kill within a few microseconds,
+    // which we cannot prevent.
     assert!(matches!(target.finish().code(), Some(0 | 3)));
 }
 
-/// Pages of blocks that the program has made inaccessible are no damage, and hide no other block.
+/// Pages of blocks that the program has made inaccessible are not damage, and hide no other block.
 #[test]
 fn pages_that_cannot_be_accessed() {
     let program = build_target("scan_guarded", &[]);
@@ -489,7 +492,8 @@ fn the_initial_thread_has_ended() {
     assert!(target.finish().success());
 }
 
-/// A return address into malloc on a stack proves that a thread is inside only if the C library is running.
+/// A return address into malloc on a stack proves that a thread is inside malloc only if the C
+/// library is running.
 #[test]
 fn frames_that_an_allocator_has_left() {
     let program = build_target("left_frames", &["-O1"]);

@@ -1,11 +1,11 @@
-//! Types of blocks by what programs declare, of a C++ and a C program that are known by heart.
+//! Types of blocks according to declarations, for a C++ and a C program whose blocks are all known.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Target, build_c_target, build_target, run};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Usable bytes of a block of glibc's (`request2size` of malloc.c).
+/// Returns the usable bytes of a block of glibc's (`request2size` of malloc.c).
 fn usable(bytes: u64) -> u64 {
     (bytes + 8).next_multiple_of(16).max(32) - 8
 }
@@ -30,7 +30,7 @@ fn rows(report: &Value) -> BTreeMap<(String, String), (u64, u64)> {
 
 type Expected = (&'static str, u64, u64);
 
-/// Everything declared in the C++ program: name, blocks, requested bytes of each.
+/// Everything declared in the C++ program: name, blocks, requested bytes per block.
 const OF_CPP: &[Expected] = &[
     ("app::Branch", 127, 32),
     // In the tree, in sessions, in the registry.
@@ -38,7 +38,7 @@ const OF_CPP: &[Expected] = &[
     ("app::Session[] of std::vector", 1, 20 * 64),
     ("app::Leaf*[] of std::vector", 20 + 1, 32),
     ("char[] of std::string", 20, 51),
-    // A node of a tree has a header of 32 bytes, one of a list of 16, one of a hash table of 8.
+    // The header of a node has 32 bytes in a tree, 16 in a list, and 8 in a hash table.
     ("std::map<int, app::Point>: node", 40, 32 + 8 + 24),
     ("std::set<long int>: node", 40, 32 + 8),
     ("std::map<std::string, app::Leaf*>: node", 9, 32 + 32 + 8),
@@ -63,14 +63,14 @@ const OF_CPP: &[Expected] = &[
     ("app::Colour", 40 + 1 + 1, 32),
     ("app::Colour*[]", 1, 64),
     ("app::Colour or app::Sound", 1, 32),
-    // A pointer to its base class tells less.
+    // A pointer to the base class shows less.
     ("app::Derived", 1, 64),
     ("app::Point", 1, 24),
     ("app::Point[]", 1, 2400),
     ("app::Opaque", 1, 88),
 ];
 
-/// The same for the C program.
+/// Everything declared in the C program.
 const OF_C: &[Expected] = &[
     ("entry", 100, 32),
     ("entry*[]", 1, 64 * 8),
@@ -115,14 +115,14 @@ fn types_of_a_cpp_program_are_told() {
     let census = |how: &[&str]| json(&[&["scan"], how, &["--census"], &WIDE].concat());
     let live = census(&[&pid]);
     check(&live, OF_CPP);
-    // A type known from a vtable is reported by that.
+    // A type known from a vtable is reported with this evidence.
     let by_vtable = |name: &str| {
         rows(&live)
             .get(&(name.to_owned(), "vtable".to_owned()))
             .copied()
     };
     assert_eq!(by_vtable("app::Device"), Some((1, usable(40))));
-    // A file is searched with the debug information that is found here.
+    // A file is searched with the debug information of this machine.
     assert_eq!(run(&["scan", &pid, "--save", &file]).0, 0);
     check(&census(&["--load", &file]), OF_CPP);
     let retained = json(&[&["scan", &pid, "--retained"], &WIDE[..]].concat());

@@ -1,17 +1,17 @@
-//! Everything that may hide a pointer from a reclaim: one program for each kind, with the reaction of a
-//! reclaim.
+//! Everything that may hide a pointer from a reclaim: one program for each kind, with the expected
+//! reaction.
 
 use memhook_tests::scans::scan;
 use memhook_tests::{Target, build_target, run};
 use std::process::Command;
 
-/// Fate of a block that only such a pointer leads to.
+/// Fate of a block that only a pointer of this kind leads to.
 enum Fate {
-    /// It is kept, and lost blocks are released.
+    /// The block is kept, and lost blocks are released.
     Kept,
     /// Nothing is released, for this reason.
     Refused(&'static str),
-    /// Nobody can know of it, and the guide says so in these words.
+    /// Nobody can know of the pointer, and the guide says so in these words.
     Unknown(&'static str),
 }
 use Fate::{Kept, Refused, Unknown};
@@ -47,7 +47,7 @@ const KINDS: [(&str, Fate); 28] = [
     ("file", Unknown("files")),
 ];
 
-/// Returns what cannot be known, according to the guide.
+/// Returns the part of the guide about what cannot be known.
 fn unknown() -> String {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/scan.md");
     let text = std::fs::read_to_string(path).expect("the guide");

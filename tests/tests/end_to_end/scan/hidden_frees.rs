@@ -1,5 +1,6 @@
-//! Blocks whose addresses a program has hidden, and which it frees itself after the search that found them leaked: none
-//! of them is freed twice, whatever the allocator writes into freed blocks.
+//! Blocks whose addresses a program has hidden, and which it frees itself after a search has
+//! reported them as leaked. None of them is freed twice, whatever the allocator writes into freed
+//! blocks.
 
 use memhook_heap::{Reclaimer, Request};
 use memhook_inject::{HoldOptions, hold};
@@ -14,10 +15,11 @@ use std::time::Duration;
 const BLOCKS: usize = 300;
 /// Number of programs.
 const ROUNDS: usize = 6;
-/// Thread that frees: the one that is made to call `free`, another one, a new one, one that ends.
+/// The thread that frees: the one that must call `free` for us, another one, a new one, or one that
+/// ends.
 const WAYS: [&str; 4] = ["m", "w", "n", "e"];
 
-/// Has the program do something, and returns the lines of its answer.
+/// Sends a command to the program, and returns the lines of its answer.
 fn tell(target: &mut Target, command: &str) -> Vec<String> {
     target.send(command);
     let lines = std::iter::from_fn(|| Some(target.expect("")));
@@ -44,7 +46,7 @@ fn check(command: &mut Command) {
             thread: Some(pid),
             deadline: Duration::from_secs(10),
         };
-        // After the search, and before the first look.
+        // After the search, and before the first check.
         let done = reclaimer.release(&found, &mut || {
             if freed.is_empty() {
                 for line in WAYS.iter().flat_map(|way| tell(&mut target, way)) {
@@ -87,13 +89,14 @@ fn on_glibc() {
     });
 }
 
-/// In a fast list, nothing of a block that was never written to may change, whether links are mangled (since 2.32) or not.
+/// In a fast list, a block that was never written to may not change at all, whether links are
+/// mangled (since 2.32) or not.
 #[test]
 fn in_fast_lists_of_glibc() {
     memhook_tests::patiently(|| {
         let here = build_target("hidden_frees", &[]);
         let releases = Release::all().into_iter();
-        // 2.43 has no such lists.
+        // glibc 2.43 has no fast lists.
         let with_lists = releases.filter(|release| release.glibc_minor() < 43);
         let elsewhere = with_lists.map(|release| {
             println!("{}, glibc 2.{}", release.name, release.glibc_minor());

@@ -1,4 +1,4 @@
-//! Snapshots that would cost much: the memory of this machine, or the time of the target.
+//! Snapshots that would be expensive: in memory of this machine, or in time of the target.
 
 use memhook_tests::mapping_stalls::MappingStalls;
 use memhook_tests::scans::{List, scan};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Returns the target, built once: a file that is being written can't be run.
+/// Returns the target. It is built once, because a file that is being written cannot be executed.
 fn costly() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| build_target("scan_limits", &[]))
@@ -18,7 +18,7 @@ fn start(mode: &str, bytes: u64) -> Target {
     Target::start(costly(), &[mode, &bytes.to_string()])
 }
 
-/// Returns the target's answer: resident bytes, its longest pause in nanoseconds.
+/// Returns the target's answer: resident bytes, and its longest pause in nanoseconds.
 fn ask(target: &mut Target) -> (u64, u64) {
     target.go();
     let line = target.expect("done");
@@ -41,7 +41,7 @@ fn refused(target: &Target, options: &[&str]) -> String {
     err
 }
 
-/// Most of it is nowhere: neither here nor in the target may it become memory.
+/// Most of the memory has no pages. Neither here nor in the target may it get any.
 #[test]
 fn memory_that_is_only_reserved() {
     let mut target = start("reserve", 200 << 30);
@@ -52,7 +52,8 @@ fn memory_that_is_only_reserved() {
         let copied = report["snapshot"]["copied_bytes"].as_u64().unwrap();
         assert!(copied < 4 << 20, "{report}");
     }
-    // Blocks that hang on pages far apart are reachable, and one block of 200 bytes is not.
+    // Blocks that are referred to from pages far apart are reachable, and one block of 200 bytes is
+    // not.
     let found = List::parse(&scan(target.pid(), &["--list"]));
     let live = |bytes: u64| found.blocks.values().filter(move |b| **b == (false, bytes));
     assert_eq!(live(104).count(), 16);
@@ -61,7 +62,7 @@ fn memory_that_is_only_reserved() {
     assert!(target.finish().success());
 }
 
-/// The kernel maps one page of zeros for all of it, small ones and huge ones.
+/// The kernel maps one page of zeros for all small pages, and one for all huge pages.
 #[test]
 fn zeros_that_were_only_read() {
     let target = start("zeros", 1 << 30);
@@ -96,12 +97,13 @@ fn a_copy_that_does_not_fit_is_refused_before_anything_is_held() {
     assert!(target.finish().success());
 }
 
-/// No copy catches up with it: 256 MiB in 40 ms is more than any processor reads from another process.
+/// No copy catches up with this program: 256 MiB in 40 ms is more than any processor reads from
+/// another process.
 #[test]
 fn a_program_that_writes_everywhere_is_not_held_for_its_whole_memory() {
     let mut target = start("write", 256 << 20);
     ask(&mut target);
-    // Only a program that waits for a processor can be caught up with.
+    // A copy can only catch up with a program that waits for a processor.
     let mut report = Value::Null;
     until("it is not caught up with", || {
         report = json(&target, &["--max-hold", "40ms"]);
@@ -110,7 +112,8 @@ fn a_program_that_writes_everywhere_is_not_held_for_its_whole_memory() {
     let notes = report["notes"].to_string();
     assert!(notes.contains("no precopy, a fork instead"), "{notes}");
     assert!(notes.contains("and 40 ms are allowed"), "{notes}");
-    // Its own clock: it was not held for longer than is told. Besides, it waits for a processor.
+    // The target's own clock: it was not held for longer than the report says, apart from waits for
+    // a processor.
     let (_, pause_ns) = ask(&mut target);
     let held = report["snapshot"]["held_ms"].as_f64().unwrap();
     println!("longest pause {} ms, held {held} ms", pause_ns / 1_000_000);
@@ -128,17 +131,17 @@ fn a_program_that_writes_everywhere_is_not_held_for_its_whole_memory() {
     for method in ["by precopy", "by fork", "by stop", "--max-hold"] {
         assert!(why.contains(method), "{why}");
     }
-    // Without a limit it is copied to the end.
+    // Without a limit, all memory is copied.
     let report = json(&target, &["--snapshot", "stop"]);
     assert!(report["snapshot"]["held_bytes"].as_u64() > Some(256 << 20));
     assert!(target.finish().success());
 }
 
-/// After the snapshot of a large heap, the memory watched for it is given back in parts: threads that map memory
-/// meanwhile do not wait for all of it.
+/// After the snapshot of a large heap, the watch on its memory is removed in parts. Threads that
+/// map memory meanwhile do not wait for all parts.
 #[test]
 fn the_end_of_a_snapshot_makes_nobody_wait_long() {
-    /// Much less than at one go.
+    /// Much less than the time to remove the watch in one step.
     const MOST_US: u64 = 25_000;
     let mut stalls = MappingStalls::start("1500");
     let pid = stalls.0.pid().to_string();

@@ -1,4 +1,4 @@
-//! The same random graphs examined by a scan and by LeakSanitizer.
+//! A scan and LeakSanitizer examine equal random graphs.
 
 use memhook_tests::scans::{List, scan};
 use memhook_tests::{Target, build_target};
@@ -19,7 +19,7 @@ fn in_order(target: &mut Target) -> Vec<(bool, u64)> {
     }
 }
 
-/// Bytes and blocks in `SUMMARY: LeakSanitizer: 120 byte(s) leaked in 3 allocation(s).`
+/// Parses bytes and blocks from `SUMMARY: LeakSanitizer: 120 byte(s) leaked in 3 allocation(s).`
 fn summary(text: &str) -> (u64, u64) {
     let Some(line) = text
         .lines()
@@ -51,7 +51,7 @@ fn the_same_leaks_as_leak_sanitizer() {
         sanitized.expect("done");
         let log = log.with_extension(sanitized.pid().to_string());
         assert!(sanitized.finish().success());
-        // None, if it found nothing.
+        // The log does not exist if LeakSanitizer found nothing.
         let lsan = summary(&std::fs::read_to_string(&log).unwrap_or_default());
         let _ = std::fs::remove_file(log);
 
@@ -75,7 +75,8 @@ fn the_same_leaks_as_leak_sanitizer() {
         println!(
             "seed {seed}: leaked {truth:?} (bytes, blocks), scan {mine:?}, LeakSanitizer {lsan:?}"
         );
-        // Neither reports reachable blocks as leaked; a stale word may keep some alive for either.
+        // Neither reports reachable blocks as leaked. A stale word may keep some blocks alive for
+        // either.
         assert!(mine.1 <= truth.1 && lsan.1 <= truth.1);
         true_leaks += truth.1;
         ours += mine.1;

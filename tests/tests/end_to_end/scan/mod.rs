@@ -1,4 +1,4 @@
-//! Unreachable blocks: found, judged and given back.
+//! Unreachable blocks: found, judged and released.
 
 mod attach_leaks;
 mod calls_back;

@@ -1,5 +1,4 @@
-//! Parts that a scan could not search are reported first, and have an exit code
-//! of their own.
+//! Parts that a scan could not search are reported first, and have a separate exit code.
 
 use memhook_tests::{JsonSchema, Target, build_target, run};
 use serde_json::Value;
@@ -18,7 +17,7 @@ fn damage_comes_first_and_is_no_success() {
         first.starts_with("NOT SEARCHED: the heap does not parse at "),
         "{text}"
     );
-    // Nobody changes it, so a second look finds the same.
+    // Nobody changes the heap, so a second scan finds the same damage.
     assert!(text.contains(", damaged: "), "{text}");
     assert!(!text.contains("changed while it was read"), "{text}");
     let (code, text, err) = run(&["scan", &pid, "--json"]);

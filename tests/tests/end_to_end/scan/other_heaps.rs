@@ -1,4 +1,5 @@
-//! Heaps of allocators other than glibc's, dissected block by block while threads continue to allocate.
+//! Heaps of allocators other than glibc's, dissected block by block while threads continue to
+//! allocate.
 
 use memhook_tests::programs::{Client, Folder, installed, installed_library, server};
 use memhook_tests::releases::Release;
@@ -24,7 +25,8 @@ fn planted(target: &mut Target) -> List {
     }
 }
 
-/// Scans a program this many times, and compares each of its planted blocks: lost blocks are leaked, and no others.
+/// Scans a program this number of times, and compares each of its planted blocks. Exactly the lost
+/// blocks must be leaked.
 fn check_exactly(command: &mut Command, allocator: &str, times: usize) {
     let mut target = Target::run(command);
     let want = planted(&mut target);
@@ -110,7 +112,8 @@ fn jemalloc_as_part_of_the_program() {
     check_exactly(&mut Command::new(program), "jemalloc 5.3", rounds(6));
 }
 
-/// Nothing names its data or its code, so what its threads are doing shows by what they hold alone.
+/// No symbol names the program's data or code, so only the pointers in registers and on stacks show
+/// what its threads are doing.
 #[test]
 fn jemalloc_as_part_of_a_stripped_program() {
     installed_library("libjemalloc.a");
@@ -118,7 +121,7 @@ fn jemalloc_as_part_of_a_stripped_program() {
     check_exactly(&mut Command::new(program), "jemalloc 5.3", rounds(6));
 }
 
-/// Their structures have changed from release to release.
+/// The structures of these allocators have changed from release to release.
 #[test]
 fn allocators_of_other_debian_releases() {
     for release in ["trixie", "sid"].into_iter().filter_map(Release::named) {
@@ -138,7 +141,7 @@ fn allocators_of_other_debian_releases() {
     }
 }
 
-/// Debian's redis is linked to jemalloc; a module of it loses blocks, and nothing was prepared.
+/// Debian's redis is linked to jemalloc. One of its modules loses blocks, and nothing was prepared.
 #[test]
 fn a_block_that_a_module_of_redis_lost() {
     let module = build_library("redis_losing_module", "redis_losing_module.so", &[]);
@@ -174,7 +177,8 @@ fn a_block_that_a_module_of_redis_lost() {
     assert!(redis.finish().success());
 }
 
-/// The released blocks were lost, and the program, which goes on allocating, has all blocks that it checks at its end.
+/// The released blocks were lost. The program, which continues to allocate, has all blocks that it
+/// checks at its end.
 #[test]
 fn jemalloc_takes_back_what_was_lost() {
     let mut command = Command::new(build_target("sized_heap", &[]));
@@ -188,7 +192,8 @@ fn jemalloc_takes_back_what_was_lost() {
     let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
     let released = report["released_blocks"].as_u64().expect("a number") as usize;
     let after: BTreeSet<u64> = lost(&list(&target));
-    // A pointer to a region may be one just past the end of the region before it, which is kept.
+    // A pointer to a region may be a pointer just past the end of the previous region, which is
+    // then kept.
     assert!(released > LEAKED / 4, "{report:#}");
     assert_eq!(after.len(), LEAKED - released, "{report:#}");
     assert!(after.is_subset(&before));

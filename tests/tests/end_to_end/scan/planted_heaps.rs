@@ -1,5 +1,5 @@
-//! Heaps of musl, mimalloc and gperftools' tcmalloc: 600 blocks that were planted before anyone looked, found again and
-//! again while threads allocate and release.
+//! Heaps of musl, mimalloc and gperftools' tcmalloc: 600 blocks that were planted before anyone
+//! attached are found repeatedly while threads allocate and release.
 
 use memhook_tests::programs::{Folder, installed, installed_library};
 use memhook_tests::scans::{List, scan};
@@ -11,10 +11,10 @@ use std::process::Command;
 
 /// Number of scans of each program.
 const SCANS: usize = 50;
-/// A thread in the middle of malloc has addresses in its registers that lie just behind other blocks, and keep them
-/// alive at that moment. This many scans may therefore miss a leak.
+/// A thread in the middle of malloc has addresses in its registers that are just behind other
+/// blocks and keep these alive. So this number of scans may miss a leak.
 const DISTRACTED: usize = 3;
-/// Blocks that the program loses, and that it keeps.
+/// Number of blocks that the program loses, and number that it keeps.
 const LEAKED: usize = 186;
 const LIVE: usize = 226;
 
@@ -41,7 +41,8 @@ fn read_list(target: &mut Target) -> Plan {
     }
 }
 
-/// `allocator`: as the report names it. `own`: leaks of the allocator's own, of 8 bytes each.
+/// Checks scans of a program. `allocator` is its name in the report; `own` is the number of 8-byte
+/// leaks of the allocator itself.
 pub fn check(program: &Path, allocator: &str, own: usize) {
     let mut target = Target::run(Command::new(program).arg("3"));
     let want = planted(&mut target);
@@ -68,7 +69,8 @@ pub fn check(program: &Path, allocator: &str, own: usize) {
                     "{address:#x} is reachable, and called leaked"
                 ),
                 _ => {
-                    // In a part that a thread was changing, nothing is called leaked, nor told at all.
+                    // In a part that a thread was changing, no block is reported as leaked, and
+                    // some are not reported at all.
                     missed.extend((!block.is_some_and(|b| b.0)).then_some(*address));
                     let usable = bytes.next_multiple_of(8);
                     assert!(
@@ -87,7 +89,7 @@ pub fn check(program: &Path, allocator: &str, own: usize) {
             "{missed:x?} were missed: {:?}",
             found.rest
         );
-        // A thread that stands still there does so for many scans.
+        // A thread that is suspended inside the allocator affects many scans.
         if !missed.is_empty() && missed == distraction {
             vain += 1;
             assert!(vain < 10 * SCANS, "a leak is missed again and again");
@@ -102,7 +104,7 @@ pub fn check(program: &Path, allocator: &str, own: usize) {
     assert!(target.finish().success(), "it finds all as it was");
 }
 
-/// Checks the other commands that distinguish the blocks of the heap, on a program that stands still.
+/// Checks the other commands that distinguish the blocks of the heap, on an idle program.
 pub fn check_commands(program: &Path, own: usize) {
     let mut target = Target::run(Command::new(program).arg("0"));
     let want = planted(&mut target);
@@ -145,7 +147,7 @@ pub fn check_commands(program: &Path, own: usize) {
         0,
         "{rss:#}"
     );
-    // Few pages of the large ones were written, but a huge page is resident as a whole.
+    // Few pages of the large blocks were written, but a huge page is resident as a whole.
     let is_huge = number(&rss["huge_page_bytes"]) > 0;
     let (found, planted) = (part("live heap"), of("leak") + of("live"));
     let most = planted + if is_huge { 64 << 10 } else { 0 };
@@ -153,11 +155,11 @@ pub fn check_commands(program: &Path, own: usize) {
     assert!(target.finish().success(), "it finds all as it was");
 }
 
-/// A program with one of the heaps: the allocator, the command, and the number of 8-byte blocks that the allocator
-/// itself loses.
+/// A program with one of the heaps: the allocator, the command, and the number of 8-byte blocks
+/// that the allocator itself loses.
 type Heap = (&'static str, Command, usize);
 
-/// By it, a copy finds the file that it was made of, and the types that this declares.
+/// Links the program with a build-id, by which a copy finds its file and the types declared in it.
 const BUILD_ID: &str = "-Wl,--build-id";
 
 fn all_heaps() -> Vec<Heap> {
@@ -181,8 +183,8 @@ fn all_heaps() -> Vec<Heap> {
         .collect()
 }
 
-/// A saved snapshot and a core dump give the same result for each heap as the process itself, block by block; so do the
-/// census, and the path to a block.
+/// For each heap, a saved snapshot and a core dump give exactly the result of the process itself,
+/// block by block. So do the census, and the path to a block.
 #[test]
 fn copies_and_tables_tell_the_same() {
     for (allocator, mut command, own) in all_heaps() {
@@ -264,9 +266,9 @@ fn copies_and_tables_tell_the_same() {
     }
 }
 
-/// Checks that the lost blocks of a program, and no others, return to its allocator while its threads go on. `apart`:
-/// no block begins where another one ends, so that no pointer is one just past the end of a leaked block, which would
-/// be kept.
+/// Checks that exactly the lost blocks of a program return to its allocator while its threads
+/// continue. With `apart`, no block begins at the end of another one, so no pointer is just past
+/// the end of a leaked block, which would then be kept.
 fn check_reclaim(command: &mut Command, own: usize, apart: bool) {
     let mut target = Target::run(command.arg("3"));
     let want = planted(&mut target);
@@ -279,7 +281,8 @@ fn check_reclaim(command: &mut Command, own: usize, apart: bool) {
     assert!(before.len() + 2 >= LEAKED + own, "{}", before.len());
     let mut released = 0;
     let mut reports = Vec::new();
-    // A thread in the middle of malloc has addresses in its registers that keep blocks, or leaves the heap in change.
+    // A thread in the middle of malloc has addresses in its registers that keep blocks alive, or
+    // leaves the heap in an inconsistent state.
     for _ in 0..10 {
         let pid = target.pid().to_string();
         let words = "--reclaim --yes --json --twice 20ms";
@@ -296,14 +299,15 @@ fn check_reclaim(command: &mut Command, own: usize, apart: bool) {
     }
     let after = lost(&target);
     assert!(after.is_subset(&before), "{reports:?}");
-    // In a part that a thread was changing, nothing is called leaked.
+    // In a part that a thread was changing, no block is reported as leaked.
     let gone = before.difference(&after).count();
     assert!(
         released.abs_diff(gone) <= 2,
         "{released}, {gone}: {reports:?}"
     );
     println!("{released} of {LEAKED} blocks were released");
-    // Remains of an earlier operation on the stack of a thread may keep one or two alive for long.
+    // Remains of an earlier operation on the stack of a thread may keep one or two blocks alive for
+    // long.
     let enough = if apart { LEAKED - 2 } else { LEAKED / 2 };
     assert!(released >= enough, "{released}: {reports:?}");
     target.send("r");
@@ -322,7 +326,8 @@ fn of_a_static_program_on_musl() {
     }
 }
 
-/// It cannot be traced, as no symbol tells where its allocator is; its heap is recognized by its contents.
+/// The program cannot be traced, because no symbol shows where its allocator is. Its heap is
+/// recognized by its contents.
 #[test]
 fn of_a_stripped_static_program_on_musl() {
     if let Some(program) = build_on_musl("planted_heap", &["-static", "-s", "-pthread"]) {
@@ -354,7 +359,7 @@ fn of_mimalloc() {
     }
 }
 
-/// It loses its first MallocExtension itself, when another one replaces it.
+/// tcmalloc loses its first MallocExtension itself, when another one replaces it.
 #[test]
 fn of_tcmalloc() {
     if let Some(program) = with("libtcmalloc_minimal.so.4") {

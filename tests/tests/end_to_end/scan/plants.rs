@@ -1,5 +1,6 @@
-//! Scans of a program that has planted blocks before anyone looked: chunk by chunk, and the sums compared with the
-//! allocator's own, for the C library of this system and those of other Debian releases.
+//! Scans of a program that planted blocks before anyone attached, chunk by chunk. The sums are
+//! compared with the allocator's own, for the C library of this system and those of other Debian
+//! releases.
 
 use memhook_tests::releases::Release;
 use memhook_tests::scans::{List, planted, scan};
@@ -8,13 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Returns the program that plants blocks, built once: a file that is being written can't be run.
+/// Returns the program that plants blocks. It is built once, because a file that is being written
+/// cannot be executed.
 fn plant() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| build_target("scan_plant", &[]))
 }
 
-/// Scans a target that has planted blocks, and compares.
+/// Scans a target that has planted blocks, and compares the result.
 fn check_plant(command: &mut Command, method: &str) {
     let mut target = Target::run(command);
     let before = target.maps();
@@ -39,7 +41,7 @@ fn check_plant(command: &mut Command, method: &str) {
         );
         missed += u64::from(leaked && !is_leaked);
     }
-    // Stale words keep a few alive: LeakSanitizer misses about as many of the same program.
+    // Stale words keep a few blocks alive. LeakSanitizer misses about as many in this program.
     let leaked = want.blocks.values().filter(|b| b.0).count() as u64;
     assert!(
         missed * 10 <= leaked,
@@ -50,8 +52,8 @@ fn check_plant(command: &mut Command, method: &str) {
         .iter()
         .filter(|(a, b)| b.0 && !want.blocks.contains_key(a));
     assert_eq!(extra.count(), 0, "nothing else is leaked");
-    // mallinfo2 counts cached chunks as used, and the headers of other arenas' heaps (heap_info and
-    // malloc_state): both have changed their sizes.
+    // mallinfo2 counts cached chunks as used, and so it does with the headers of other arenas'
+    // heaps (heap_info and malloc_state). The sizes of both have changed between releases.
     let used = found.sum("arena", "used") + found.sum("arena", "cached");
     let headers = info["uordblks"] - used;
     let arenas = found.rest.iter().filter(|l| l.starts_with("arena")).count() as u64;
@@ -84,7 +86,8 @@ fn planted_blocks_many_threads() {
     check_here(100, "stop");
 }
 
-/// Heaps of arenas are then four huge pages large instead of 64 MiB, and aligned to that.
+/// With huge pages, heaps of arenas have the size and alignment of four huge pages instead of 64
+/// MiB.
 #[test]
 fn planted_blocks_in_arenas_that_ask_for_huge_pages() {
     let mut command = Command::new(plant());
@@ -100,7 +103,8 @@ fn planted_blocks_in_arenas_that_ask_for_huge_pages() {
     };
     let arenas: Vec<&str> = words("arena").collect();
     assert_eq!(arenas.len(), 9, "{:?}", found.rest);
-    // The main one is in mappings far from each other then (malloc.c, `__always_fail_morecore`), and is told not to be whole.
+    // The main arena is then in mappings far from each other (malloc.c, `__always_fail_morecore`),
+    // and is reported as incomplete.
     assert!(
         words("finding").all(|at| at == arenas[0]),
         "{:?}",
@@ -109,7 +113,7 @@ fn planted_blocks_in_arenas_that_ask_for_huge_pages() {
     assert!(target.finish().success());
 }
 
-/// From glibc 2.31 to the newest.
+/// Tests releases from glibc 2.31 to the newest one.
 #[test]
 fn planted_blocks_on_other_releases() {
     for release in Release::all() {

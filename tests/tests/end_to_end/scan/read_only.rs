@@ -1,4 +1,5 @@
-//! Commands that only look: under a filter that kills for everything else, at a target that looks at itself afterwards.
+//! Read-only commands, under a filter that kills them for everything else, on a target that checks
+//! itself afterwards.
 
 use memhook_tests::patience::output_of;
 use memhook_tests::programs::Folder;
@@ -41,7 +42,7 @@ fn leaked(report: &str) -> (u64, u64) {
     (number("leaked_blocks"), number("leaked_bytes"))
 }
 
-/// Everything that may only look does, and the program notices nothing.
+/// Every read-only command works, and the program notices nothing.
 #[test]
 fn a_filter_that_kills_for_everything_else() {
     for args in [&[][..], &["computes"]] {
@@ -71,7 +72,7 @@ fn a_filter_that_kills_for_everything_else() {
     }
 }
 
-/// The filter works: the same commands die under it when they may do more.
+/// Shows that the filter works: these commands are killed under it when they may do more.
 #[test]
 fn the_filter_kills() {
     let mut process = Target::start(target(), &[]);
@@ -116,7 +117,8 @@ fn what_is_not_known_is_said_first() {
     assert!(process.finish().success());
 }
 
-/// Memory that the program writes to is in use; other memory may be stale, which is all that its contents show.
+/// Memory that the program writes to is in use. Other memory may be stale, because its contents
+/// show nothing else.
 #[test]
 fn what_is_unchanged_may_be_stale() {
     let mut process = Target::start(target(), &["writes"]);
@@ -163,7 +165,8 @@ fn what_is_unchanged_may_be_stale() {
     assert!(process.finish().success());
 }
 
-/// Advice from a single look finds the leak, says that this is less certain than a trace, and what it cannot know.
+/// Advice from a single snapshot finds the leak, says that it is less certain than advice from a
+/// trace, and lists what it cannot know.
 #[test]
 fn advice_without_a_trace() {
     let mut process = Target::start(target(), &["leaks"]);
@@ -197,7 +200,7 @@ fn advice_without_a_trace() {
     assert!(process.finish().success());
 }
 
-/// A heap that cannot be copied within the time for which threads may be stopped is copied while the program runs.
+/// A heap that cannot be copied within the longest hold is copied while the program runs.
 #[test]
 fn a_heap_that_takes_too_long() {
     let mut process = Target::start(target(), &["large"]);
@@ -211,7 +214,7 @@ fn a_heap_that_takes_too_long() {
     assert!(process.finish().success());
 }
 
-/// A watch that may only look writes the resident memory when its condition holds.
+/// A read-only watch writes the resident memory when its condition holds.
 #[test]
 fn watch_looks_when_memory_is_used() {
     let folder = Folder::new("watch-read-only");

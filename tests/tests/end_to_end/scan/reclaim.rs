@@ -1,4 +1,4 @@
-//! Reclaiming leaked blocks of running programs, which check all that they still use.
+//! Releases leaked blocks of running programs, which check all blocks that they still use.
 
 use memhook_tests::scans::scan;
 use memhook_tests::{
@@ -22,7 +22,7 @@ fn spawn(pid: u32, options: &[&str]) -> Child {
         .expect("memhook-rs starts")
 }
 
-/// Addresses to whether they are leaked.
+/// Returns for each address whether the block is leaked.
 fn blocks(text: &str) -> BTreeMap<u64, bool> {
     let lines = text.lines().filter_map(|line| {
         let mut fields = line.split(' ');
@@ -97,14 +97,15 @@ fn check_graphs(seeds: std::ops::Range<u32>, unaligned: bool, options: &[&str]) 
         let gone = want.keys().filter(|a| !after.contains_key(a)).count() as u64;
         assert_eq!(report["released_blocks"], gone, "seed {seed}: {report}");
         let left = after.values().filter(|&&is_leaked| is_leaked).count() as u32;
-        // A pointer at an odd offset may have lost its upper bytes to the next one, and a reclaim does not look at those.
+        // A pointer at an odd offset may have lost its upper bytes to the next pointer, and a
+        // reclaim ignores such pointers.
         assert!(unaligned || left == 0, "seed {seed}: leaks are left");
         missed += left;
         target.send("c");
         assert_eq!(target.expect("done"), "done 0\n", "seed {seed}");
         assert!(target.finish().success());
     }
-    // A stale word may keep one, and all that it reaches.
+    // A stale word may keep one block alive, and all blocks that it reaches.
     assert!(missed * 5 <= leaked, "{missed} of {leaked} were missed");
 }
 
@@ -172,20 +173,20 @@ fn a_busy_program_again_and_again() {
 
 #[test]
 fn a_reclaimer_that_is_killed_leaves_a_healthy_target() {
-    // It loses no more than this for each of the reclaimers, however slow they are.
+    // The target loses no more than this for each of the reclaimers, however slow they are.
     let mut target = Target::start(leaktest(), &["3", "30", "2000", "10", "200000"]);
     let mut state = 1u64;
     for _ in 0..rounds(25) {
         heap(&mut target);
         let mut reclaimer = spawn(target.pid(), &["--reclaim", "--yes", "--every", "20ms"]);
-        // From the end of the first round on, at any moment of the later ones.
+        // Kills reclaimers from the end of the first round on, at any moment of the later ones.
         let mut line = String::new();
         let mut output = BufReader::new(reclaimer.stdout.take().unwrap());
         output.read_line(&mut line).unwrap();
         state = state
             .wrapping_mul(6364136223846793005)
             .wrapping_add(1442695040888963407);
-        // It is killed at any moment.
+        // The kill may hit any moment.
         std::thread::sleep(Duration::from_micros((state >> 33) % 100_000));
         reclaimer.kill().unwrap();
         reclaimer.wait().unwrap();
@@ -193,7 +194,7 @@ fn a_reclaimer_that_is_killed_leaves_a_healthy_target() {
     assert!(heap(&mut target) > 0);
     let pid = target.pid().to_string();
     let args = ["scan", &pid, "--reclaim", "--yes", "--twice", "50ms"];
-    // A thread that gets no processor on a busy machine cannot be asked for its signal stack in time.
+    // On a busy machine, a thread that gets no processor cannot report its signal stack in time.
     let mut ends = (0..10).map(|_| run(&args));
     let end = ends.find(|(code, _, err)| *code == 0 || !err.contains("could not be asked"));
     let (code, report, err) = end.expect("its threads can be asked");
@@ -203,12 +204,13 @@ fn a_reclaimer_that_is_killed_leaves_a_healthy_target() {
     assert!(target.finish().success(), "its checks");
 }
 
-/// A process that ends between the two scans has no leaks that were released, and none that were not.
+/// If a process ends between the two scans, none of its leaks is reported, neither as released nor
+/// as kept.
 #[test]
 fn a_process_that_ends_in_between() {
     let target = Target::start(leaktest(), &[]);
     let pid = target.pid().to_string();
-    // The log says when the first scan has all that it needs.
+    // The log says when the first scan has finished reading.
     let mut scan = Command::new(binary())
         .args(["scan", "-vv", &pid, "--reclaim", "--yes", "--json"])
         .args(["--twice", "1s"])
@@ -237,7 +239,7 @@ fn is_refused(pid: u32, options: &[&str], word: &str) {
     args.extend(options);
     let (code, out, err) = loop {
         let end = run(&args);
-        // A target that lives in malloc may be caught there each time on a machine that is busy.
+        // On a busy machine, a target that is mostly in malloc may be caught there each time.
         if !end.2.contains("stayed inside malloc") {
             break end;
         }
@@ -299,8 +301,9 @@ fn hidden_references() -> &'static Path {
     PROGRAM.get_or_init(|| build_target("hidden_references", &[]))
 }
 
-/// Signal stacks from malloc that only the kernel knows, pointers at odd offsets, in the former stack of a thread, in
-/// shared memory made read-only, in a socket, with a pending signal.
+/// Keeps blocks that are referred to from signal stacks from malloc that only the kernel knows, by
+/// pointers at odd offsets, from the former stack of a thread, from shared memory made read-only,
+/// from a socket, or by a pending signal.
 #[test]
 fn what_is_referred_to_from_odd_places_is_kept() {
     let mut target = Target::start(hidden_references(), &[]);
@@ -315,7 +318,7 @@ fn what_is_referred_to_from_odd_places_is_kept() {
     assert!(target.finish().success());
 }
 
-/// The initial thread and another one have one each.
+/// The initial thread and another thread have one signal stack each.
 #[test]
 fn signal_stacks_are_no_leaks() {
     let target = Target::start(hidden_references(), &[]);
@@ -345,7 +348,8 @@ fn another_process_in_the_same_memory() {
     assert!(target.finish().success());
 }
 
-/// The filter kills for userfaultfd(2) and clone(2): a scan makes neither call if it cannot suspend the filter.
+/// The filter kills for userfaultfd(2) and clone(2). A scan makes neither call if it cannot suspend
+/// the filter.
 #[test]
 fn a_seccomp_filter_that_kills() {
     let mut target = Target::start(hidden_references(), &["s"]);

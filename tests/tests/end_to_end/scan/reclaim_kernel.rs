@@ -1,5 +1,6 @@
-//! Reclaiming beside blocks in use whose address only the kernel has, so that the program itself cannot find
-//! it in memory that it may read and write: they are kept, or nothing is released.
+//! Reclaims beside blocks in use whose addresses only the kernel has, so that the program itself
+//! cannot find them in memory that it may read and write. These blocks are kept, or nothing is
+//! released.
 
 use memhook_tests::scans::scan;
 use memhook_tests::{Target, build_target, run};
@@ -12,7 +13,8 @@ fn program() -> &'static Path {
     PROGRAM.get_or_init(|| build_target("kernel_references", &[]))
 }
 
-/// Checks that lost blocks are released, and that the target then finds everything that it uses unchanged.
+/// Checks that lost blocks are released, and that the target then finds everything that it uses
+/// unchanged.
 fn reclaims_only_what_is_lost(mut target: Target) {
     let options = ["--reclaim", "--yes", "--json", "--twice", "50ms"];
     let report: serde_json::Value = serde_json::from_str(&scan(target.pid(), &options)).unwrap();
@@ -22,14 +24,16 @@ fn reclaims_only_what_is_lost(mut target: Target) {
     assert!(target.finish().success());
 }
 
-/// The counter of an eventfd, memory without read access, written pages of a file that is mapped read-only,
-/// shared memory in no page table, a frame pointer mangled by setjmp, set_tid_address, set_robust_list.
+/// The counter of an eventfd, memory without read access, written pages of a file that is mapped
+/// read-only, shared memory in no page table, a frame pointer mangled by setjmp, set_tid_address,
+/// set_robust_list.
 #[test]
 fn what_the_kernel_tells_is_kept() {
     reclaims_only_what_is_lost(Target::start(program(), &[]));
 }
 
-/// A thread whose rseq area is released ends by a fault: the kernel writes to it at each switch.
+/// If the rseq area of a thread is released, the thread ends by a fault, because the kernel writes
+/// to the area at each switch.
 #[test]
 fn restartable_sequences_of_its_own() {
     let mut command = Command::new(program());
@@ -52,7 +56,7 @@ fn what_the_kernel_does_not_tell_is_a_refusal() {
         let (code, out, err) = run(&["scan", &pid, "--reclaim", "--yes", "--twice", "10ms"]);
         assert_eq!((code, out.as_str()), (2, ""), "{err}");
         assert!(err.contains(why) && err.lines().count() == 1, "{err}");
-        // A scan says so, too.
+        // A scan reports this, too.
         let report = scan(target.pid(), &[]);
         assert!(report.contains(&format!("not searched: {why}")), "{report}");
         target.send("c");

@@ -1,11 +1,11 @@
-//! Memory retained by holders, types and blocks, in a program that is known exactly; and the changes between
-//! two snapshots of it.
+//! Memory retained by holders, types and blocks, in a program whose heap is known exactly, and the
+//! changes between two snapshots.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Target, build_target, run};
 use serde_json::Value;
 
-/// Usable bytes of a block of glibc's (`request2size` of malloc.c).
+/// Returns the usable bytes of a block of glibc's (`request2size` of malloc.c).
 fn usable(bytes: u64) -> u64 {
     (bytes + 8).next_multiple_of(16).max(32) - 8
 }
@@ -38,10 +38,11 @@ fn check(report: &Value, program: &str) {
     };
     let module = find(report, "holders", "name", program);
     let variable = |name| retained(find(module, "variables", "name", name));
-    // Both of its children hold one block, which is theirs together; the last two hold each other.
+    // Both children of the registry point to one block, which only both together retain. The last
+    // two blocks point to each other.
     let registry = sum(&[1000, 2000, 3000, 500, 700, 800]);
     assert_eq!(variable("registry"), (registry, 6));
-    // It shares the block that it points to with the registry.
+    // `second` shares the block that it points to with the registry.
     assert_eq!(variable("second"), (usable(4000), 1));
     // A node has a header of 32 bytes (bits/stl_tree.h), and a pair of two ints.
     let table = 100 * usable(40);
@@ -49,7 +50,7 @@ fn check(report: &Value, program: &str) {
     let session = usable(24);
     let sessions = 10 * (session + usable(300));
     assert_eq!(variable("sessions"), (sessions, 20));
-    // One block is reached by way of two variables, another one both point to.
+    // Two variables lead to one block, and both point to another one.
     let together = usable(600) + usable(1500);
     let all = registry + usable(4000) + table + sessions + together;
     assert_eq!(retained(module), (all, 6 + 1 + 100 + 20 + 2));
@@ -74,7 +75,7 @@ fn check(report: &Value, program: &str) {
     );
     let leaked = find(report, "holders", "kind", "leaked");
     assert_eq!(retained(leaked), (sum(&[1100, 1200]), 2));
-    // A thread holds the blocks on its stack, and those that they hold.
+    // A thread holds the blocks on its stack, and the blocks that these hold.
     let mut rows = array(report, "largest").iter();
     let own = rows
         .find(|row| first_bytes(row, 5000))
@@ -82,7 +83,7 @@ fn check(report: &Value, program: &str) {
     assert_eq!(retained(own), (sum(&[5000, 900]), 2));
     let holder = own["held_by"].as_str().expect("a holder");
     assert!(holder.starts_with("thread "), "{holder}");
-    // Each object holds the next one, and that counts once.
+    // Each object holds the next one, and each counts once.
     let class = find(report, "types", "name", "Session");
     assert_eq!(retained(class), (sessions, 20));
     assert_eq!(class["bytes"].as_u64(), Some(10 * session));
@@ -128,7 +129,7 @@ fn what_is_retained_is_exact() {
     assert_eq!(code, 0, "{err}");
     let html = std::fs::read_to_string(&page).expect("a page");
     assert!(html.contains("\"name\":\"registry\"") && html.contains("role=\"tree\""));
-    // Existing files are not overwritten, and only a page has the name of one.
+    // Existing files are not overwritten, and a page must have the name of a page.
     for output in [&page, &folder.path("page.txt")] {
         let (code, out, err) = run(&["scan", "--load", &file, "--retained", "-o", output]);
         assert_eq!(
@@ -181,10 +182,10 @@ fn two_snapshots_say_what_was_added() {
     let (code, text, err) = run(&["diff", &old, &new]);
     assert_eq!(code, 0, "{err}");
     assert!(text.contains(&holder("sessions")), "{text}");
-    // The same snapshot twice: no changes.
+    // A snapshot compared with itself shows no changes.
     let same = json(&["diff", &old, &old, "--json"]);
     assert!(array(&same, "holders").is_empty() && array(&same, "types").is_empty());
-    // Another process of the same program, and a file that is not a snapshot.
+    // Another process of this program, and a file that is not a snapshot.
     let other = Target::start(&program, &[]);
     let others = folder.path("c.snap");
     let pid = other.pid().to_string();

@@ -1,4 +1,5 @@
-//! Services in Rust with an allocator linked in: what they lost is found, with nothing prepared.
+//! Services in Rust with an allocator linked in. Their lost blocks are found without any
+//! preparation.
 
 use super::planted_heaps::{check, check_commands};
 use memhook_tests::build_service;
@@ -6,7 +7,7 @@ use memhook_tests::programs::installed;
 
 #[test]
 fn on_jemalloc() {
-    // Its build script runs it.
+    // The build script of the allocator runs make.
     installed("make");
     if let Some(program) = build_service("jemalloc", "service_on_jemalloc") {
         check(&program, "jemalloc", 0);
@@ -14,7 +15,7 @@ fn on_jemalloc() {
     }
 }
 
-/// Version 3.
+/// Version 3 of mimalloc.
 #[test]
 fn on_mimalloc() {
     if let Some(program) = build_service("mimalloc", "service_on_mimalloc") {

@@ -1,4 +1,5 @@
-//! Giving back free memory of the heap: the predicted amount comes back, and the program goes on.
+//! Returns free memory of the heap to the system: exactly the predicted amount, and the program
+//! continues.
 
 use memhook_tests::releases::Release;
 use memhook_tests::{Target, build_target, run};
@@ -28,7 +29,7 @@ fn what_was_predicted_comes_back() {
     for program in programs {
         for threads in ["0", "4"] {
             let mut target = Target::start(&program, &[threads, "untrimmed"]);
-            // However slow this machine is.
+            // The limit is sufficient on a slow machine.
             let slow = ["--max-hold", "20s"];
             let dry = trim(target.pid(), &[&slow[..], &["--dry-run"]].concat());
             let predicted = number(&dry["predicted_bytes"]);
@@ -51,7 +52,7 @@ fn what_was_predicted_comes_back() {
                 number(&rest["predicted_bytes"]) < predicted / 20,
                 "{rest:#}"
             );
-            // The heap is whole: everything in it can be freed.
+            // The heap is intact, and everything in it can be freed.
             target.go();
             target.expect("freed");
             assert!(target.finish().success());
@@ -59,7 +60,7 @@ fn what_was_predicted_comes_back() {
     }
 }
 
-/// Threads that allocate without pause hold the locks of the arenas again and again.
+/// Threads that allocate without pause hold the locks of the arenas repeatedly.
 #[test]
 fn a_busy_program_goes_on() {
     let target = Target::start(&build_target("hammer", &[]), &[]);
@@ -79,7 +80,7 @@ fn a_trim_that_takes_too_long_is_refused() {
         "{}us",
         before["estimated_ms"].as_f64().expect("ms") as u64 / 10 + 20_000
     );
-    // The snapshot needs some time, too: less for the call than that is not to be had by a small heap.
+    // The snapshot also needs some time, so a small heap cannot get a lower limit for the call.
     let (code, out, err) = run(&["trim", &pid, "--max-hold", &most]);
     let refused =
         code == 2 && out.is_empty() && err.contains("--max-hold") && err.lines().count() == 1;

@@ -1,4 +1,4 @@
-//! Memory in no heap that is known: that nothing in it is reported is said.
+//! Memory in no known heap: the output says that it reports nothing about it.
 
 use memhook_tests::scans::scan;
 use memhook_tests::{Target, build_target};

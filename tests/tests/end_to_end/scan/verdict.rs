@@ -1,5 +1,5 @@
-//! Verdicts: a search in a snapshot is followed by a release in the process, which checks all blocks that it
-//! still uses.
+//! Verdicts: a search in a snapshot, followed by a release in the process, which checks all blocks
+//! that it still uses.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::scans::scan;
@@ -65,7 +65,7 @@ fn what_was_found_elsewhere_is_released() {
         assert_eq!(round["released_blocks"], before.len(), "{round}");
         assert_eq!(round["verdict_blocks"], before.len(), "{round}");
         assert_eq!(leaked(target.pid()).len(), 0);
-        // The same again: none of them is leaked any more.
+        // A second run with this file finds none of the blocks leaked any more.
         let round = reclaim(target.pid(), &file);
         assert_eq!(round["released_blocks"], 0, "{round}");
         is_healthy(target);
@@ -85,13 +85,13 @@ fn what_is_taken_out_is_kept() {
     let round = reclaim(target.pid(), &file);
     let after = leaked(target.pid());
     assert!(after.contains(&kept), "{kept:#x} of {after:x?}");
-    // The blocks that it points to are kept with it.
+    // The blocks that the changed block points to are kept with it.
     assert_eq!(round["kept_blocks"], after.len(), "{round}");
     assert_eq!(round["released_blocks"], all - after.len(), "{round}");
     is_healthy(target);
 }
 
-/// A verdict may contain anything: blocks in use, or changed ones, are kept.
+/// A verdict may contain anything. Blocks in use and changed blocks are kept.
 #[test]
 fn what_is_forged_or_old_is_kept() {
     let folder = Folder::new("verdict-forged");
@@ -100,7 +100,7 @@ fn what_is_forged_or_old_is_kept() {
     let (file, mut found) = verdict(&folder, target.pid());
     let all = blocks(&mut found).len();
     let template = blocks(&mut found)[0].clone();
-    // Other contents; another size; no number; and everything that is in use.
+    // Other contents; another size; not a number; and everything that is in use.
     blocks(&mut found)[0]["contents"] = "00000000000000000000000000000000".into();
     blocks(&mut found)[1]["bytes"] = 8.into();
     blocks(&mut found)[2]["contents"] = "never".into();
@@ -190,7 +190,7 @@ fn there_is_no_verdict_on_what_may_not_be_released() {
         "part of the heap could not be parsed",
     );
     assert!(!Path::new(&file).exists());
-    // The snapshot is the input.
+    // The snapshot is an input, which is never overwritten.
     is_refused(&[&load[..], &[&snapshot, "--force"]].concat(), "x.snap");
     std::fs::write(&file, "kept").expect("a file");
     is_refused(&[&load[..], &[&file]].concat(), "--force");

@@ -1,4 +1,5 @@
-//! Names of a process, its functions and files may contain commands for terminals: these do not get there.
+//! Names of a process, its functions and files may contain commands for terminals. These must not
+//! reach a terminal.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, binary, build_target, run};
@@ -22,7 +23,7 @@ fn program(folder: &Folder) -> PathBuf {
     program
 }
 
-/// Nothing acts on a terminal but, if any, colours.
+/// Checks that a text contains no terminal commands, except for colours if these are allowed.
 fn check(what: &str, text: &str, colors: bool) {
     let mut rest = text;
     let mut seen = String::new();
@@ -43,7 +44,7 @@ fn check(what: &str, text: &str, colors: bool) {
     assert!(!spoofed, "{what}: {seen}");
 }
 
-/// Attaches to a run of the program; standard output and error.
+/// Attaches to a run of the program, and returns standard output and standard error.
 fn attach(program: &Path, options: &[&str]) -> (String, String) {
     let mut target = Target::start(program, &[]);
     let mut attacher = Command::new(binary())
@@ -95,7 +96,7 @@ fn nothing_acts_on_the_terminal() {
         assert!(errors.contains("INFO attach{pid="), "{errors}");
         assert!(errors.contains("\\x1b]0;owned\\x07\\x0ax"), "{errors}");
     }
-    // JSON says the same exactly, and is as harmless.
+    // JSON contains the exact names, and is just as harmless.
     let (out, errors) = attach(&program, &["--json"]);
     check("JSON", &out, false);
     check("its errors", &errors, false);
@@ -158,7 +159,7 @@ fn nor_in_what_is_said_without_a_trace() {
         check(&format!("errors of {arguments:?}"), &errors, false);
     }
     assert!(target.finish().success());
-    // Typed text is foreign too: it may have been pasted.
+    // Typed text is foreign, too: it may have been pasted.
     let attacher = |arguments: &[&str]| run(arguments);
     for arguments in [
         &["attach", "\x1b]0;owned\x07\nx"][..],
@@ -176,7 +177,7 @@ fn nor_in_what_is_said_without_a_trace() {
     }
 }
 
-/// The test's own attacher also reads the announcement of such a process.
+/// The tests' own attacher also reads the announcement of such a process.
 #[test]
 fn a_trace_of_it_is_as_any_other() {
     let folder = Folder::new("foreign-names-traced");

@@ -1,6 +1,6 @@
 //! Compares the compiled unwind tables with gdb, at calls of malloc in third-party programs.
 //!
-//! `MEMHOOK_STACKS=500 cargo test -p memhook-tests --test end_to_end gdb` compares more of them.
+//! `MEMHOOK_STACKS=500 cargo test -p memhook-tests --test end_to_end gdb` compares more stacks.
 
 use super::stack_reference::{Busy, DEPTH, Modules, count, share};
 use memhook_tests::programs::{Folder, installed};
@@ -10,7 +10,7 @@ use std::io::{BufReader, Write};
 use std::process::{Command, Stdio};
 
 /// Script that runs inside gdb. At every stop it writes the registers and the frames of its
-/// backtrace, and waits for a line: the process is stopped meanwhile.
+/// backtrace, and waits for a line. The process is stopped meanwhile.
 const SCRIPT: &str = r"
 import gdb, random, sys
 random.seed(1)
@@ -33,7 +33,7 @@ while True:
 gdb.execute('kill')
 ";
 
-/// Compares `samples` backtraces; returns how many frames they had.
+/// Compares `samples` backtraces, and returns the number of their frames.
 fn compare(name: &str, busy: &Busy, samples: usize) -> usize {
     let pid = busy.pid();
     let modules = Modules::of(pid);

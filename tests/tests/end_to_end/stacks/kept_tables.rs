@@ -1,4 +1,4 @@
-//! Unwind tables cached by an earlier run give the same backtraces as freshly compiled ones.
+//! Unwind tables cached by an earlier run give exactly the backtraces of freshly compiled tables.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{not_run_here, run_with};
@@ -19,7 +19,7 @@ fn entries(caches: &str) -> Vec<PathBuf> {
 #[test]
 fn backtraces_do_not_depend_on_kept_tables() {
     let folder = Folder::new("kept-tables");
-    // Of equal length: the environment is part of the program's allocations.
+    // Paths of equal length, because the environment is part of the program's allocations.
     let (caches, none) = (folder.path("caches"), folder.path("a-file"));
     std::fs::write(&none, "no directory").expect("a file");
     let recording = folder.path("run.mhk");
@@ -65,12 +65,12 @@ fn backtraces_do_not_depend_on_kept_tables() {
 /// A file system that answers no request, like one whose server is gone.
 struct DeadFileSystem {
     place: CString,
-    /// Nobody reads from it.
+    /// The device of the file system, from which nobody reads.
     _device: File,
 }
 
 impl DeadFileSystem {
-    /// `None` where the kernel has no FUSE, or we may not mount.
+    /// Mounts the file system; `None` if the kernel has no FUSE, or if we may not mount.
     fn new(place: &str) -> Option<DeadFileSystem> {
         std::fs::create_dir(place).expect("a directory");
         let mut options = File::options();
@@ -95,7 +95,8 @@ impl Drop for DeadFileSystem {
     }
 }
 
-/// Neither the start of a program, nor the end of its trace, nor our own end waits for it forever.
+/// Neither the start of a program, nor the end of its trace, nor our own end waits for this file
+/// system forever.
 #[test]
 fn a_cache_directory_that_never_answers() {
     let folder = Folder::new("dead-cache");

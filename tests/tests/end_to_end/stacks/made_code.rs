@@ -1,11 +1,12 @@
-//! Code that is compiled at run time: its functions are on call stacks, and stacks lead through it.
+//! Code that is compiled at run time: its functions are on call stacks, and unwinding continues
+//! through it.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{Attacher, Target, run};
 use serde_json::Value;
 use std::process::Command;
 
-/// Allocates buffers in a function that is compiled by then, below one that is.
+/// Allocates buffers in a function that is compiled by then, and that a compiled function calls.
 const SCRIPT: &str = "
 const kept = [];
 function hoard(n) { kept.push(Buffer.allocUnsafeSlow(n)); }
@@ -15,7 +16,8 @@ process.stdin.on('end', () => process.exit(0));
 console.log('ready');
 ";
 
-/// Blocks of 50,001 bytes whose stacks have a frame of made code with this word in its name, and all such blocks.
+/// Returns the number of 50,001-byte blocks whose stacks have a frame of generated code with this
+/// word in its name, and the number of all such blocks.
 fn hoarded(report: &Value, word: &str) -> (u64, u64) {
     let (mut named, mut all) = (0, 0);
     for site in report["sites"].as_array().expect("sites") {
@@ -37,14 +39,15 @@ fn hoarded(report: &Value, word: &str) -> (u64, u64) {
     (named, all)
 }
 
-/// Runs the script with an option by which node names its code, and looks whose blocks are whose.
+/// Runs the script with an option that makes node name its code, and checks to which functions the
+/// blocks belong.
 fn check(directory: &Folder, option: &[&str]) {
     let script = directory.path("app.js");
     std::fs::write(&script, SCRIPT).expect("written");
     let mut node = Command::new(installed("node"));
-    // It leaves a log in its current directory.
+    // node leaves a log in its current directory.
     node.current_dir(directory.path("."));
-    // Each function has machine code of its own from its first call on, so that every call of it has a name.
+    // Each function has separate machine code from its first call on, so every call has a name.
     node.args(option).args(["--always-sparkplug", &script]);
     let mut target = Target::run(&mut node);
     // Code that has run once has been compiled.
@@ -71,7 +74,8 @@ fn functions_of_javascript_are_on_stacks() {
     check(&Folder::new("made"), &["--perf-basic-prof"]);
 }
 
-/// The file for `perf inject --jit` is in the program's current directory, and is recognized by its mapping.
+/// The file for `perf inject --jit` is in the program's current directory, and is recognized by its
+/// mapping.
 #[test]
 fn functions_have_their_names_in_a_dump_for_perf() {
     let options = ["--perf-prof", "--interpreted-frames-native-stack"];

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A miniature service: handlers behind a dispatcher, a generator, a thread, a call from C back into Python, a
-/// function whose code is thrown away, and names that are not ASCII.
+/// A miniature service: handlers behind a dispatcher, a generator, a thread, a call from C back
+/// into Python, a function whose code is discarded, and names that are not ASCII.
 const SERVICE: &str = r#"import sys, threading
 kept = []
 
@@ -52,7 +52,7 @@ for line in sys.stdin:
 /// Sizes of the program's own blocks.
 const PLANTED: [u64; 4] = [10_001, 20_001, 30_001, 40_001];
 
-/// Blocks and bytes by the innermost Python function and line of the service.
+/// Returns blocks and bytes by the innermost Python function and line of the service.
 fn by_line(report: &Value) -> BTreeMap<(String, u64), (u64, u64)> {
     let mut found = BTreeMap::new();
     for site in report["sites"].as_array().expect("sites") {
@@ -74,7 +74,8 @@ fn by_line(report: &Value) -> BTreeMap<(String, u64), (u64, u64)> {
     found
 }
 
-/// Returns the blocks planted by the service, by function and line. Qualified names exist since 3.11.
+/// Returns the blocks planted by the service, by function and line. Qualified names exist since
+/// 3.11.
 fn planted(minor: u32) -> BTreeMap<(String, u64), (u64, u64)> {
     let name = |qualified: &str| match minor {
         11.. => qualified.to_owned(),
@@ -94,10 +95,10 @@ fn planted(minor: u32) -> BTreeMap<(String, u64), (u64, u64)> {
 
 /// A Python interpreter.
 struct Python {
-    /// 3.`minor`.
+    /// Minor version: N of 3.N.
     minor: u32,
     program: PathBuf,
-    /// Unpacked Debian release that it belongs to.
+    /// Unpacked Debian release to which the interpreter belongs.
     root: Option<Release>,
 }
 
@@ -174,8 +175,9 @@ fn the_site_is_the_line() {
     });
 }
 
-/// A program that reaches the same places along many paths, at many depths, and through functions whose code is thrown
-/// away, so that others with other lines take its place in memory.
+/// A program that reaches its allocations along many call paths, at many depths, and through
+/// functions whose code is discarded, so that other code with other lines takes its place in
+/// memory.
 const WAYS: &str = r#"import sys
 kept = []
 
@@ -207,7 +209,7 @@ for line in sys.stdin:
 fn remembered_frames_are_right() {
     memhook_tests::patiently(|| {
         let mut interpreters = interpreters();
-        // The oldest and the newest.
+        // Tests the oldest and the newest interpreter.
         let newest = interpreters.pop();
         let some = interpreters.into_iter().take(1).chain(newest);
         let some: Vec<Python> = some.collect();
@@ -225,7 +227,7 @@ fn check_remembered_frames(python: &Python) {
     let mut command = python.command();
     command.arg(&file).env("PYTHONMALLOC", "malloc");
     let mut target = Target::run(&mut command);
-    // Its exit code is 3 when a remembered backtrace was wrong, which finish() would tell.
+    // The attacher exits with code 3 if a cached backtrace was wrong, and finish() would fail.
     let options = ["--check-memo", "--depth", "40"];
     let attacher = Attacher::start(&target, &options);
     for _ in 0..3 {
@@ -250,8 +252,8 @@ fn check_remembered_frames(python: &Python) {
     assert!(target.finish().success());
 }
 
-/// A program that throws code away and compiles other code, which gets the same addresses: with another line, another
-/// file or another name.
+/// A program that discards code and compiles other code, which gets the old addresses: with another
+/// line, another file or another name.
 const PLACES: &str = r#"import sys
 kept = []
 space = {"kept": kept}
@@ -303,7 +305,7 @@ fn code_at_the_same_addresses_is_told_apart() {
     });
 }
 
-/// A size, and the function, the file and the line that have created blocks of it.
+/// A size, and the function, the file and the line that created blocks of this size.
 type MadePlace = (u64, String, String, u64);
 
 /// Returns the number of the program's own blocks by place.

@@ -1,4 +1,5 @@
-//! Python programs as people have them: what a library's C code allocates belongs to the line that called it.
+//! Real-world Python programs: blocks from a library's C code belong to the Python line that called
+//! it.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{Attacher, Target, not_run};
@@ -9,7 +10,8 @@ use std::process::Command;
 
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Blocks of this size whose innermost Python frame is this line of this function, and all blocks of the size.
+/// Returns the number of blocks of this size whose innermost Python frame is this line of this
+/// function, and the number of all blocks of this size.
 fn at_line(report: &Value, size: u64, function: &str, line: u64) -> (u64, u64) {
     let (mut there, mut all) = (0, 0);
     for site in report["sites"].as_array().expect("sites") {

@@ -1,5 +1,5 @@
-//! Python programs whose frames are not simply one below the other: code that exchanges the C stack leaves the chain of
-//! frames behind for a moment, and reading it then must not end the program.
+//! Python programs whose frames are not simply nested. Code that exchanges the C stack leaves the
+//! chain of frames inconsistent for a moment, and reading it then must not crash the program.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, not_run};
@@ -37,7 +37,7 @@ for line in sys.stdin:
     print("done", flush=True)
 "#;
 
-/// A server and its clients, all of them greenlets.
+/// A server and its clients, all of which are greenlets.
 const SERVER: &str = r#"import sys
 import gevent, gevent.server, gevent.socket
 from gevent.fileobject import FileObject
@@ -75,8 +75,8 @@ for line in FileObject(sys.stdin.fileno(), "r", close=False):
     print("done", flush=True)
 "#;
 
-/// Generators, coroutines, a tracer as a debugger has, other interpreters, faulthandler, and objects that allocate when
-/// they go.
+/// Generators, coroutines, a tracer as in a debugger, other interpreters, faulthandler, and objects
+/// that allocate when they are destroyed.
 const OTHERS: &str = r#"import asyncio, faulthandler, sys, threading
 faulthandler.enable()
 kept = []
@@ -161,7 +161,8 @@ fn that_have(module: &str) -> Vec<PathBuf> {
     all.filter(has).collect()
 }
 
-/// Returns the blocks of the size that the programs keep, and those of them that belong to this line of `remember`.
+/// Returns the number of kept blocks of the programs' size, and how many of them belong to this
+/// line of `remember`.
 fn remembered(report: &Value, line: u64) -> (u64, u64) {
     let (mut all, mut there) = (0, 0);
     for site in report["sites"].as_array().expect("sites") {
@@ -180,8 +181,8 @@ fn remembered(report: &Value, line: u64) -> (u64, u64) {
     (all, there)
 }
 
-/// Traces a program with the stacks of releases. It ends in the same way as untraced, and all blocks that it keeps
-/// belong to its line.
+/// Traces a program with the stacks of releases. It ends as if it were untraced, and all blocks
+/// that it keeps belong to its line.
 fn survives(module: &str, script: &str, line: u64, kept: u64) {
     let pythons = that_have(module);
     if pythons.is_empty() {

@@ -1,10 +1,10 @@
-//! Remembered backtraces that somebody else overwrites.
+//! Cached backtraces that someone else overwrites.
 
 use memhook_tests::build_target;
 use std::process::Command;
 
-/// Writing into remembered data never makes a comparison read past the end of the stack, where reading ends the
-/// program. Some of the data still holds, which proves that it was compared.
+/// Overwritten cached data never makes a comparison read past the end of the stack, where a read
+/// crashes the program. Some of the data is still valid, which proves that it was compared.
 #[test]
 fn are_compared_within_the_stack_only() {
     let headers = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../hook-cxx");

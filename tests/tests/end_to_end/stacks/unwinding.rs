@@ -1,7 +1,8 @@
-//! Compares the compiled unwind tables with gimli's own interpretation of the same call frame information, at the
-//! places where third-party programs happen to stop.
+//! Compares the compiled unwind tables with gimli's own interpretation of the call frame
+//! information behind them, at the places where third-party programs happen to stop.
 //!
-//! `MEMHOOK_STACKS=3000 cargo test -p memhook-tests --test end_to_end unwinding` compares this many of each.
+//! `MEMHOOK_STACKS=3000 cargo test -p memhook-tests --test end_to_end unwinding` compares this
+//! number of stacks in each program.
 
 use super::stack_reference::{Busy, DEPTH, Modules, count, share};
 use memhook_inject::{HoldOptions, hold};
@@ -34,7 +35,8 @@ fn sample(pid: i32) -> Sample {
     found.expect("a sample")
 }
 
-/// `None` where there is no processor for us, or the thread was let go while we stood still: it has gone on by then.
+/// Takes a sample; `None` if we got no processor, or if the thread was resumed while we were
+/// suspended and continued.
 fn try_to_sample(pid: i32) -> Option<Sample> {
     let options = HoldOptions::anywhere(Duration::from_secs(5));
     let begin = Instant::now();
@@ -58,7 +60,7 @@ fn try_to_sample(pid: i32) -> Option<Sample> {
         return None;
     }
     released.expect("released");
-    // By DWARF number (x86-64 psABI, figure 3.36).
+    // In the order of DWARF numbers (x86-64 psABI, figure 3.36).
     let all = [
         r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12,
         r.r13, r.r14, r.r15, r.rip,
@@ -70,7 +72,7 @@ fn try_to_sample(pid: i32) -> Option<Sample> {
     })
 }
 
-/// Compares `samples` backtraces; returns how many frames they had.
+/// Compares `samples` backtraces, and returns the number of their frames.
 fn compare(program: &str, busy: &Busy, samples: usize) -> usize {
     let pid = busy.pid();
     let modules = Modules::of(pid);
@@ -84,7 +86,8 @@ fn compare(program: &str, busy: &Busy, samples: usize) -> usize {
         let expected = modules.reference.backtrace(sample.all, &read, DEPTH);
         let names = |frames: &[u64]| modules.names(frames);
         if found.len() < expected.frames.len() {
-            // Rules that one word cannot hold end a table's backtrace; the frames before that must agree.
+            // A rule that does not fit into one word ends a table's backtrace. The frames before it
+            // must agree.
             cut += 1;
             assert_eq!(found, expected.frames[..found.len()]);
             continue;
@@ -107,7 +110,7 @@ fn compare(program: &str, busy: &Busy, samples: usize) -> usize {
     frames
 }
 
-/// Compares the requested number; there must be enough frames for a meaningful result.
+/// Compares the requested number of stacks. There must be enough frames for a meaningful result.
 fn check(program: &str, busy: &Busy, usual: usize) {
     let samples = count(usual);
     let frames = compare(program, busy, samples);
@@ -146,8 +149,8 @@ fn tables_agree_with_gimli_in_the_compiler() {
     check("cc1plus", &Busy::compiler(), 800);
 }
 
-/// Traces a program until this many allocations are recorded; the hook unwinds each remembered backtrace again and
-/// compares it, and a wrong one makes the exit code 3.
+/// Traces a program until this number of allocations is recorded. The hook unwinds each cached
+/// backtrace again and compares it; a wrong one leads to exit code 3.
 fn remembered(program: &str, busy: &Busy, options: &[&str]) {
     let wanted = count(10_000) as u64;
     let mut args = vec!["attach", "--json", "-i", "1h", "--check-memo", "-d", "1s"];
@@ -192,7 +195,8 @@ fn remembered_backtraces_are_right_in_real_programs() {
 #[test]
 fn remembered_backtraces_along_frame_pointers_are_right() {
     memhook_tests::patiently(|| {
-        // In programs built without them, most saved values of rbp do not point to a frame.
+        // In programs built without frame pointers, most saved values of rbp do not point to a
+        // frame.
         for flag in ["-fno-omit-frame-pointer", "-fomit-frame-pointer"] {
             let program = build_target("templates", &[flag]);
             let busy = Busy::start(program.to_str().expect("UTF-8"), &[]);

@@ -1,4 +1,5 @@
-//! The matrix of allocators, linkers and ways to link: one program with one leak, and no false statement about it.
+//! The matrix of allocators, linkers and ways to link: one program with one leak, and no false
+//! statement about it.
 
 use super::says;
 use super::situation::{Built, Situation};
@@ -6,7 +7,7 @@ use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, not_run, run};
 use serde_json::Value;
 
-/// Its program.
+/// Folder of the matrix's program.
 pub const FOLDER: &str = "planted";
 
 const LINKERS: [&str; 4] = ["bfd", "gold", "lld", "mold"];
@@ -22,7 +23,8 @@ const ALLOCATORS: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// Every allocator by every linker, each second one stripped, and static programs.
+/// Returns the builds: every allocator with every linker, each second one stripped, and static
+/// programs.
 fn ways() -> Vec<(String, Vec<String>)> {
     let mut ways = Vec::new();
     for (allocator, (name, libraries)) in ALLOCATORS.into_iter().enumerate() {
@@ -30,7 +32,7 @@ fn ways() -> Vec<(String, Vec<String>)> {
             let mut flags = vec![format!("-fuse-ld={linker}")];
             let is_stripped = (allocator + number) % 2 == 1;
             flags.extend(is_stripped.then(|| "-s".to_owned()));
-            // If none of it is used, its library has to be linked all the same.
+            // Links the library even if nothing in it is used.
             flags.push("-Wl,--no-as-needed".into());
             flags.extend(libraries.iter().map(|&library| library.to_owned()));
             ways.push((format!("{name} by {linker}"), flags));
@@ -52,7 +54,7 @@ fn number(report: &Value, path: &str) -> u64 {
         .expect("a number")
 }
 
-/// Checks what a trace, a search and two verdicts say of one program.
+/// Checks a trace, a search and two verdicts on one program.
 fn check(situation: &Situation, built: &Built, what: &str, folder: &Folder) {
     let planted = &situation.site[0];
     let file = folder.path("run.mhk");
@@ -74,7 +76,8 @@ fn check(situation: &Situation, built: &Built, what: &str, folder: &Folder) {
         assert!(matches!(code, 0 | 1 | 3), "{what}: {code}: {errors}");
         let scanned: Value = serde_json::from_str(&scanned).expect("JSON");
         let leaked = number(&scanned, "/totals/leaked_blocks");
-        // Old pointers on the stack, or in caches of an unknown allocator, keep a few alive.
+        // Stale pointers on the stack, or in caches of an unknown allocator, keep a few blocks
+        // alive.
         let found_all = leaked + 10 >= planted.blocks;
         let is_whole = scanned["whole"] == true;
         assert!(found_all || !is_whole, "{what}: {leaked}: {scanned:#}");

@@ -9,7 +9,7 @@ use serde_json::Value;
 use situation::{Built, Site, Situation};
 use std::process::{Command, Stdio};
 
-/// Blocks and bytes of the sites below a function.
+/// Returns blocks and bytes of the sites below a function.
 fn below(report: &Value, function: &str) -> (u64, u64) {
     let is_below = |site: &&Value| {
         let frames = site["stack"].as_array().expect("a stack");
@@ -27,7 +27,7 @@ fn below(report: &Value, function: &str) -> (u64, u64) {
     })
 }
 
-/// Checks every site in a report: all of it, or nothing if it cannot be seen.
+/// Checks every site in a report: it must be complete, or absent if a trace cannot see it.
 fn check_sites(what: &str, report: &Value, sites: &[Site]) {
     assert_eq!(report["totals"]["lost_events"], 0, "{what}: {report:#}");
     for site in sites {

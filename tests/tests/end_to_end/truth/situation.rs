@@ -1,4 +1,4 @@
-//! A situation described by its `truth.toml`: see `tests/truth/README.md`.
+//! A situation described by its `truth.toml`; see `tests/truth/README.md`.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{build_service, leave_unless_linkable};
@@ -21,7 +21,7 @@ pub struct Site {
     pub function: String,
     pub blocks: u64,
     pub size: u64,
-    /// True if a trace can see them.
+    /// True if a trace can see these blocks.
     pub seen: bool,
 }
 
@@ -86,7 +86,7 @@ impl Situation {
         }
     }
 
-    /// Builds its program in a way of the matrix; `None` where the linker or a library for that is missing.
+    /// Builds the program in a way of the matrix; `None` if the linker or a library is missing.
     pub fn build_by(&self, flags: &[&str], to: &str) -> Option<Built> {
         let source = self.truth["program"].as_str().expect("a program");
         let mut command = Command::new("cc");
@@ -100,7 +100,7 @@ impl Situation {
         })
     }
 
-    /// Builds it in every way that it lists.
+    /// Builds the program in every way that its `truth.toml` lists.
     pub fn build(&self, folder: &Folder) -> Vec<Built> {
         if let Some(service) = self.truth["service"].as_str() {
             let allocator = service.rsplit('_').next().expect("an allocator");
@@ -135,7 +135,7 @@ impl Situation {
         built.collect()
     }
 
-    /// Checks what a command says.
+    /// Checks the output of a command.
     pub fn check(&self, command: &str, what: &str, text: &str) {
         let sentences = &self.truth["sentences"];
         for of in [command, "all"] {

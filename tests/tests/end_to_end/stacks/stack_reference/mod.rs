@@ -1,5 +1,5 @@
 //! The modules of a process with both unwinders: the compiled tables, and gimli's interpretation of
-//! the same call frame information.
+//! the call frame information behind them.
 
 use memhook_process::ModuleImage;
 use memhook_tests::programs::{
@@ -10,15 +10,15 @@ use memhook_unwind::{TableModule, compile};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-/// Frames that are compared of each stack.
+/// Maximum number of frames compared in each stack.
 pub const DEPTH: usize = 64;
 
-/// Data about a process shared by both unwinders.
+/// Data about a process that both unwinders share.
 pub struct Modules {
     images: Vec<ModuleImage>,
-    /// For the tables.
+    /// Modules for the tables.
     pub tables: Vec<TableModule>,
-    /// For gimli.
+    /// Modules for gimli.
     #[allow(dead_code)] // gdb is the other reference
     pub reference: Unwinder,
 }
@@ -49,7 +49,7 @@ impl Modules {
         }
     }
 
-    /// Frames as "module+offset", one a line.
+    /// Formats frames as "module+offset", one per line.
     pub fn names(&self, frames: &[u64]) -> String {
         let name = |pc: &u64| match self.images.iter().find(|m| m.contains(*pc)) {
             Some(m) => format!("{}+{:#x}", m.name(), pc - m.base),
@@ -59,13 +59,14 @@ impl Modules {
     }
 }
 
-/// Describes a number of stacks, those that the tables truncated, and their share, in words.
+/// Describes a number of stacks, the number that the tables truncated, and their share, in words.
 pub fn share(name: &str, stacks: u64, cut: u64) -> String {
     let percent = cut as f64 / stacks.max(1) as f64 * 100.0;
     format!("{name}: {stacks} stacks, {cut} cut short ({percent:.3} %)")
 }
 
-/// Returns how many stacks of each program to compare: `usual`, or the number in MEMHOOK_STACKS.
+/// Returns the number of stacks to compare in each program: `usual`, or the number in
+/// MEMHOOK_STACKS.
 pub fn count(usual: usize) -> usize {
     std::env::var("MEMHOOK_STACKS").map_or(usual, |text| text.parse().expect("a number"))
 }
@@ -88,8 +89,9 @@ impl Busy {
         Self::run(Command::new(path).args(args), None).at_work()
     }
 
-    /// Past its start, however busy the machine: nanoseconds on a processor (the first number of
-    /// schedstat, Documentation/scheduler/sched-stats.rst in the kernel's sources).
+    /// Waits until the program is past its start, however busy the machine. Counts nanoseconds on a
+    /// processor (the first number of schedstat, Documentation/scheduler/sched-stats.rst in the
+    /// kernel's sources).
     fn at_work(self) -> Busy {
         let ran = format!("/proc/{}/schedstat", self.child.id());
         memhook_tests::until("the program works", || {
@@ -114,24 +116,24 @@ impl Busy {
         }
     }
 
-    /// python3 making objects of its own.
+    /// Starts python3, which creates Python objects.
     pub fn python() -> Busy {
         let text = "x = {}\nwhile True:\n  for i in range(1000): \
                     x[str(i)] = [sorted([j, 'a', str(j)], key=str) for j in range(9)]";
         let mut command = Command::new(installed("python3"));
-        // Objects come from malloc, and not from arenas of Python's own.
+        // Objects come from malloc, and not from Python's own arenas.
         command.args(["-c", text]).env("PYTHONMALLOC", "malloc");
         Self::run(&mut command, None).at_work()
     }
 
-    /// sqlite3 computing without end.
+    /// Starts sqlite3 with an endless query.
     pub fn sqlite() -> Busy {
         let sql = "with recursive c(x) as (values(1) union all select x+1 from c) \
                    select sum(length(printf('%d %s', x, hex(randomblob(9))))) from c;";
         Self::start("sqlite3", &[":memory:", sql])
     }
 
-    /// g++'s compiler proper at a file that keeps it busy for longer than a test.
+    /// Starts g++'s compiler proper with a file that keeps it busy for longer than a test.
     pub fn compiler() -> Busy {
         let gcc = |args: &[&str]| {
             let output = Command::new(installed("g++")).args(args).output();
@@ -149,7 +151,7 @@ impl Busy {
         Self::run(command.args(["-o", "/dev/null"]), Some(folder)).at_work()
     }
 
-    /// redis-server under all kinds of commands.
+    /// Starts redis-server under all kinds of commands.
     pub fn redis() -> Busy {
         let folder = Folder::new("stacks-redis");
         let socket = folder.path("socket");
@@ -168,7 +170,7 @@ impl Busy {
         busy
     }
 
-    /// nginx, one process, asked for a page again and again over new connections.
+    /// Starts nginx as one process, which is repeatedly asked for a page over new connections.
     pub fn nginx() -> Busy {
         let folder = Folder::new("stacks-nginx");
         let socket = folder.path("socket");
@@ -195,7 +197,7 @@ impl Busy {
         busy
     }
 
-    /// Process id.
+    /// Returns the process id.
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
     }
