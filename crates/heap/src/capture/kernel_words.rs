@@ -21,7 +21,7 @@ pub struct KernelWords {
     /// in pipes and local sockets.
     pub words: Vec<u64>,
     /// Kernel features in use whose user data is not visible.
-    pub unseen: Vec<&'static str>,
+    pub unseen: Vec<String>,
 }
 
 /// Maximum number of threads that are asked one by one.
@@ -32,16 +32,20 @@ impl KernelWords {
     /// when the thread ends. A program that allocates either with malloc need not keep its address.
     /// Returns the time for which a thread was held.
     pub fn ask_threads(&mut self, pid: i32) -> Duration {
-        let may_be_asked = !filter_may_kill(pid)
-            && thread_ids(pid).is_ok_and(|threads| threads.len() <= MOST_ASKED);
-        let found = may_be_asked.then(|| kernel_places(pid).ok()).flatten();
-        match found {
-            Some((places, longest)) => {
+        let asked = if filter_may_kill(pid) {
+            Err("a seccomp filter may kill the process for that".to_owned())
+        } else if thread_ids(pid).is_ok_and(|threads| threads.len() > MOST_ASKED) {
+            Err(format!("there are more than {MOST_ASKED}"))
+        } else {
+            kernel_places(pid).map_err(|error| error.to_string())
+        };
+        match asked {
+            Ok((places, longest)) => {
                 self.words.extend(places.iter().map(|place| place.start));
                 longest
             }
-            None => {
-                let what = "the signal stacks of its threads (one could not be asked)";
+            Err(why) => {
+                let what = format!("the signal stacks of its threads (not asked: {why})");
                 self.unseen.push(what);
                 Duration::ZERO
             }
@@ -77,21 +81,23 @@ fn told_in(directory: &Path, pid: i32, duplicates: bool) -> KernelWords {
             match std::fs::read_to_string(info) {
                 Ok(text) => found.words.extend(epoll_data(&text)),
                 Err(error) if is_closed(&error) => {}
-                Err(_) => found.unseen.push("the user data of an epoll descriptor"),
+                Err(_) => found
+                    .unseen
+                    .push("the user data of an epoll descriptor".into()),
             }
         } else if link == Path::new("anon_inode:[eventfd]") {
             let info = directory.join("fdinfo").join(entry.file_name());
             match std::fs::read_to_string(info) {
                 Ok(text) => found.words.extend(counter(&text)),
                 Err(error) if is_closed(&error) => {}
-                Err(_) => found.unseen.push("the counter of an eventfd"),
+                Err(_) => found.unseen.push("the counter of an eventfd".into()),
             }
         } else if let Some(what) = opaque(&link, &entry.path()) {
-            found.unseen.push(what);
+            found.unseen.push(what.into());
         } else if link.to_string_lossy().starts_with("pipe:") {
             let number = entry.file_name().to_string_lossy().parse().unwrap_or(0);
             if !duplicates || !pipes.read(pid, number, link, &mut found.words) {
-                found.unseen.push("what waits in a pipe");
+                found.unseen.push("what waits in a pipe".into());
             }
         } else if let Some(inode) = socket_inode(&link) {
             let number = entry.file_name().to_string_lossy().parse().unwrap_or(0);
@@ -100,7 +106,7 @@ fn told_in(directory: &Path, pid: i32, duplicates: bool) -> KernelWords {
                 false => sockets.is_of_others(inode),
             };
             if !is_read {
-                found.unseen.push("what waits in a local socket");
+                found.unseen.push("what waits in a local socket".into());
             }
         }
     }
@@ -112,7 +118,7 @@ fn told_in(directory: &Path, pid: i32, duplicates: bool) -> KernelWords {
     if has_detached_segments(directory, pid) {
         found
             .unseen
-            .push("a System V shared memory segment that it has detached");
+            .push("a System V shared memory segment that it has detached".into());
     }
     match std::fs::read_to_string(directory.join("timers")) {
         Ok(text) => found.words.extend(timer_values(&text)),
@@ -120,7 +126,7 @@ fn told_in(directory: &Path, pid: i32, duplicates: bool) -> KernelWords {
         Err(_) if directory.exists() => {
             found
                 .unseen
-                .push("its timers (the kernel does not tell them)");
+                .push("its timers (the kernel does not tell them)".into());
         }
         Err(_) => {}
     }

@@ -43,7 +43,10 @@ struct Copied {
 /// Takes a snapshot by this method.
 pub(crate) fn look(prepared: &mut Prepared) -> Result<(Method, Shot), Error> {
     prepared.notes.push(READ_ONLY.into());
-    prepared.kernel.unseen.push("values of queued signals");
+    prepared
+        .kernel
+        .unseen
+        .push("values of queued signals".into());
     let needed = speed(prepared)?.time(prepared.populated_bytes);
     if prepared.may_hold(needed)
         && let Some((copied, shot)) = whole(prepared)?
@@ -64,7 +67,7 @@ pub(crate) fn look(prepared: &mut Prepared) -> Result<(Method, Shot), Error> {
         }
     }
     let unseen = "the registers of its threads, which did not stop in time";
-    prepared.kernel.unseen.push(unseen);
+    prepared.kernel.unseen.push(unseen.into());
     shot.held = prepared.held_in_vain;
     Ok((Method::Running, shot))
 }
@@ -147,7 +150,7 @@ fn with_notes(prepared: &mut Prepared, copied: Copied, mut shot: Shot) -> (Metho
             listed(&copied.not_stopped)
         ));
         let unseen = "the registers of the threads that were not stopped";
-        prepared.kernel.unseen.push(unseen);
+        prepared.kernel.unseen.push(unseen.into());
     }
     if copied.have_run.is_empty() {
         return (Method::Stop, shot);

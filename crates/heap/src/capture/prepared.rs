@@ -311,7 +311,7 @@ impl Prepared {
         if self.limits.only_looks && self.asks_threads {
             self.kernel
                 .unseen
-                .push("the signal stacks of its threads, which were not asked");
+                .push("the signal stacks of its threads, which were not asked".into());
         } else if self.asks_threads {
             prepare = prepare.max(self.kernel.ask_threads(self.pid));
         }
@@ -362,7 +362,7 @@ impl Prepared {
         ));
         self.kernel.unseen.sort_unstable();
         self.kernel.unseen.dedup();
-        unsearched.extend(self.kernel.unseen.iter().map(|&what| what.to_owned()));
+        unsearched.append(&mut self.kernel.unseen);
         let sharers = memory_sharers(self.reader);
         unsearched.extend(
             sharers

@@ -2,7 +2,7 @@
 
 use memhook_tests::scans::scan;
 use memhook_tests::{
-    Attacher, Target, binary, build_library, build_target, can_pass_by_filters, rounds, run,
+    Attacher, Target, binary, build_library, build_target, can_pass_by_filters, rounds, run, stop,
 };
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -196,12 +196,26 @@ fn a_reclaimer_that_is_killed_leaves_a_healthy_target() {
     let args = ["scan", &pid, "--reclaim", "--yes", "--twice", "50ms"];
     // On a busy machine, a thread that gets no processor cannot report its signal stack in time.
     let mut ends = (0..10).map(|_| run(&args));
-    let end = ends.find(|(code, _, err)| *code == 0 || !err.contains("could not be asked"));
+    let end = ends.find(|(code, _, err)| *code == 0 || !err.contains("(not asked: "));
     let (code, report, err) = end.expect("its threads can be asked");
     assert_eq!(code, 0, "{err}");
     assert!(report.contains("released"), "{report}");
     assert_eq!(target.status("TracerPid"), "0");
     assert!(target.finish().success(), "its checks");
+}
+
+/// A refusal names what keeps the threads from being asked, and what to do about it.
+#[test]
+fn a_stopped_process_is_named_as_such() {
+    let target = Target::start(leaktest(), &[]);
+    let pid = target.pid().to_string();
+    stop(target.pid());
+    let (code, _, err) = run(&["scan", &pid, "--reclaim", "--yes", "--twice", "20ms"]);
+    assert_eq!(code, 2, "{err}");
+    assert_eq!(err.lines().count(), 1, "{err}");
+    let reason = format!("not asked: process {pid} is stopped");
+    let remedy = format!("kill -CONT {pid}");
+    assert!(err.contains(&reason) && err.contains(&remedy), "{err}");
 }
 
 /// If a process ends between the two scans, none of its leaks is reported, neither as released nor
