@@ -5,8 +5,8 @@ use memhook_process::{Chosen, Kept, mappings, proc_path, still_chosen};
 use std::fs::{File, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Longest time that a lock may outlive the attacher that the process names. The watchdogs of a killed attacher hold a
-/// copy of the lock's descriptor, and so does a watchdog that had just started, until it is killed too.
+/// Longest time that a lock may outlive the attacher that the process names. A watchdog that a killed attacher had just
+/// started has a copy of the lock's descriptor for a moment, until it is killed too.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
 

@@ -139,7 +139,8 @@ pub struct TraceConfig {
     /// Largest number of threads that empty the rings, at most [`memhook_ledger::MOST_SHARDS`]. More than one thread
     /// works only if one cannot keep up. `None`: depends on the number of processors.
     pub drains: Option<usize>,
-    /// Bytes for live blocks and call stacks; `None`: a quarter of the free memory of this process, at most 1 GiB.
+    /// Bytes for live blocks and call stacks; `None`: a quarter of the memory that is free for this process, and at most
+    /// 1 GiB.
     pub max_memory: Option<u64>,
     /// True to record calls of `mmap` and related functions as well.
     pub mappings: bool,

@@ -87,7 +87,8 @@ pub struct Period {
 }
 
 impl Period {
-    /// Returns the rate of recorded releases whose blocks were allocated before this period or before the attach.
+    /// Returns the number of recorded releases whose blocks were recorded in an earlier period, or never, because they
+    /// are from before the attach.
     fn other_releases(&self) -> f64 {
         (self.recorded_releases - self.recorded_allocations).max(0.0)
     }

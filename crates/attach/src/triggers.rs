@@ -33,7 +33,8 @@ const LONGEST_WINDOW: Duration = Duration::from_secs(10);
 const WAITING_STEP: Duration = Duration::from_millis(50);
 /// Minimum time between two firings of a trigger.
 const REST: Duration = Duration::from_secs(1);
-/// Minimum time between two firings of a trigger on a share of waiting, which has no notion of a worse value.
+/// Minimum time between two firings of a trigger that fires again as long as the situation gets worse. A share of
+/// waiting has no worse value, so such a trigger fires after each such time.
 const WAITING_REST: Duration = Duration::from_secs(10);
 /// Factor of a limit below which a value must fall before it can cross the limit again.
 const FALL: f64 = 0.95;

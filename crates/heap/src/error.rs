@@ -109,9 +109,9 @@ pub enum Error {
          {allowed_ms:.0} ms are allowed"
     )]
     LongCall {
-        /// Name of the function.
+        /// Process id.
         pid: i32,
-        /// The function.
+        /// Name of the function.
         call: &'static str,
         /// Estimated time of the call.
         needed_ms: f64,

@@ -22,7 +22,7 @@ pub enum Act {
         function: u64,
         /// Number of calls.
         calls: usize,
-        /// Arguments of a single call, or the arguments that vary between calls.
+        /// Arguments of a single call, or the one argument of each of several calls.
         arguments: Vec<u64>,
     },
     /// A system call was made.

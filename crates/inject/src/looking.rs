@@ -181,7 +181,7 @@ fn is_delicate(pid: i32, tid: i32) -> bool {
     let mut is_on_socket = || {
         let descriptor = fields.next().and_then(|field| field.strip_prefix("0x"));
         let number = descriptor.and_then(|digits| u64::from_str_radix(digits, 16).ok());
-        // A thread that cannot be examined is counted as blocked in a socket call.
+        // A descriptor that cannot be examined may be a socket, so it counts as one.
         number
             .and_then(|number| std::fs::read_link(format!("/proc/{pid}/fd/{number}")).ok())
             .is_none_or(|link| link.as_os_str().as_encoded_bytes().starts_with(b"socket:"))

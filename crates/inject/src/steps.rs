@@ -14,7 +14,7 @@ pub(crate) const FREEZE: &str = "MEMHOOK_TEST_FREEZE";
 pub(crate) const BLOCK: &str = "MEMHOOK_TEST_BLOCK";
 /// Like `BLOCK`, but computes instead of sleeping.
 pub(crate) const SPIN: &str = "MEMHOOK_TEST_SPIN";
-/// Environment variable for another alternative: kills the process with this id, and continues.
+/// Another alternative to dying: kills the process with this id, and continues.
 pub(crate) const VICTIM: &str = "MEMHOOK_TEST_VICTIM";
 /// Used with `SIGNAL`: SIGCONT follows.
 pub(crate) const CONTINUE: &str = "MEMHOOK_TEST_CONTINUE";

@@ -187,8 +187,8 @@ impl Drain {
         self.look_at_heads(region, false)
     }
 
-    /// Divides the events into at most this many parts of about the same size: each but the last has at least its
-    /// share.
+    /// Divides the events into at most this many parts of about the same size: each but the last has more
+    /// than its share.
     pub fn parts(&mut self, count: usize) -> impl Iterator<Item = Part<'_>> {
         let each = self.to_take() / count.max(1) as u64 + 1;
         let tick_time = self.tick_time;

@@ -41,7 +41,7 @@ const FULL: u64 = 300;
 /// Plan for the memory of an attach, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Maximum memory of all rings together.
+    /// Maximum memory of the attach in total.
     pub allowance: u64,
     /// Initial size of a ring's events, a power of two and at least [`LEAST_RING_BYTES`].
     pub first_ring: u64,

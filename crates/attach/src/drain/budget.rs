@@ -36,7 +36,7 @@ pub struct Kept {
 pub struct BudgetKept {
     /// Allowed share of the process's time.
     pub budget: f64,
-    /// Share of the process's time that its traced calls took.
+    /// Share of the process's time that tracing took in its calls.
     pub in_process: f64,
     /// Processor time that the attacher spent on taking events, as a share of the process's time.
     pub in_attacher: f64,

@@ -27,17 +27,17 @@ use std::{
 /// the target may wait in dlopen for its new modules, or for room in a ring that a burst has filled. The first events
 /// after a pause may carry a time that is too early by this much.
 const ROUND: Duration = Duration::from_millis(10);
-/// Interval at which the watchdog checks the clock word. The hook considers an attacher dead if its clock has not
-/// advanced for 100 ms, and on a busy machine the checks come late.
+/// Interval at which the watchdog, or the lookout, checks the clock word. The hook considers an attacher dead if its
+/// clock has not advanced for 100 ms, and on a busy machine the checks come late.
 pub(crate) const WATCHDOG_PAUSE: Duration = Duration::from_millis(20);
 /// Age at which a clock word counts as stopped. Because the age is known, a single check is enough.
 const STILL: Duration = Duration::from_millis(10);
-/// Number of rounds in that time.
+/// Number of rounds in [`WATCHDOG_PAUSE`].
 const WATCHDOG_ROUNDS: u32 = (WATCHDOG_PAUSE.as_millis() / ROUND.as_millis()) as u32;
 /// Number of rounds between two checks of facts outside the shared memory.
 const FILTER_ROUNDS: u32 = 10;
-/// Longest time for which the watchdog advances the clock word while the drain thread does not begin a pass. After that
-/// the clock stops, and a target that waits for room in a ring continues untraced, because it must not wait for us
+/// Longest time for which the watchdog or the lookout advances the clock word while a drain thread begins no pass. After
+/// that the clock stops, and a target that waits for room in a ring continues untraced, because it must not wait for us
 /// forever.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// Interval at which a sleeping drain thread checks whether the lookout still works.

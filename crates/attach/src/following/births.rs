@@ -175,8 +175,7 @@ impl Births {
         }
     }
 
-    /// Returns true if this process is or will be found here, so that no attach is allowed. `hook_base`: load bias of
-    /// the hook in its parent.
+    /// Returns true if this process is or will be found here, so that no attach is allowed.
     pub fn cover(&self, pid: i32) -> bool {
         let state = self.lock();
         let gate = state.gate;

@@ -150,8 +150,8 @@ impl SafePoints {
         }
     }
 
-    /// Holds a thread that is outside the loader, for dl_iterate_phdr(3), which takes a lock that no other function
-    /// takes, and allocates nothing.
+    /// Holds a thread that is outside the loader, for dl_iterate_phdr(3), which allocates nothing and takes only a lock
+    /// that no code outside the loader takes.
     pub fn hold_outside_of_the_loader(
         &self,
         reach: &mut Reach<'_>,

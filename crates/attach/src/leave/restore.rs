@@ -214,7 +214,7 @@ fn by_hook(
         Err(error) => return Err(error.into()),
     };
     held.call(hook + entry.close, &[])?;
-    // The process's seccomp filters would see these calls, and might kill it.
+    // If this process is killed, the target's seccomp filters see the rest of these calls, and might kill it.
     if is_safe && !is_filtered(&held, false) {
         // After any failure the slots are examined again.
         let _ = exchange_all(&mut held, hook + entry.exchange, iterate, look, files);

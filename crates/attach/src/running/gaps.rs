@@ -19,7 +19,7 @@ const TOLD: usize = 3;
 /// Detects gaps and ends them.
 #[derive(Default)]
 pub(crate) struct GapWatch {
-    /// Number of the pass after which tracing may resume.
+    /// Number of completed passes from which on tracing may resume.
     resume_at: Option<u64>,
 }
 

@@ -155,7 +155,7 @@ impl Upkeep {
             if !is_alive
                 && memhook_process::thread_state(self.target.pid, self.target.pid).is_none()
             {
-                // The process has ended, which explains any item that the attach did not find.
+                // The status is read once more, because the parent may have collected it between the two checks.
                 return self.end.status().map_or(Ending::Unknown, Ending::of_status);
             }
             if begin.elapsed() >= END_PATIENCE {

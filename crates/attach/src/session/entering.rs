@@ -159,8 +159,8 @@ impl Session {
     fn begin(&mut self, reach: &mut Reach<'_>, mut held: Held, place: Place) -> Result<(), Error> {
         let pid = self.prepared.pid;
         let (mut address, bytes) = self.prepared.region_at(&place);
-        // Children inherit the region once they unmap it by themselves, unless a thread may return to a call that began
-        // in an earlier attach.
+        // Once fork(2) has its wrapper, children unmap the region by themselves, and the hook makes them inherit it. If
+        // a thread may return to a call that began in an earlier attach, children need the region from now on.
         if self.region().awaits_threads() {
             set_inherited(&mut held, address, bytes, true)?;
         }

@@ -52,7 +52,7 @@ pub(crate) fn fork(prepared: &mut Prepared) -> Result<Shot, Error> {
             prepared.held_in_vain = prepared.held_in_vain.max(held.release());
             continue;
         }
-        // The pages are read before the fork shares them.
+        // This comes before the fork, because the copy will share the pages.
         prepared.look(held.held_for());
         let copy = held.fork(&plan)?;
         let held = held.release();

@@ -179,7 +179,7 @@ fn capture_by(mut prepared: Prepared, method: Option<Method>) -> Result<Captured
         });
         match shot {
             Ok((shot, prepare)) => return Ok(prepared.finish(Method::Precopy, shot, prepare)),
-            // A fork takes just as much of our memory.
+            // A fork takes no less of our memory.
             Err(error @ Error::NoRoom { .. }) => return Err(error),
             Err(error) => prepared.fall_back(Method::Precopy, "a fork", error)?,
         }

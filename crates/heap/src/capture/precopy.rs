@@ -166,7 +166,7 @@ impl<'a> Copying<'a> {
     }
 
     /// Copies the pages written since the last round. Fails if the program itself has begun to use
-    /// userfaultfd(2), because it must not interfere with our watch.
+    /// userfaultfd(2), because our watch must not get in its way.
     fn round(&mut self) -> Result<u64, Error> {
         let pid = self.prepared.pid;
         if has_userfaultfd(pid) {

@@ -3,7 +3,7 @@
 /// Doubt about a heap, because of which all of its blocks are kept. Its text is one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Blocks of the C library may contain memory that another allocator manages.
+    /// Blocks of the C library may be part of memory that another allocator manages.
     #[error("another allocator is loaded ({0}): glibc's blocks may be parts of its own")]
     OtherAllocator(String),
     /// The leaked blocks belong to an allocator whose `free` cannot be called safely.

@@ -109,7 +109,7 @@ pub struct Account {
     pub trim_bytes: u64,
     /// Part of `trim_bytes` that only other allocators could return, whose heaps were dissected.
     pub(crate) purgeable_bytes: u64,
-    /// True if some of the trimmable memory is the heap of another allocator.
+    /// True if the process has a heap of another allocator.
     pub has_other_allocator: bool,
     /// Bytes of zero pages inside huge pages. The process has most likely never written these
     /// pages, and without huge pages they would not be resident. `None` if the memory was not

@@ -25,8 +25,8 @@ pub enum Method {
     Fork,
     /// All threads held throughout.
     Stop,
-    /// Copied without stopping the process, because the command may only read it. The contents may
-    /// have changed during the copy.
+    /// Copied while at least one thread may have run, by a command that may only read the process.
+    /// The contents may have changed during the copy.
     Running,
     /// Read from a core dump.
     Core,

@@ -70,7 +70,7 @@ impl Sleeper {
         in_delicate_call(pid, tid)?;
         let scheduling = SchedulingFile::of(pid, tid)?;
         let seen = scheduling.read()?;
-        // This call certainly began after these turns.
+        // The answer above may be older than these turns. Only this call is certainly the one after them.
         let call = in_delicate_call(pid, tid)?;
         let mut since = Instant::now();
         if let Some(asleep) = asleep_since(pid, tid, clocks) {

@@ -48,7 +48,8 @@ fn waiting(tid: i32, shared: bool) -> io::Result<u64> {
     }
 }
 
-/// Returns the pending synchronous signals of a stopped thread, including those that it can take only after other work.
+/// Returns the pending synchronous signals of a stopped thread and of its whole process, including those that the thread
+/// blocks.
 pub(crate) fn all_waiting(tid: i32) -> io::Result<u64> {
     Ok(waiting(tid, false)? | waiting(tid, true)?)
 }

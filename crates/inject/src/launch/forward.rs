@@ -71,8 +71,8 @@ pub(super) fn stop_too(signal: i32) {
     CONTINUED.store(false, Ordering::Relaxed);
 }
 
-/// Forwards signals that a process sends to us to the program `pid`, so that Ctrl-C does not end us before it. When the
-/// terminal stops the program, we stop too. A signal that was ignored when we were started stays ignored.
+/// Forwards signals that a process sends to us to the program `pid`, and keeps Ctrl-C from ending us before it. When
+/// the terminal stops the program, we stop too. A signal that was ignored when we were started stays ignored.
 pub fn forward_signals(pid: i32) {
     PROGRAM.store(pid, Ordering::Relaxed);
     let forwarded = SIGNALS.map(|signal| (signal, Handler::WithDetails(hand_on)));

@@ -1,4 +1,4 @@
-//! Large copies of a target's memory, which are read in random order.
+//! Large copies of a target's memory, which are read in no particular order.
 
 /// Requests huge pages (madvise(2), MADV_HUGEPAGE) for memory of ours that is about to be filled: with small pages,
 /// nearly every access to another block waits for the page tables too. It has no effect if there are no huge pages.
