@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 const BLOCKS: u64 = 2000;
 const WORDS: u64 = 16;
 const OLDER_MS: u32 = 30_000;
-/// End of a simulation, late enough that looks from before the time in question count, too.
+/// End of a simulation. It is late enough that looks before the last period T count, too.
 const END_MS: u32 = 5 * OLDER_MS;
 const SLOTS: usize = 4;
 const STEP_MS: usize = 20;

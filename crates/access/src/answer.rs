@@ -28,8 +28,7 @@ pub struct SiteAnswer {
     pub looks: (u64, u64),
     /// Last time at which a block of the site was certainly touched.
     pub last_access_ms: Option<u32>,
-    /// A block that is probably stale, if there is one: the one with the most bytes for the longest
-    /// time.
+    /// The block that is probably stale with the most bytes for the longest time, if any block is.
     pub stale_block: Option<u64>,
     /// Stale bytes multiplied by the time without a touch, in seconds. If the state of the site is
     /// known, it uses the best estimate, otherwise the low end, so that no guess ranks before a
@@ -157,7 +156,7 @@ pub fn answer(
     found
 }
 
-/// Marks the sites whose state is known, so that looks go to the others.
+/// Marks the sites whose state is known, so that further looks go to the other sites.
 pub(crate) fn note_known(
     sites: &mut FxHashMap<Site, SiteBlocks>,
     looks: &mut Looks,
@@ -166,7 +165,7 @@ pub(crate) fn note_known(
 ) {
     for (site, blocks) in sites {
         let found = || answer(*site, blocks, looks, older_ms, evidence).state() != State::Unknown;
-        // Evaluating looks takes a while, so it is done only if there were new ones.
+        // Evaluating looks takes a while, so it is done only after new looks.
         let is_known = looks.is_known(*site).unwrap_or_else(found);
         looks.note_known(*site, is_known);
         blocks.is_known = is_known;

@@ -4,11 +4,11 @@
 //! watchpoints. So the first access is seen whenever it happens. A watchpoint fires once, and is
 //! set again when the block is one fiftieth older. So a word in constant use costs at most a few
 //! hundred traps in the block's life, and its last access is known to one fiftieth of the lifetime.
-//! A watched thread also costs something each time that it is scheduled. If that has used up the
-//! budget, all looks are given up, and the threads are left alone for a while.
+//! A watched thread also costs something each time that it is scheduled. If this cost has used up
+//! the budget, all looks are given up, and the threads are left alone for a while.
 //!
-//! Half of the looks watch words, which see every access. The others watch one random byte of each
-//! word or quarter, which shows how much of the first and the last one is used.
+//! Half of the looks watch words, which see every access. The other looks watch one random byte of
+//! each word or quarter, which shows how much of the first and the last one is used.
 
 use crate::error::Error;
 use crate::measure::measure;
@@ -115,7 +115,7 @@ impl SeenLook {
 pub struct SeenLooks {
     /// All looks.
     pub looks: Vec<SeenLook>,
-    /// Share of its time that the looks have cost the process.
+    /// Share of the process's time that the looks have cost.
     pub cost: f64,
     /// Limitations of the looks.
     pub notes: Vec<String>,
@@ -306,7 +306,7 @@ impl BirthLooks {
             return;
         }
         region.draw_blocks_at(self.distance.saturating_mul(UNASKED_DISTANCES));
-        // Threads also pay for being ready to be watched.
+        // Threads also have costs while they are prepared for watchpoints.
         if self.active.is_empty() && !self.is_resting {
             self.rest(now, region);
         }
@@ -467,7 +467,8 @@ impl BirthLooks {
                 self.active.push(active);
                 continue;
             }
-            // The look ends even if the block seems to be gone, because the recording decides that.
+            // The look ends even if the block seems to be gone, because the recording decides
+            // whether it is.
             look.until_ns = Some(now);
             self.done.push(ended(active));
         }

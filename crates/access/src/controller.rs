@@ -124,7 +124,7 @@ impl Controller {
         (self.traps.room_ns(now_ms, outstanding) / self.costs.trap_ns) as usize
     }
 
-    /// Chooses the pages to guard, and those to stop guarding. Call it after a look.
+    /// Chooses the pages to guard, and the pages to stop guarding. Call it after a look.
     pub fn plan_pages(&mut self, now_ms: u32) -> PagePlan {
         let is_open = |page: &crate::pages::Page| !page.is_guarded;
         let outstanding = self.pages.guarded() as f64 * self.costs.fault_ns;

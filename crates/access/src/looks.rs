@@ -63,9 +63,9 @@ const EXPLORING: u64 = 4;
 const LOOK_S: f64 = 1.0;
 /// Time for which a place is explored, long enough to see touches within a second.
 const EXPLORED_MS: u32 = 2000;
-/// Number of looks of any length, before looks last for the whole time.
+/// Number of first looks of random length. Later looks last for the whole time.
 const ENOUGH_SHORT: usize = 8;
-/// Later, one look in this many has any length, so that a change of a part is noticed.
+/// Later, one look in this number has a random length, so that a change of a part is noticed.
 const SOMETIMES_SHORT: u64 = 8;
 /// Number of looks at a place before it is compared.
 const ENOUGH_LOOKS: u32 = 4;
@@ -327,8 +327,8 @@ pub fn kept_ms(older_ms: u32) -> u32 {
 /// Lengths of short looks, many of which fit into the time of a long one.
 const SHORT_MS: [u32; 2] = [100, 300];
 
-/// Returns one of these lengths or the whole time, each with the same share of the time in which
-/// words are watched.
+/// Returns one of these lengths or the whole time. Each is chosen for an equal share of the time in
+/// which words are watched.
 fn any_length_ms(older_ms: u32, random: &mut Random) -> u32 {
     let lengths = SHORT_MS.into_iter().chain(THRESHOLDS_MS);
     let lengths = lengths.filter(|&ms| ms < older_ms);

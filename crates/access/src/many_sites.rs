@@ -89,8 +89,8 @@ fn states(programs: &[Program], rounds: u32, seed: u64) -> (Vec<State>, u64) {
     ((0..programs.len()).map(state).collect(), count)
 }
 
-/// Large sites, one of them half stale, which no number of looks decides, must not take all looks
-/// from small ones.
+/// Large sites must not take all looks from small ones. One of them is half stale, which no number
+/// of looks decides.
 #[test]
 fn small_sites_become_known_beside_large_ones() {
     const MIB: u64 = 1 << 20;

@@ -61,8 +61,8 @@ impl PageAccesses {
         (self.idle, self.looked_ms) = (idle, now_ms);
     }
 
-    /// Returns the time since which nothing in this range was accessed, if that was for `older_ms`
-    /// up to the last look.
+    /// Returns the time since which nothing in this range was accessed, if that is at least
+    /// `older_ms` before the last look.
     pub fn idle_since(&self, range: Range<u64>, older_ms: u32) -> Option<u32> {
         let first = self
             .idle

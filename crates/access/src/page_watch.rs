@@ -59,9 +59,9 @@ impl PageWatch {
         })
     }
 
-    /// Checks the pages, and protects those that are due. Returns the time that this took. Fails if
-    /// the program has begun to use userfaultfd(2) itself, because then nothing may be watched any
-    /// more.
+    /// Checks the pages, and protects the pages that are due. Returns the time that this took.
+    /// Fails if the program has begun to use userfaultfd(2) itself, because then nothing may be
+    /// watched any more.
     pub fn look(&mut self, controller: &mut Controller, now_ms: u32) -> Result<Duration, String> {
         let begin = Instant::now();
         if has_userfaultfd(self.pid) {

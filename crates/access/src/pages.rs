@@ -60,8 +60,8 @@ impl Page {
 pub enum Writes {
     /// No write was found since this moment.
     NoneSince(u32),
-    /// A write was found at this moment, in pages of this range alone. It happened at most one look
-    /// before.
+    /// A write was found at this moment, and only in pages of this range. The write happened at
+    /// most one look earlier.
     At(u32),
     /// The pages are shared with other ranges that were written, or were not watched for long
     /// enough.

@@ -51,7 +51,7 @@ pub struct Part {
     pub blocks: u64,
     /// Bytes multiplied by the time for which no access to them was seen, in ms.
     pub idle_byte_ms: f64,
-    /// The block with the largest such product.
+    /// The block with the largest product of bytes and time.
     pub most_idle: Option<LiveBlock>,
     most_idle_byte_ms: f64,
     /// A sample of the blocks, drawn with replacement. The probability of a block is proportional
@@ -59,8 +59,8 @@ pub struct Part {
     pub drawn: Vec<LiveBlock>,
 }
 
-/// Sample size of each part. Each block is looked at only once: a block that is always touched
-/// quickly must not be looked at repeatedly while an untouched one takes its time.
+/// Sample size of each part. Each block is observed only once: a block that is always touched
+/// quickly must not be observed repeatedly while an untouched block takes its time.
 const DRAWN: usize = 32;
 
 impl Part {
@@ -81,8 +81,8 @@ impl Part {
             self.drawn = vec![*block; DRAWN];
             return;
         }
-        // This block replaces each place of the sample with its share of the bytes so far. If that
-        // is small, it hardly ever replaces more than one.
+        // This block replaces each place of the sample with a probability equal to its share of the
+        // bytes so far. If the share is small, it hardly ever replaces more than one place.
         let probability = block.bytes as f64 / self.bytes as f64;
         let expected = probability * DRAWN as f64;
         if expected < 0.1 {

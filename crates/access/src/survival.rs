@@ -1,16 +1,16 @@
 //! Estimates the share of untouched memory from watched words.
 //!
-//! A random word is watched from a moment that is independent of it. Either it is touched after
-//! some time, or not for as long as it is watched. If the times between touches follow some
-//! distribution that does not change, the time from a random moment to the next touch has the same
-//! distribution as the time back to the last one. So the share of memory that was not touched for a
-//! time T is the share that will not be touched for a time T.
+//! A random word is watched from a moment that is independent of it. It is either touched after
+//! some time, or not touched during the watch. If the times between touches follow some
+//! distribution that does not change, the time from a random moment to the next touch has the
+//! distribution of the time back to the last touch. So the share of memory that was not touched for
+//! a time T is the share that will not be touched for a time T.
 //!
-//! The model is a mixture: a share `s` of the words is never touched within T, and the others are
-//! touched at rates from twice in T upwards, in unknown proportions. These are fitted by maximum
+//! The model is a mixture. A share `s` of the words is never touched within T. The other words are
+//! touched at rates from twice in T upwards, in unknown proportions, which are fitted by maximum
 //! likelihood for each `s` (expectation maximization). The interval consists of all `s` whose
-//! likelihood is not too much smaller than that of the best one (Wilks: twice the logarithm of the
-//! ratio is about chi-squared). With few observations the interval is wide, as it should be.
+//! likelihood is not too much smaller than the largest one (Wilks: twice the logarithm of the ratio
+//! is about chi-squared). With few observations the interval is wide, as it should be.
 
 /// Result of a look.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -224,7 +224,7 @@ mod tests {
     }
 
     /// Checks the share of intervals that contain the truth. Some of the blocks are stale, and the
-    /// others are touched at several rates, or periodically.
+    /// other blocks are touched at several rates, or periodically.
     #[test]
     fn intervals_hold() {
         let older = 10.0;

@@ -91,7 +91,7 @@ impl WatchedThreads {
         // The kernel does not know an initial thread that has ended.
         let tid = living_thread(self.pid);
         for _ in 0..MOST_SLOTS {
-            // The unarmed watchpoint only takes the place.
+            // The watchpoint is not armed. It only occupies a debug register.
             match Watchpoint::reserve(tid, 0, self.with_kernel) {
                 Ok(watchpoint) => taken.push(watchpoint),
                 Err(error) if taken.is_empty() => return Err(error),
@@ -128,8 +128,8 @@ impl WatchedThreads {
         self.rings.retain(|tid, _| tids.contains(tid));
         let is_new = |tid: &i32| !self.rings.contains_key(tid);
         let mut new: Vec<i32> = tids.into_iter().filter(is_new).collect();
-        // Threads created in sequence often do the same work, so if only some can be watched, they
-        // must not be the first ones. Multiplying by the golden ratio spreads numbers.
+        // Threads created in sequence often do similar work. If only some threads can be watched,
+        // they must not be the first ones. Multiplying by the golden ratio spreads numbers.
         new.sort_unstable_by_key(|&tid| (tid as u32).wrapping_mul(0x9e37_79b1));
         let before = self.rings.len();
         for &tid in new.iter().take(self.most.saturating_sub(before)) {
@@ -242,8 +242,8 @@ impl WatchedThreads {
         found
     }
 
-    /// Takes the watchpoints that have fired in the threads without a ring. Nothing else is known
-    /// about those accesses.
+    /// Takes the watchpoints that have fired in threads without a ring. Nothing else is known about
+    /// these accesses.
     pub fn take_unrecorded(&self, word: &mut WatchedWord) -> Vec<i32> {
         let without_ring = |tid: &i32| matches!(self.rings.get(tid), Some(None));
         let fired = word.by_thread.iter();

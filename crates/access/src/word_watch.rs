@@ -28,7 +28,7 @@ struct Active {
     word: WatchedWord,
 }
 
-/// A finished look. Its meaning depends on whether its block is still live.
+/// A finished look. The meaning of its result depends on whether the block is still live.
 pub(crate) struct Ended {
     pub look: Look,
     pub touched_ms: Option<u32>,
@@ -105,8 +105,8 @@ impl WordWatch {
         self.active.iter().map(|active| &active.look)
     }
 
-    /// Updates the threads, and charges the cost of watching them. Looks that are given up for that
-    /// are added to `ended`.
+    /// Updates the threads, and charges the cost of watching them. Looks that are given up because
+    /// of this cost are added to `ended`.
     pub fn turn(&mut self, controller: &mut Controller, ended: &mut Vec<Ended>, now_ms: u32) {
         if now_ms >= self.next_switches_ms {
             self.next_switches_ms = now_ms + SWITCHES_MS;
@@ -178,7 +178,8 @@ impl WordWatch {
         let taken = self
             .switches
             .take(self.pid, &threads.tids(), monotonic_ns());
-        // Looks that have ended since then count as if they were active, because there are few.
+        // Looks that have ended since then count as if they were active, because there are few of
+        // them.
         controller.switched(taken as f64 * most_ns, now_ms);
         let next_ns = self.switches.per_second() * f64::from(SWITCHES_MS) / 1e3 * most_ns;
         if controller.words_room_ns(now_ms) >= next_ns {

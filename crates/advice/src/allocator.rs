@@ -60,7 +60,7 @@ fn retention(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let looks = facts.profile.looks.as_ref();
     let others = looks.map_or(&[][..], |looks| &looks.allocators);
     let is_malloc = 2 * of_malloc >= account.trim_bytes;
-    // If there was only a single look, its allocator is not named.
+    // With only a single look, the allocator is not named.
     let other = others.first().map_or("the allocator", String::as_str);
     let name = if is_malloc { "malloc" } else { other };
     Some(Finding {
@@ -108,7 +108,7 @@ fn arenas(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     if arenas.len() < MANY_ARENAS {
         return None;
     }
-    // With fewer arenas, threads keep the same memory in their caches.
+    // With fewer arenas, threads keep as much memory in their caches as before.
     let free = arenas
         .iter()
         .map(|arena| arena.top_bytes + arena.bins_bytes);
@@ -168,7 +168,7 @@ fn huge_pages(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     })
 }
 
-/// Finds stacks of running threads, and of ended ones.
+/// Finds stacks of running threads, and cached stacks of ended threads.
 fn stacks(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let resident = balance::part(account, "stacks");
     if resident < facts.least() {

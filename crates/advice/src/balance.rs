@@ -61,7 +61,7 @@ pub fn grown(facts: &Facts<'_>, name: &str) -> Option<f64> {
     Some(part(facts.account?, name) as f64 - before)
 }
 
-/// Returns the growth of the resident memory, without our own; `None` without two looks.
+/// Returns the growth of the resident memory without our own memory; `None` without two looks.
 pub fn resident(facts: &Facts<'_>) -> Option<f64> {
     if let (Some(before), Some(after)) = (facts.before(), facts.account) {
         let own = |account: &RssReport| account.rss_bytes.saturating_sub(part(account, OURS));

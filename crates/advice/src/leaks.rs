@@ -9,7 +9,7 @@ use memhook_report::{LeakSite, bytes, counted};
 /// Maximum relative difference in size between two groups of blocks that count as one site.
 const ALIKE: f64 = 0.1;
 
-/// Finds unreachable blocks, by the site of those that no other such block points to.
+/// Finds unreachable blocks, by the site of the blocks that no other unreachable block points to.
 pub fn leaks(facts: &Facts<'_>) -> Vec<(Finding, Site)> {
     let searched = facts.profile.leaks.as_ref();
     let Some(leaks) = searched.filter(|_| facts.profile.knows_unreachable()) else {

@@ -4,7 +4,7 @@
 use crate::{Facts, Finding, Kind, balance};
 use memhook_report::{RssReport, bytes};
 
-/// Share of the resident memory from which such a heap is worth a finding.
+/// Share of the resident memory from which a runtime's heap is worth a finding.
 const LEAST_SHARE: f64 = 0.4;
 
 /// A runtime that is recognized by a module.
@@ -38,7 +38,7 @@ const RUNTIMES: [Runtime; 4] = [
         tool: "memray attach PID",
     },
 ];
-/// First address of the Go runtime's heap (runtime/malloc.go, `arenaBaseOffset` and `hint`). That
+/// First address of the Go runtime's heap (runtime/malloc.go, `arenaBaseOffset` and `hint`). The Go
 /// runtime is not a module.
 const GO_HEAP: &str = "anonymous, 0xc0000";
 
@@ -67,7 +67,7 @@ pub fn heap(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     })
 }
 
-/// Returns the bytes of the mappings that contain such a heap.
+/// Returns the bytes of the mappings that contain a runtime's heap.
 pub fn size(account: &RssReport) -> u64 {
     balance::part(account, "mappings")
 }

@@ -141,7 +141,7 @@ fn a_full_cache_is_bounded() {
     let found = advice(&profile, &after);
     assert_eq!((found.class, kinds(&found)), ("nothing", Vec::new()));
     assert_eq!(found.sites[0].class, Class::Bounded);
-    // The same holds with the resident memory alone.
+    // This also holds with the resident memory alone.
     profile.looks = None;
     profile.resident = [0, 59_000]
         .map(|time_ms| memhook_report::ResidentPoint {
@@ -178,7 +178,7 @@ fn what_grows_behind_a_full_cache_is_found_alone() {
     assert_eq!(live, Some((Some(100 * MIB), 110 * MIB)));
 }
 
-/// If two sites have the same sizes, only their common growth is known.
+/// If two sites have equal sizes, only their common growth is known.
 #[test]
 fn shared_sizes_make_growth_an_estimate() {
     let mut profile = run(&[("one", &|t| mib(t, 30.0)), ("other", &|t| mib(t, 30.0))]);

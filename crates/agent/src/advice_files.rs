@@ -10,8 +10,8 @@ use std::time::SystemTime;
 const BEGIN: &str = "memhook-";
 const END: &str = ".advice.json";
 
-/// Writes a document in place of the previous one, and removes the oldest others beyond the
-/// configured number.
+/// Writes a document in place of the previous one. Removes the oldest documents of other processes
+/// beyond the configured number.
 pub fn write(files: &Files, identity: &Identity, document: &str) -> Result<()> {
     let own = OwnDirectory::make(&files.directory)?;
     let plain = |c: char| match c.is_ascii_alphanumeric() || c == '_' {

@@ -299,7 +299,7 @@ fn reason(error: &AttachError) -> &'static str {
 /// The agent's view of a process under examination.
 struct Watched<'a> {
     searches: &'a Searches,
-    /// Turn in the queue. Copies of two processes at the same time would take too much memory.
+    /// Turn in the queue. Simultaneous copies of two processes would take too much memory.
     turn: Option<MutexGuard<'a, ()>>,
     /// Time at which the wait for names began.
     names: OnceCell<Instant>,
@@ -307,7 +307,7 @@ struct Watched<'a> {
 }
 
 impl Attendant for Watched<'_> {
-    /// Returns false. Leaving all targets at the same time would be too much, so the supervisor
+    /// Returns false. Leaving all targets simultaneously would be too much, so the supervisor
     /// leaves a few at a time.
     fn ends_by_signal(&self) -> bool {
         false

@@ -1,8 +1,8 @@
 //! Evidence about a process whose memory is about to run out: a profile of that moment, and the end
 //! of the process.
 //!
-//! One thread watches each control group, however many processes are in it, and wakes only those
-//! that have something to do.
+//! One thread watches each control group, however many processes are in it, and wakes only the
+//! processes' threads that have something to do.
 
 use crate::board::Link;
 use memhook_attach::{Alarm, Alarms, Condition, Crowd};
@@ -139,7 +139,7 @@ impl Shared {
     /// Checks each group. Returns true if there are any.
     fn look(&self) -> bool {
         let mut groups = locked(&self.groups);
-        // Several groups may be in a full one. The largest processes of all of them are then
+        // One full group may contain several groups. Then the largest processes of all of them are
         // alarmed.
         let mut meant = BTreeMap::<(&str, Option<PathBuf>), (Alarm, Vec<Arc<Process>>)>::new();
         for group in groups.iter_mut() {

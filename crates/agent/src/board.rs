@@ -348,7 +348,7 @@ pub struct AgentState {
     /// Number of profiles that were kept because memory was about to run out, or had run out, by
     /// reason.
     pub kept_profiles: BTreeMap<&'static str, u64>,
-    /// Abandoned reads of targets' files, and the threads that such reads still hold.
+    /// Abandoned reads of targets' files, and the threads that these reads still block.
     pub silent_files: u64,
     pub hung_readers: u64,
     /// Number of known pods; `None` if the agent does not ask the kubelet.

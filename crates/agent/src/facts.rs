@@ -200,7 +200,7 @@ impl Facts {
     }
 
     /// Returns true if the process runs memhook-rs, or a profiler built on it, as far as its files
-    /// were read.
+    /// could be read.
     pub fn attaches_to_others(&self) -> bool {
         matches!(&self.files, ItsFiles::Say(inside) if inside.attaches)
     }

@@ -8,7 +8,7 @@ const VARIABLE: &str = "MEMHOOK_AGENT_HASTE";
 /// Maximum divisor.
 const MOST: u32 = 100;
 
-/// Returns a pause: the configured one, unless a test has asked for a shorter one. Does not shorten
+/// Returns the configured pause, or a shorter one if a test has asked for it. Does not shorten
 /// limits that protect processes.
 pub fn hastened(pause: Duration) -> Duration {
     static DIVISOR: OnceLock<u32> = OnceLock::new();

@@ -13,8 +13,8 @@ const JOURNAL: &str = "attached";
 const MOST_BYTES: u64 = 1 << 20;
 /// A file that reserves room for the journal. The journal uses that room if the disk is full.
 const RESERVE: &str = "reserve";
-/// Sizes of that file, of which the largest that fits is used. The first one suffices twice for a
-/// thousand targets, because the new journal is written next to the old one.
+/// Sizes of the journal's file; the largest one that fits is used. The first size is sufficient for
+/// a thousand targets twice, because the new journal is written next to the old one.
 const RESERVES: [usize; 3] = [64 << 10, 32 << 10, 16 << 10];
 
 /// Reason why the directory of the agent's state cannot be used.

@@ -24,8 +24,8 @@ impl Moment {
         }
     }
 
-    /// Returns the time since this moment. A moment in the future has age 0, because it was
-    /// invented or comes from another time namespace.
+    /// Returns the time since this moment. A moment in the future has age 0, because it is forged
+    /// or comes from another time namespace.
     pub fn age(&self) -> Duration {
         Duration::from_millis(since_boot_ms().saturating_sub(self.since_boot_ms))
     }

@@ -184,8 +184,8 @@ mod tests {
     /// The test needs permission. Without it, the agent works in another way.
     #[test]
     fn the_kernel_tells_of_a_child() {
-        // If many processes come and go while this thread is stopped, there is no room for all
-        // events.
+        // If many processes start and end while this thread is stopped, the socket has no space for
+        // all events.
         for _ in 0..20 {
             let Ok(events) = ProcEvents::listen() else {
                 return memhook_tests::not_run_here("process events are not permitted");

@@ -278,8 +278,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    /// After weeks of questions about short-lived processes, an agent has as many threads as on its
-    /// first day.
+    /// After weeks of questions about short-lived processes, an agent must not have more threads
+    /// than on its first day.
     #[test]
     fn threads_end_with_their_work() {
         let pid = std::process::id() as i32;

@@ -297,7 +297,8 @@ mod tests {
             .collect();
         assert!(pauses.iter().all(|pause| *pause >= SETTLING));
         assert!(pauses.iter().all(|pause| *pause <= SETTLING + hour / 4));
-        // No tenth of the time has more than a third above its share.
+        // Each tenth of the time has between two thirds and four thirds of its share of the
+        // searches.
         for part in 0..10 {
             let begin = SETTLING + hour / 40 * part;
             let within = begin..begin + hour / 40;

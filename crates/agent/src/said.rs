@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// Time after a warning for which equal ones are only counted.
 const QUIET: Duration = Duration::from_secs(60);
-/// Maximum number of warnings to remember. Further ones within that time are logged as they come.
+/// Maximum number of warnings to remember. Further warnings within a minute are logged each time.
 const MOST_REMEMBERED: usize = 256;
 
 /// Recent warnings, each with its time and its number of repeats.

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 const MOST_PINS: usize = 10;
 /// Pause between two checks whether another scan is over, or a late thread has stopped.
 const TURN: Duration = Duration::from_millis(100);
-/// Time between two checks whether the process is still the same.
+/// Time between two checks that the process has not been replaced.
 const LOOK: Duration = Duration::from_secs(1);
 /// Time for which the waits of a process are measured before it is touched.
 const WAITS_FOR: Duration = Duration::from_secs(1);
@@ -240,7 +240,7 @@ impl Searches {
         Ok(Waits::of(pid).show_starvation_since(&before))
     }
 
-    /// Returns the limits of each of two copies that exist at the same time.
+    /// Returns the limits of each of two simultaneous copies.
     pub fn halved_limits(&self) -> Limits {
         let limits = self.request().limits;
         Limits {

@@ -434,7 +434,7 @@ impl Supervisor {
         let now = Instant::now();
         let soonest = self.members.values().filter_map(Member::next_attempt).min();
         let until = soonest.map_or(ROUND, |at| at.saturating_duration_since(now));
-        // A round takes its time, and must not occupy a processor completely.
+        // A round takes some time, and must not occupy a processor completely.
         let round = if self.is_leaving() {
             LEAVING_ROUND
         } else {

@@ -263,7 +263,7 @@ impl Job<SampledSites> for TargetJob {
         until.clamp(self.pace(), QUIET_PACE)
     }
 
-    /// Returns false. Leaving all targets at the same time would be too much, so the supervisor
+    /// Returns false. Leaving all targets simultaneously would be too much, so the supervisor
     /// leaves a few at a time.
     fn ends_by_signal(&self) -> bool {
         false

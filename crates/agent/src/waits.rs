@@ -1,5 +1,5 @@
-//! Waits of a target's threads for a processor. A target that hardly gets one, for example because
-//! the quota of its control group is used up, has no time to spare.
+//! Waits of a target's threads for a processor. A target that hardly gets a processor, for example
+//! because the quota of its control group is used up, has no time to spare.
 
 use memhook_process::{SchedulingFile, sleeps, thread_ids, thread_state};
 use std::collections::BTreeMap;
@@ -62,9 +62,10 @@ impl Waits {
             };
             let ran = now.ran.saturating_sub(then.ran);
             let mut waited = now.waited.saturating_sub(then.waited);
-            // The kernel counts a wait at its end, and a wait may last for seconds: a group is
-            // charged for time that a hypervisor took from its processor, and has to pay it back. A
-            // thread that has not slept has waited whenever it did not run.
+            // The kernel counts a wait only at its end, and a wait may last for seconds. (A control
+            // group is charged for time that a hypervisor took from its processor, and then has to
+            // wait.) So for a thread that has not slept, all time in which it did not run counts as
+            // a wait.
             if now.awake_after.is_some() && now.awake_after == then.awake_after {
                 let elapsed = self.at.saturating_duration_since(before.at);
                 waited = waited.max(elapsed.saturating_sub(ran));

@@ -1,4 +1,5 @@
-//! A look at a traced process's memory at the start of the trace, for comparison with the last one.
+//! First look at the memory of a traced process, at the start of the trace, for comparison with the
+//! last look.
 
 use crate::resident::LookedAt;
 use memhook_attach::Consumer;

@@ -74,7 +74,7 @@ fn main() {
     }
 }
 
-/// Returns why a tool did not run, if the reason was the same each time.
+/// Returns why a tool did not run, if all rounds failed for one reason.
 fn common_failure<'a>(mut traced: impl Iterator<Item = &'a Traced>) -> Option<&'a str> {
     let first = traced.next()?;
     let is_same = |other: &Traced| other.rounds.is_empty() && failure(other) == failure(first);
@@ -97,8 +97,8 @@ fn standing(name: &str, args: &[&str], place: &Placement, tools: &[&dyn Tool]) -
     alternate(&mut subject, tools, cycles(10))
 }
 
-/// Runs the one real program that is installed wherever this is built. Its file is small, so with
-/// probes it takes many times as long.
+/// Measures the only real program that is installed wherever this is built, g++. It compiles a
+/// small file, so with probes it takes many times as long.
 fn real_program(place: &Placement, tools: &[&dyn Tool]) -> Alternated {
     let text =
         "#include <vector>\nvoid add(std::vector<int>& to, int value) { to.push_back(value); }\n";

@@ -185,11 +185,11 @@ impl Queue {
 fn write(lines: &Receiver<Message>) {
     for message in lines {
         match message {
-            // If standard error cannot be written, nobody can be told.
+            // If standard error cannot be written, nobody can be informed.
             Message::Line(line) => drop(io::stderr().write_all(line.as_bytes())),
             Message::End(done) => {
                 let lost = QUEUE.get().map_or(0, |queue| queue.lost.load(Relaxed));
-                // A log of JSON objects must stay one.
+                // A log of JSON objects must contain nothing else.
                 let is_text = QUEUE
                     .get()
                     .is_some_and(|queue| queue.format == Format::Text);
@@ -204,7 +204,7 @@ fn write(lines: &Receiver<Message>) {
     }
 }
 
-/// A line that goes to the queue in one piece.
+/// A line that goes to the queue undivided.
 struct Line(&'static Queue);
 
 impl Write for Line {

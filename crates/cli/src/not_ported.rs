@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Words after the name of such a command.
+/// Words after the name of a command that is not available here.
 #[derive(clap::Args)]
 pub struct Words {
     #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]

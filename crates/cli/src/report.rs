@@ -246,12 +246,12 @@ fn print_following(args: &Args) -> anyhow::Result<ExitCode> {
         let recording = &*recording;
         check(args, recording)?;
         let mut symbols = sources::symbolizer(recording, &args.sources)?;
-        // Nothing is known about a moment that has not come yet.
+        // Nothing is known about a moment in the future.
         let Ok(window) = args.window.window(recording) else {
             return Ok(());
         };
         let mut profile = recorded::profile(recording, &mut symbols, window, Contents::default())?;
-        // The named blocks may come later.
+        // The named blocks may appear later.
         args.shown.apply(&mut profile, &symbols);
         let report = recorded::report(recording, &symbols, &profile, &selection(args, as_json)?);
         let report = report.context("the recorder's note of what it saw cannot be read")?;
@@ -379,7 +379,7 @@ fn selection(args: &Args, as_json: bool) -> anyhow::Result<Selection> {
         sort: order(args)?,
         top: args.top,
         is_window: args.window.from.is_some(),
-        // Sites that read the same have separate scores.
+        // Sites with equal texts have separate scores.
         merges_alike: !as_json && !args.scores.are_wanted(),
     })
 }

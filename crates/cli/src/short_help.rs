@@ -1,5 +1,5 @@
-//! The options that `-h` shows of a command with many: one screen, on which a reader finds what matters. `--help` shows
-//! all.
+//! The options that `-h` shows for a command with many options: one screen with the most important
+//! ones. `--help` shows all.
 
 /// Commands with many options, and the ids of those that `-h` shows.
 const SHOWN: [(&str, &[&str]); 6] = [

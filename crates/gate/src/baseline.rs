@@ -9,7 +9,8 @@ use std::{collections::BTreeMap, path::Path};
 
 const SCHEMA: &str = "memhook-rs/baseline/1";
 
-/// Sites and their leaks, by functions and modules, so that another build compares.
+/// Sites and their leaks, identified by functions and modules, so that a baseline also applies to
+/// another build.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Baseline {
     sites: BTreeMap<Vec<String>, Sum>,
@@ -39,7 +40,7 @@ impl Baseline {
         Baseline { sites }
     }
 
-    /// Sums up the leaks of several processes, without suppressed ones.
+    /// Sums up the leaks of several processes, without suppressed leaks.
     pub fn of_all(verdicts: &[Verdict]) -> Baseline {
         let of_one = |verdict: &Verdict| {
             let findings = verdict.findings.iter();

@@ -6,7 +6,7 @@ use memhook_heap::{MarkOptions, Snapshot, leaks, mark, possibly_lost};
 use memhook_ledger::LiveBlock;
 use std::collections::HashMap;
 
-/// Live blocks of one such heap.
+/// Live blocks of one described heap.
 #[derive(Default)]
 pub struct DescribedBlocks {
     /// Name given by the user.
@@ -15,7 +15,7 @@ pub struct DescribedBlocks {
     pub live: Vec<LiveBlock>,
     /// Places of released blocks (address, bytes), unless another block occupies them now.
     pub released: Vec<(u64, u64)>,
-    /// True if one of the heap's functions releases single blocks. Without one, blocks are not
+    /// True if one of the heap's functions releases single blocks. Otherwise, blocks are not
     /// expected to be released.
     pub releases: bool,
 }

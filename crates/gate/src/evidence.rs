@@ -122,7 +122,7 @@ impl AllocationSite {
     /// frames are wrappers', the key has all of them.
     pub(crate) fn leak_key(&self) -> (String, Vec<SourceFrame>) {
         let place = |frame: &SourceFrame| SourceFrame {
-            // Without a line, two calls in one function cannot be told apart.
+            // Without a line, two calls in one function cannot be distinguished.
             svma: if frame.function.is_some() {
                 0
             } else {
@@ -182,7 +182,7 @@ pub struct Leak {
     pub site: usize,
     /// Blocks to which no other leaked block points.
     pub direct: Sum,
-    /// Blocks that are reachable only from the direct ones, by site.
+    /// Blocks that are reachable only from the directly leaked ones, by site.
     pub indirect: Vec<(usize, Sum)>,
     /// Set if the leak was found by its growth, not by reachability.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -201,7 +201,7 @@ impl Leak {
 }
 
 /// Blocks of one site that only pointers into blocks keep reachable. Either the program has such
-/// pointers, or it has lost the blocks and the pointers are stale. Such blocks never fail a gate.
+/// pointers, or it has lost the blocks and the pointers are stale. These blocks never fail a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PossibleLeak {
     /// Number of the site in [`Evidence::sites`].
@@ -317,7 +317,8 @@ pub struct Evidence {
     /// asked for them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub possible: Vec<PossibleLeak>,
-    /// Described heaps, in their order. All other sums are those of malloc's heap.
+    /// Described heaps, in the order of their descriptions. All other sums are those of malloc's
+    /// heap.
     #[serde(skip)]
     pub heaps: Vec<crate::HeapEvidence>,
     /// Maximum bytes that were live at one time.

@@ -60,7 +60,7 @@ pub struct Growth {
 /// Course of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Course {
-    /// The series does not grow, as far as can be seen.
+    /// The series does not grow visibly.
     Steady,
     /// The series rises, but perhaps only because the site's blocks replace those from before the
     /// attach.
@@ -78,7 +78,7 @@ pub fn courses(series: &[Vec<f64>], freed: &[f64], confidence: f64) -> Vec<Cours
     courses_among(0, series, freed, confidence)
 }
 
-/// Like [`courses`], together with this many other tests of the same run.
+/// Like [`courses`], together with this number of other tests of the run.
 pub(crate) fn courses_among(
     others: usize,
     series: &[Vec<f64>],
@@ -142,8 +142,8 @@ fn of_one(series: &[f64], freed: &[f64], alpha: f64) -> Course {
 }
 
 /// Returns true if even the lower bound of a site rises, in the second half or at its end. In a
-/// longer window, fewer blocks from before the attach are left to be freed in its last part, while
-/// a leak goes on all the time.
+/// longer window, fewer blocks from before the attach are released in its last part, while a leak
+/// continues all the time.
 fn certainly_rises(at_least: &[f64], alpha: f64) -> bool {
     let alpha = alpha / CAUTION / 2.0;
     let moments = at_least.len();

@@ -1,12 +1,12 @@
-//! Decides which sites have blocks that get larger while their number stays the same, such as a
-//! buffer that is appended to and never emptied, or a queue of ever longer texts.
+//! Decides which sites have blocks that grow while their number stays constant, such as a buffer
+//! that is appended to and never emptied, or a queue of ever longer texts.
 //!
-//! Such a block is often young, because each realloc(3) makes it anew, so a test over the blocks
+//! Such a block is often young, because each realloc(3) creates it again, so a test of the blocks
 //! that outlive requests does not see it. This test therefore uses all live blocks of a site: their
 //! bytes and their mean size. More load makes more blocks, not larger ones, so a site with more
-//! blocks than before is left to the other test. A site grows if both series rise by the same
-//! criteria as in the other test: in the whole window and in the second half, by more than a random
-//! walk, above every earlier level, and not ever more slowly.
+//! blocks than before is left to the other test. A site grows if both series rise by the criteria
+//! of the other test: in the whole window and in the second half, by more than a random walk, above
+//! every earlier level, and not ever more slowly.
 //!
 //! Some of the freed blocks from before the attach may have been replaced at this site. They are at
 //! most as many as the site has gained blocks since its minimum, and none is larger than the site's
@@ -22,7 +22,7 @@ const SAME_NUMBER: f64 = 0.05;
 const STEADY_SHARE: f64 = 0.75;
 /// Number of standard deviations beyond which the sum of a site's steps is not due to chance.
 const DEVIATIONS: f64 = 3.0;
-/// Stricter limit for a size that goes up and down by chance, because only this test decides about
+/// Stricter limit for a size that rises and falls by chance, because only this test decides about
 /// it.
 const CAUTION: f64 = 4.0;
 /// Share (1/n) of moments at which there may be no block, because realloc(3) is moving it.
@@ -83,7 +83,7 @@ pub fn course_of_size(moments: &[Held], alpha: f64) -> Course {
     })
 }
 
-/// Returns the bytes without all blocks that may have replaced those from before the attach.
+/// Returns the bytes without all blocks that may have replaced blocks from before the attach.
 fn at_least(held: &[Held]) -> Vec<f64> {
     let (mut least, freed_before) = (f64::MAX, held[0].freed);
     let bytes = held.iter().map(|m| {
@@ -187,7 +187,7 @@ mod tests {
         HighWater,
         /// A buffer that is written out when it is full.
         Sawtooth,
-        /// A size that goes up and down by chance.
+        /// A size that rises and falls by chance.
         Walk,
         /// Entries that reach their full length in the first moments.
         WarmingUp,

@@ -50,7 +50,7 @@ pub struct SharedLeak<'a> {
     pub group: Group<'a>,
     /// Blocks of all processes that no other leaked block points to.
     pub direct: Sum,
-    /// The direct blocks and those that only they reach.
+    /// The directly leaked blocks and the blocks reachable only from them.
     pub total: Sum,
     /// Verdicts on all processes with this leak.
     pub processes: Vec<&'a Verdict>,

@@ -77,7 +77,7 @@ impl<'a> NameSource<'a> {
 /// Time limit for names. A slow debuginfod server may exceed it, and its names are then left out.
 const LONGEST_LOOK_UP: Duration = Duration::from_secs(600);
 
-/// Resolves the backtraces of one trace, and merges those that read alike into one site.
+/// Resolves the backtraces of one trace, and merges backtraces with equal texts into one site.
 pub(crate) struct Names<'a> {
     source: NameSource<'a>,
     sites: Vec<AllocationSite>,
@@ -99,7 +99,7 @@ impl Names<'_> {
                 ..AllocationSite::default()
             },
         };
-        // The same line at several places in the code (unrolled loops, inlined copies) is one site.
+        // One line at several places in the code (unrolled loops, inlined copies) is one site.
         let mut key = (site.kind.clone(), site.stack.clone());
         for frame in key.1.iter_mut().filter(|f| f.function.is_some()) {
             frame.svma = 0;

@@ -27,7 +27,7 @@ pub struct OutputOptions {
     pub suppressions: bool,
     /// True if only the line with the verdict is printed.
     pub is_verdict_only: bool,
-    /// True if every process is listed, even those that passed.
+    /// True if every process is listed, even if it passed.
     pub is_verbose: bool,
     /// True if the line with the verdict has the colour of the outcome.
     pub is_colored: bool,

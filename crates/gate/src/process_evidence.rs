@@ -143,8 +143,8 @@ pub fn traced_blocks(
     found
 }
 
-/// Returns the live blocks, without those that a thread was reallocating when the process ended.
-/// Their state is unknown, and any block that exists belongs to the call.
+/// Returns the live blocks, without blocks that a thread was reallocating when the process ended.
+/// The state of these blocks is unknown, and any block that exists belongs to the call.
 pub(crate) fn known_live(
     snapshot: &Snapshot,
     ledger: &Ledger<impl Observer>,

@@ -46,7 +46,7 @@ impl Search {
     }
 }
 
-/// Finds the unreachable blocks: those of glibc's heap, and traced blocks of other allocators.
+/// Finds the unreachable blocks in glibc's heap, and unreachable traced blocks of other allocators.
 /// `live` has blocks of the ledger as of the snapshot or later.
 pub fn reached(
     snapshot: &Snapshot,

@@ -1,4 +1,4 @@
-//! Counts blocks that outlive requests, and all live ones, by site at equally spaced moments.
+//! Counts blocks that outlive requests, and all live blocks, by site at equally spaced moments.
 //! Growth is detected in these counts.
 
 use crate::growth::{Course, Growth, LEAST_MOMENTS, courses_among, risen, shared};
@@ -43,7 +43,7 @@ pub struct Survivors {
 pub struct Verdicts {
     /// Backtraces that grow, with their growth since the first moment.
     pub grown: Vec<(u32, Growth, Sum)>,
-    /// Reason why there is no verdict on the others, if there is none.
+    /// Reason why there is no verdict on the other sites, if there is none.
     pub unclear: Option<String>,
 }
 

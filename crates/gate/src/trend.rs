@@ -9,7 +9,8 @@
 pub struct Trend {
     /// Number of values above an earlier one, minus the number below it.
     pub s: i64,
-    /// Chance that a series without a trend looks like this or more extreme (one-sided: upwards).
+    /// Chance that a series without a trend looks like this one or more extreme (one-sided:
+    /// upwards).
     pub p: f64,
     /// Median change from one value to the next.
     pub slope: f64,

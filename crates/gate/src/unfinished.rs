@@ -136,8 +136,8 @@ impl<'a> Unfinished<'a> {
     }
 
     /// Returns true if some unreached block was not traced and is not one of the free chunks that a
-    /// thread is moving between lists. The thread knows the first of those, and each links to the
-    /// next.
+    /// thread is moving between lists. The thread has a pointer to the first of these chunks, and
+    /// each chunk links to the next.
     fn is_any_unknown(&self, heap: &Heap, marked: &Marked) -> bool {
         let mut moved: HashSet<u64> = HashSet::new();
         let mut waiting = self.words_of_malloc();

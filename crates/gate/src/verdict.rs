@@ -37,7 +37,7 @@ pub struct Finding {
     /// Leaks of the site in the baseline, if they have grown since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<Sum>,
-    /// Number of the leak's group: leaks of the same standing, with the same line to blame.
+    /// Number of the leak's group: leaks of one standing that are blamed on one line.
     pub group: usize,
 }
 
@@ -57,7 +57,7 @@ impl<'a> Group<'a> {
         self.sum(|leak| leak.direct)
     }
 
-    /// Returns the sum of the direct blocks and those that only they reach.
+    /// Returns the sum of the directly leaked blocks and the blocks reachable only from them.
     pub fn total(&self) -> Sum {
         self.sum(Leak::total)
     }
@@ -121,8 +121,8 @@ pub struct Verdict {
     pub suppressed: Sum,
     /// Leaks in the baseline.
     pub known: Sum,
-    /// If allocators are described: each heap separately, with that of malloc and its relatives
-    /// first. A sum would count memory twice if one heap takes it from another.
+    /// If allocators are described, each heap has a separate entry, with malloc's heap first. A sum
+    /// would count memory twice if one heap takes it from another.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub heaps: Vec<HeapVerdict>,
     /// Every leak, grouped, the largest first.

@@ -21,8 +21,8 @@ use crate::snapshot::{MUSL, ModuleInfo, Snapshot};
 use serde::Serialize;
 use std::sync::Arc;
 
-/// All known dissectors. If two claim the same memory, the first one gets it. glibc's dissector is
-/// the last, because it recognizes chunks with their own mapping by little evidence.
+/// All known dissectors. If two claim some memory, the first one gets it. glibc's dissector is the
+/// last, because it recognizes chunks with their own mapping by little evidence.
 const DISSECTORS: [&dyn HeapDissector; 6] = [
     &Jemalloc,
     &Mimalloc,
@@ -75,7 +75,7 @@ pub struct Heap {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
-    /// Two consecutive snapshots had the same finding.
+    /// Two consecutive snapshots had this finding.
     Damage,
     /// The previous snapshot did not have the finding, so a thread was changing the heap.
     Change,
@@ -223,7 +223,7 @@ impl Heap {
         }
     }
 
-    /// Returns true if two consecutive snapshots found the same damage.
+    /// Returns true if two consecutive snapshots found equal damage.
     pub fn is_damaged(&self) -> bool {
         let mut findings = self.findings.iter();
         findings.any(|finding| self.cause_of(finding) == Cause::Damage)

@@ -1,5 +1,5 @@
-//! Functions that the fuzzer calls (`fuzz/README.md`): parsers of texts that only ever come from
-//! /proc, and of verdicts.
+//! Functions that the fuzzer calls (`fuzz/README.md`): parsers of verdicts, and of texts that
+//! normally come from /proc.
 
 use crate::{Error, Verdict};
 

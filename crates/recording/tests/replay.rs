@@ -56,8 +56,8 @@ fn a_file_gives_back_what_went_in() {
     }
 }
 
-/// The state at every checkpoint and at the end is the same from the events alone and from each
-/// checkpoint.
+/// A replay of the events alone and a replay from each checkpoint give equal states at every
+/// checkpoint and at the end.
 #[test]
 fn a_window_is_the_same_from_any_checkpoint() {
     let dir = Dir::new("windows");

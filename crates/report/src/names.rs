@@ -159,7 +159,7 @@ fn without_defaults(name: &str) -> String {
             open.and_then(|open| balanced(&argument[open.len() - 1..]).map(|n| open.len() - 1 + n));
         out.push_str(&rest[..at]);
         match length {
-            // An `operator()` after such an argument makes the argument a different one.
+            // With `operator()` after it, the text is part of another argument.
             Some(length) if argument[length..].trim_start().starts_with([',', '>']) => {
                 rest = &argument[length..];
             }

@@ -72,7 +72,7 @@ impl ModuleCode {
         })
     }
 
-    /// Returns the code from an address on, as far as it is followed.
+    /// Returns the code from an address on, up to the maximum number of bytes that are followed.
     fn behind(&self, svma: u64) -> Option<&[u8]> {
         self.segments.iter().find_map(|(start, bytes)| {
             let at = usize::try_from(svma.checked_sub(*start)?).ok()?;

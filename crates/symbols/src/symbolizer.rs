@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A module seen at some time. It stays the same one if it is mapped twice, or again.
+/// A module that was seen at some time. Further mappings of its file do not make another module.
 struct Known {
     file: ModuleFile,
     /// Requests to the module's thread; `None` before the first address, and after the files were

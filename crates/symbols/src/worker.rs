@@ -21,8 +21,8 @@ pub(crate) enum Answer {
         module: usize,
         /// Frames by svma.
         frames: Vec<(u64, Vec<Frame>)>,
-        /// Result of reading the module. It comes with the first answer, and with the first one
-        /// from the files.
+        /// Result of reading the module. It comes with the first answer, and again with the first
+        /// answer from the files.
         symbols: Option<ModuleSymbols>,
     },
     /// The thread has panicked, so there will be no more answers.

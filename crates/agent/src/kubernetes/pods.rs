@@ -16,7 +16,7 @@ const MOST_OF_A_UID: usize = 64;
 /// Consent of a pod to being traced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consent {
-    /// The pod has no such annotation.
+    /// The pod has no annotation about tracing.
     #[default]
     Unsaid,
     /// The pod opts in.

@@ -127,7 +127,7 @@ pub(super) fn encode(
     shown: &[(Labels, &Numbers)],
 ) -> Result<(), Error> {
     for metric in &OF_TARGETS {
-        // Processes with the same labels are one series.
+        // Processes with equal labels are one series.
         let mut sums: BTreeMap<&Labels, f64> = BTreeMap::new();
         for (labels, numbers) in shown {
             *sums.entry(labels).or_default() += (metric.value)(numbers);
@@ -145,8 +145,7 @@ pub(super) fn encode(
 
 /// Writes the standard errors of estimated sums.
 fn errors(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Result<(), Error> {
-    // The variances of processes with the same labels add up, because their samples are
-    // independent.
+    // The variances of processes with equal labels add up, because their samples are independent.
     let mut variances: BTreeMap<&Labels, [f64; 2]> = BTreeMap::new();
     for (labels, numbers) in shown {
         if let Some((live, allocated)) = numbers.errors {

@@ -1,5 +1,5 @@
-//! Speed at which a backlog is sent. A store that comes back after an hour must not get that hour
-//! from all hosts simultaneously.
+//! Speed at which a backlog is sent. When a store is available again after an hour, it must not get
+//! the profiles of this hour from all hosts simultaneously.
 
 use std::time::Duration;
 
@@ -30,8 +30,8 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// Returns the mean pause before the next request, now that the store accepts them. Requests
-    /// that come while a backlog is sent wait behind it, and form a smaller one.
+    /// Returns the mean pause before the next request, now that the store accepts requests.
+    /// Requests that arrive while a backlog is sent wait behind it, and form a smaller backlog.
     pub fn pause(&mut self, queued: Option<Queued>) -> Duration {
         let Some(queued) = queued else {
             self.paced = None;

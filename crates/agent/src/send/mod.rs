@@ -24,7 +24,7 @@ use std::thread::JoinHandle;
 use store::{Encode, Store};
 
 /// Maximum memory of profiles that wait to be encoded, as [`weight`] computes it. All targets may
-/// make one at the same moment. Most profiles have some dozens of sites, and the largest are a
+/// make a profile simultaneously. Most profiles have some dozens of sites, and the largest are a
 /// thousand times as large.
 const MOST_WAITING_BYTES: usize = 64 << 20;
 

@@ -17,7 +17,7 @@ const PATIENCE_EACH: Duration = Duration::from_millis(200);
 pub enum Why {
     /// The target's time by the rule is over.
     TimeIsOver,
-    /// No rule matches the target any more, or another one does.
+    /// No rule matches the target any more, or another rule matches it.
     NotMeant,
     /// The agent uses more than it may.
     Scarce,

@@ -117,8 +117,8 @@ impl Supervisor {
         is_new
     }
 
-    /// Makes the thread that traces a process check that it is still the same. For a quiet process,
-    /// the thread itself seldom checks.
+    /// Makes the thread that traces a process check that the process has not been replaced. For a
+    /// quiet process, the thread itself seldom checks.
     fn call(&self, pid: i32) {
         if let Some(worker) = self.members.get(&pid).and_then(Member::worker) {
             worker.link.call();

@@ -26,7 +26,7 @@ impl Supervisor {
         if self.departures.is_empty() {
             return;
         }
-        // More at the same time would only slow each other down.
+        // More simultaneous departures would only slow each other down.
         let most = processors() as usize;
         let mut under_way = self.under_way();
         while let Some(pid) = self.departures.next(under_way, most) {

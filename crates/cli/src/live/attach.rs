@@ -233,8 +233,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// Returns the settings to record a process for a time, like `attach --leaks --rss=pins`. Without an overhead, every
-/// call is recorded, and the memory is not looked at.
+/// Returns the settings to record a process for a time, like `attach --leaks --rss=pins`. Without
+/// an overhead, every call is recorded, and memory accesses are not watched.
 pub fn examination(
     pid: i32,
     duration: Duration,

@@ -77,7 +77,7 @@ pub fn finish() {
     wait_for_reader(END_PATIENCE);
 }
 
-/// Returns facts about the user and the command, which are the same in all lines.
+/// Returns facts about the user and the command, which all lines contain.
 fn who() -> Map<String, Value> {
     // 4294967295 means that no user has logged in (proc_pid_loginuid(5)).
     let login = std::fs::read_to_string("/proc/self/loginuid");
@@ -96,7 +96,7 @@ struct Writer {
     path: String,
     has_failed: bool,
     who: Map<String, Value>,
-    /// Names of functions of each process, by address, as far as they were needed.
+    /// Names of functions of each process by address, as far as lines needed them.
     names: HashMap<(i32, Option<u64>, u64), String>,
 }
 

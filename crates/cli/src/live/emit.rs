@@ -156,7 +156,7 @@ impl Job for Emit<'_> {
         }
     }
 
-    /// Only a dlopen of the process waits for a turn, and it asks for one.
+    /// Only a dlopen of the process needs a turn of this thread, and it asks for one.
     fn pace(&self) -> Duration {
         Duration::from_millis(100)
     }

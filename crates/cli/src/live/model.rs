@@ -31,7 +31,7 @@ struct HeapReports {
     reports: Vec<LiveReporter>,
     /// Reports whose names are known.
     done: Vec<Option<ReportModel>>,
-    /// The report of the main heap, which waits for the others.
+    /// The report of the main heap, which waits for the reports of the other heaps.
     main: Option<ReportModel>,
 }
 

@@ -321,8 +321,8 @@ impl ReportJob {
         }
     }
 
-    /// Writes a report that was requested just before the end. It may contain what the last one
-    /// does not.
+    /// Writes a report that was requested just before the end. It may contain data that the last
+    /// report lacks.
     fn finish_asked(&mut self, session: &Session) {
         if std::mem::take(&mut self.is_report_asked) {
             let wait = self.name_wait();

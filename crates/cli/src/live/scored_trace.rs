@@ -1,4 +1,4 @@
-//! Scores of a trace. They need a recording, which goes into a temporary file.
+//! Scores of a trace. They require a recording, which goes into a temporary file.
 
 use crate::report::open;
 use anyhow::Context;
@@ -45,7 +45,7 @@ pub fn of_file(
     scores.context("nothing was scored")
 }
 
-/// Adds the scores of a recording to the last report of the same run.
+/// Adds the scores of a recording to the last report of its run.
 pub fn add(report: &mut ReportModel, scores: ProfileScores) {
     for site in &mut report.sites {
         let scored = scores.site_of_id(site.stack_id);

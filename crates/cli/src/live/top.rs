@@ -392,7 +392,7 @@ impl TopJob {
             let Some(screen) = &self.screen else { break };
             let mut select = Select::new();
             select.recv(screen.events());
-            // A signal does not wake this thread, and names come from another one.
+            // A signal does not wake this thread, and names come from another thread.
             let _ = select.ready_timeout(Duration::from_millis(100));
         }
         self.screen = None;
@@ -420,7 +420,7 @@ impl Job for TopJob {
         if let Some(failure) = self.stale.as_mut().and_then(|section| section.turn(trace)) {
             self.notices.push(failure);
         }
-        // A terminal that cannot be used, or goes away, ends the trace as `q` does.
+        // A terminal that cannot be used, or that disappears, ends the trace like `q`.
         self.watch(trace).unwrap_or_else(|failure| {
             self.failure = Some(failure);
             ControlFlow::Break(())

@@ -50,7 +50,7 @@ impl Source {
         })
     }
 
-    /// Waits. Returns true if nothing more will come.
+    /// Waits. Returns true if no more data will arrive.
     fn wait(&self, time: Duration) -> bool {
         match &self.end {
             Some(end) => end.recv_timeout(time) == Err(RecvTimeoutError::Disconnected),

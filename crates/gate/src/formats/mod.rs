@@ -143,8 +143,8 @@ fn shared_sentence(leak: &SharedLeak<'_>) -> String {
     sentence_with(leak.verdict, &leak.group, sums, leak.processes.len())
 }
 
-/// Describes a leak. `sums` has the directly leaked blocks, and all blocks including those that
-/// only they reach, in all processes with the leak.
+/// Describes a leak. `sums` has the directly leaked blocks, and all blocks including those
+/// reachable only from them, in all processes with the leak.
 fn sentence_with(
     verdict: &Verdict,
     group: &Group<'_>,
@@ -240,7 +240,7 @@ fn the_rest(verdict: &Verdict) -> &'static str {
     }
 }
 
-/// Returns a text in place of a stack: the known facts about such blocks.
+/// Returns a text in place of a stack: the known facts about blocks without one.
 fn no_stack(verdict: &Verdict) -> String {
     let why = match verdict.evidence.seen {
         Some(seen) => unseen_blocks(seen).sentence,

@@ -1,4 +1,5 @@
-//! Several processes in few words: unjudged ones, and those whose verdicts read the same.
+//! Several processes in few words: unjudged processes, and processes whose verdicts have equal
+//! texts.
 
 use super::headline;
 use crate::{NotJudged, Verdict};
@@ -55,8 +56,7 @@ pub(super) fn processes(number: usize) -> String {
     format!("{} process{ending}", count(number as u64))
 }
 
-/// Groups verdicts that read the same, in the order in which the first of each was
-/// given.
+/// Groups verdicts with equal texts, in the order in which the first of each was given.
 pub(super) fn alike<'a>(
     verdicts: impl Iterator<Item = &'a Verdict>,
 ) -> Vec<(String, Vec<&'a Verdict>)> {

@@ -104,7 +104,7 @@ fn framed(site: &AllocationSite, with_line: bool, root: &str) -> String {
     out + "}\n"
 }
 
-/// Returns true if a rule suppresses exactly the leaks with the same line to blame, in every
+/// Returns true if a rule suppresses exactly the leaks that are blamed on this line, in every
 /// process.
 fn is_only_about(rule: &str, verdicts: &[Verdict], site: &AllocationSite) -> bool {
     let mut rules = Suppressions::default();
@@ -168,7 +168,7 @@ mod tests {
             // Another leak passes through this function.
             &[("yaml_malloc", 1), ("parse", 5), ("main", 9)],
             &[("yaml_malloc", 1), ("token", 5), ("parse", 6), ("main", 9)],
-            // Two lines are in the same function.
+            // Two lines in one function.
             &[("twice", 3), ("main", 9)],
             &[("twice", 2), ("main", 9)],
             // One bug is reached in two ways.
@@ -261,7 +261,7 @@ mod tests {
             source_root: root.trim_end_matches('/').into(),
             ..FormatOptions::default()
         };
-        // Two leaks in the same function differ only in their lines.
+        // Two leaks in one function differ only in their lines.
         let text = rendered("suppressions", &vec![here, other].into(), &options).expect("text");
         assert!(text.contains("src:*src/a.c:7\n"), "{text}");
         assert!(text.contains("src:*b.h:7\n"), "{text}");

@@ -92,8 +92,8 @@ fn with_site(verdict: &Verdict, options: &FormatOptions) -> String {
 }
 
 /// Returns the text before the verdict: at most `top` leaks with their stacks, and the sums. With
-/// several processes, those that passed are counted (or listed with `lists_all`), and leaks that
-/// the others share are written once.
+/// several processes, passed processes are counted (or listed with `lists_all`), and leaks that the
+/// other processes share are written once.
 pub(crate) fn details(verdicts: &Judgement, options: &FormatOptions) -> String {
     if let [verdict] = &**verdicts {
         return of_one(verdict, options);
@@ -274,8 +274,8 @@ fn one_leak(verdict: &Verdict, group: &Group<'_>, options: &FormatOptions, out: 
     }
 }
 
-/// Returns all frames if everything is listed. Otherwise it returns as many as fit: those up to the
-/// one to blame, and its callers.
+/// Returns all frames if everything is listed. Otherwise it returns as many as fit: the frames up
+/// to the one to blame, and its callers.
 fn stack(verdict: &Verdict, site: &AllocationSite, options: &FormatOptions, out: &mut String) {
     let frames = &site.stack;
     let shown = match options.lists_all || frames.len() <= MOST_FRAMES + 1 {

@@ -113,7 +113,7 @@ impl Segment {
     }
 
     /// Like [`Segment::push`], but starts another segment if the block is too far from the start of
-    /// the last one.
+    /// the last segment.
     #[must_use]
     pub fn push_onto(segments: &mut Vec<Segment>, user: u64, chunk_bytes: u64) -> bool {
         let Some(last) = segments.last_mut() else {
@@ -190,7 +190,7 @@ impl Segment {
         self.offsets.get(index as usize).copied()
     }
 
-    /// Returns the number of units of the block that begins in this one.
+    /// Returns the number of units of the block that begins in this unit.
     #[inline]
     fn size(&self, begin: u32) -> u64 {
         let from = begin as usize + 1;

@@ -12,8 +12,8 @@ use std::ops::Range;
 /// Maximum size of a mapping that is copied. A larger one is a sanitizer's shadow or similar,
 /// reserved but never filled.
 pub(super) const MAX_AREA_BYTES: u64 = 256 << 30;
-/// Maximum size of a file mapped shared that is searched. Such files cannot be watched for writes,
-/// so they are copied with all threads held.
+/// Maximum size of a shared file mapping that is searched. Shared file mappings cannot be watched
+/// for writes, so they are copied with all threads held.
 const MAX_SHARED_FILE_BYTES: u64 = 1 << 20;
 
 /// Returns the mappings to copy, in address order, and those that could hold pointers but cannot be
@@ -74,7 +74,7 @@ pub fn areas(
 /// Returns true if these may be pages of a block that the program has made inaccessible. The whole
 /// mapping is copied, including pages that were never touched, so that the heap around it has no
 /// gap. Memory that could never be accessed reads as zeros. The reserved rest of an arena's heap is
-/// different: it ends where the next heap could begin.
+/// not included: it ends where the next heap could begin.
 pub(super) fn is_in_heap(m: &Mapping, before: Option<&Mapping>, behind: Option<&Mapping>) -> bool {
     let is_memory = |m: &Mapping| !m.shared && m.file_id.2 == 0 && !m.path.starts_with("[v");
     let is_open = |m: &Mapping| m.read && m.write && is_memory(m) && m.path != "[stack]";
@@ -141,7 +141,7 @@ pub(super) fn kind(m: &Mapping, modules: &[ModuleInfo]) -> Option<AreaKind> {
         if !m.write {
             return None;
         }
-        // Rings of the kernel (`/[aio]`, `anon_inode:[io_uring]`) look like files too.
+        // Rings of the kernel (`/[aio]`, `anon_inode:[io_uring]`) look like files, too.
         let is_file = m.path.starts_with('/') && !m.path.starts_with("/[");
         let fits = m.end - m.start <= MAX_SHARED_FILE_BYTES;
         return (is_file && fits && !m.path.starts_with("/dev/")).then_some(AreaKind::File);

@@ -205,8 +205,7 @@ fn areas(core: &CoreFile, modules: &[ModuleInfo]) -> (Vec<Area>, Vec<String>) {
                 if has_contents || !is_of_file {
                     areas.push(area(kind));
                 } else if m.write && !is_data() {
-                    // Data of a module that was never written to equals the file, where no heap is
-                    // known.
+                    // Unwritten data of a module equals the file, and no heap is known there.
                     unsearched.push(describe(m));
                 }
             }

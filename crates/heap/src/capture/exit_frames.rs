@@ -2,8 +2,7 @@
 //!
 //! The functions between exit(3) and the system call keep nothing for the program. But compilers
 //! give frames more room than they write, and leftovers of earlier calls in that room would look
-//! like pointers. They would do so in one run and not in the next, depending on the alignment of
-//! the stack.
+//! like pointers, in one run and not in the next, depending on the alignment of the stack.
 
 use crate::capture::own_frames::by_number;
 use crate::snapshot::Snapshot;

@@ -24,7 +24,7 @@ pub struct KernelWords {
     pub unseen: Vec<String>,
 }
 
-/// Maximum number of threads that are asked one by one.
+/// Maximum number of threads that are examined individually.
 const MOST_ASKED: usize = 2000;
 
 impl KernelWords {
@@ -157,8 +157,9 @@ fn opaque(link: &Path, descriptor: &Path) -> Option<&'static str> {
     if let Some((_, what)) = of_kernel.iter().find(|(name, _)| text == *name) {
         return Some(what);
     }
-    // A message queue has one name in a file system of its own, and the link shows its path from
-    // that root (mq_overview(7)). Messages, and the values passed to mq_notify(3), may be pointers.
+    // A message queue has one name in a separate file system, and the link shows its path from the
+    // root of this file system (mq_overview(7)). Messages, and the values passed to mq_notify(3),
+    // may be pointers.
     let name = text.strip_prefix('/')?;
     let is_queue = !name.contains('/')
         && statfs(descriptor).is_ok_and(|s| s.filesystem_type() == FsType(QUEUES));

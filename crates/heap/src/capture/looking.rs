@@ -1,5 +1,5 @@
-//! Copies a process that may only be read. Its threads are stopped for the copy, or not even that.
-//! Notes of the snapshot list everything that such a copy lacks.
+//! Copies a process that may only be read. Its threads are stopped for the copy, or not even for
+//! the copy. Notes of the snapshot list everything that such a copy lacks.
 
 use crate::Error;
 use crate::capture::copy::Patch;
@@ -24,7 +24,7 @@ const STACK_BYTES: u64 = 1 << 20;
 /// (`struct pthread` of glibc's nptl/descr.h, of musl's src/internal/pthread_impl.h).
 const DESCRIPTOR_BYTES: usize = 0x600;
 
-/// The first note of every such copy.
+/// The first note of every read-only copy.
 const READ_ONLY: &str = "read only: nothing was called, written or mapped in the process; the notes below say what is \
                          not known for that reason";
 
@@ -94,8 +94,8 @@ fn whole(prepared: &mut Prepared) -> Result<Option<(Copied, Shot)>, Error> {
     Ok(last)
 }
 
-/// Copies all memory while the threads stand still, or, over an `earlier` copy, only the stacks.
-/// Returns `None` if a thread did not stop within the time for which the others may be held.
+/// Copies all memory while the threads are stopped, or, over an `earlier` copy, only the stacks.
+/// Returns `None` if a thread did not stop within the time for which the other threads may be held.
 fn once(prepared: &mut Prepared, earlier: Option<&mut Shot>) -> Result<Option<Copied>, Error> {
     let (pid, limit) = (prepared.pid, prepared.limits.hold);
     let malloc = prepared.malloc();

@@ -2,8 +2,8 @@
 //!
 //! Memory below the stack pointer is dead only if the thread is on its own stack, in the order of
 //! calls. The stack of a coroutine or of signal handlers may be a local array. Then the frames of
-//! other coroutines, or those that the signal has interrupted, lie below it and are still in use.
-//! So frames are followed from the innermost to the one with which the thread began.
+//! other coroutines, or the frames that the signal has interrupted, are below it and still in use.
+//! So frames are followed from the innermost frame to the frame with which the thread began.
 
 use crate::snapshot::Snapshot;
 use memhook_inject::Registers;

@@ -40,7 +40,7 @@ impl Pipes {
         let flags = SpliceFFlags::SPLICE_F_NONBLOCK;
         let bytes = match tee(&descriptor, into, PIPE_BYTES, flags) {
             Ok(bytes) => bytes,
-            // The call is refused for the write end, where no data waits.
+            // The call is refused for the write end, which has no waiting data.
             Err(error) => return matches!(error, Errno::EBADF | Errno::EAGAIN),
         };
         let mut copy = vec![0; bytes];

@@ -175,7 +175,7 @@ impl<'a> Copying<'a> {
         let begin = Instant::now();
         let mut written = Runs::new();
         for part in &self.watched {
-            // Fails where the target has unmapped the range meanwhile.
+            // Fails if the target has unmapped the range meanwhile.
             let _ = self.watch.written(part.clone(), &mut written);
         }
         self.asking = begin.elapsed();
@@ -236,7 +236,7 @@ impl<'a> Copying<'a> {
                 self.prepared.populated(area, &mut runs);
             }
         }
-        // Only those older ranges remain that are still mapped.
+        // Keeps only older ranges that are still mapped.
         let mut older = std::mem::take(&mut self.pending);
         add_all(&mut older, self.unread.clone());
         add_all(&mut runs, within(&older, &areas));
@@ -331,7 +331,7 @@ impl Drop for Copying<'_> {
         };
         let mut pace = Pace::default();
         for mapping in to_let_go(&maps, &is_watched) {
-            // Fails where the target has unmapped the range meanwhile.
+            // Fails if the target has unmapped the range meanwhile.
             let _ = pace.let_go(mapping, |slice| self.watch.remove(slice));
         }
     }

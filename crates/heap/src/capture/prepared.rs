@@ -70,7 +70,7 @@ impl Prepared {
         let mut prepared = Prepared {
             begin,
             limits,
-            // The same words are read again after the hold. An entry that exists during the hold is
+            // These words are read again after the hold. An entry that exists during the hold is
             // then in one of the two answers, unless it appears and disappears in between.
             kernel: words_of(reader, limits),
             ..Prepared::with(pid, images)
@@ -402,8 +402,8 @@ impl Prepared {
     }
 }
 
-/// Returns the pointers that the kernel holds for the process, as far as the limits allow the
-/// question.
+/// Returns the pointers that the kernel holds for the process. If the limits allow only looks, asks
+/// the kernel without descriptors.
 fn words_of(reader: i32, limits: Limits) -> KernelWords {
     match limits.only_looks {
         true => kernel_words_without_descriptors(reader),
@@ -411,7 +411,7 @@ fn words_of(reader: i32, limits: Limits) -> KernelWords {
     }
 }
 
-/// Returns those unreadable parts that may hide a pointer. A guard page (MADV_GUARD_INSTALL, with
+/// Returns the unreadable parts that may hide a pointer. A guard page (MADV_GUARD_INSTALL, with
 /// which glibc 2.42 ends the stacks of threads) holds nothing, and memory below a stack pointer is
 /// not a root. Linux marks guard pages since 6.15. Before that, only their place below the stack
 /// pointer identifies the guard pages of stacks.

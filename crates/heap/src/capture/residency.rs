@@ -17,8 +17,8 @@ const PAGE_BYTES: u64 = 4096;
 
 /// Pages of a process that are in memory.
 pub struct Residency {
-    /// All mappings, with the resident bytes of each and those in huge pages. The other counters
-    /// are filled only if `has_shares`.
+    /// All mappings, with the resident bytes of each, and how many of them are in huge pages. The
+    /// other counters are filled only if `has_shares`.
     pub mappings: Vec<MappingUse>,
     /// Sum over the mappings.
     pub memory: MemoryUse,
@@ -37,9 +37,9 @@ impl Residency {
     /// shows its memory.
     ///
     /// For smaps, the kernel inspects each page, to see if it was written and how many processes
-    /// map it. Presence alone is visible in the page tables. So only these are walked, and the sum
-    /// is compared with the counters of the process. Where the two differ, as for memory of
-    /// devices, or where the kernel cannot walk page tables, smaps is read.
+    /// map it. Presence alone is visible in the page tables. So normally only the page tables are
+    /// walked, and the sum is compared with the counters of the process. If the two differ, as for
+    /// memory of devices, or if the kernel cannot walk page tables, smaps is read.
     pub fn read(reader: i32) -> Result<Residency, Error> {
         match Residency::by_page_tables(reader)? {
             Some(found) => Ok(found),

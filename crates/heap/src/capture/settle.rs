@@ -93,9 +93,8 @@ pub fn hold_settled(
     }
 }
 
-/// Returns true if a thread is in the middle of malloc or free. It is if its program counter is
-/// there, or if it is in a system call or in another function of the C library that malloc or free
-/// has called.
+/// Returns true if a thread is in the middle of malloc or free: its program counter is there, or it
+/// is in a system call or in another function of the C library that malloc or free has called.
 pub fn is_inside(pid: i32, registers: &Registers, malloc: &MallocPlaces) -> bool {
     let read = |stack: &mut [u8]| {
         let remote = [RemoteIoVec {

@@ -1,5 +1,5 @@
 //! Shared memory that the process has never touched through a mapping: it was written through a
-//! descriptor, through another mapping, or by another process. Such pages are in no page table of
+//! descriptor, through another mapping, or by another process. Its pages are in no page table of
 //! the process.
 
 use crate::ranges::{Runs, add_run, run_bytes, without};

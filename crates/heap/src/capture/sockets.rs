@@ -41,8 +41,8 @@ impl Sockets {
         }
     }
 
-    /// Returns true if unread data in this socket may come from the same process. Other sockets do
-    /// not normally carry such data. Returns `None` if the kernel does not say.
+    /// Returns true if unread data in this socket may come from the process itself. Other sockets
+    /// do not normally carry pointers of the process. Returns `None` if the kernel does not say.
     fn is_local(&self, inode: u64) -> Option<bool> {
         let unix = self.unix.get_or_init(|| unix_sockets(&self.directory));
         if unix.as_ref()?.contains(&inode) {
@@ -54,7 +54,7 @@ impl Sockets {
         Some(tcp.contains(&inode))
     }
 
-    /// Returns true if no unread data in this socket can come from the same process.
+    /// Returns true if no unread data in this socket can come from the process itself.
     pub fn is_of_others(&self, inode: u64) -> bool {
         self.is_local(inode) == Some(false)
     }

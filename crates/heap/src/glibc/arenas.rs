@@ -169,7 +169,7 @@ pub struct Parameters {
     /// Size of the top from which free returns it to the system when large chunks are freed
     /// (M_TRIM_THRESHOLD).
     pub trim_threshold: u64,
-    /// Bytes of such a top that are kept (M_TOP_PAD).
+    /// Bytes at the top of the main arena that are kept (M_TOP_PAD).
     pub top_pad: u64,
     /// Exclusive upper bound on the size of chunks in a thread's cache.
     pub cache_bytes: u64,

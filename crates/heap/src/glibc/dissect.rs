@@ -111,7 +111,7 @@ impl HeapDissector for Glibc {
 }
 
 /// Finds heaps of further copies of glibc, which libraries in other namespaces have (dlmopen(3)).
-/// They are not walked, because mapped blocks of two copies look the same.
+/// They are not walked, because mapped blocks of two copies cannot be distinguished.
 pub(crate) struct OtherGlibc;
 
 impl HeapDissector for OtherGlibc {
@@ -407,7 +407,7 @@ impl Building<'_> {
         let mut pieces = Vec::new();
         let mut seen = BTreeSet::new();
         let begins = |most: u64| arena.top & !(most - 1);
-        // An earlier heap of the same arena may lie inside the range of a larger one.
+        // An earlier heap of this arena may be inside the range of a larger one.
         let is_its = |&most: &u64| {
             let size = self.snapshot.word(begins(most) + 16);
             self.snapshot.word(begins(most)) == Some(arena.address)

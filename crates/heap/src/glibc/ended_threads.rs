@@ -20,7 +20,7 @@ const REACH_BYTES: u64 = 8192;
 /// (`vm.mmap_min_addr`).
 const LOWEST_MAPPED: u64 = 0x1_0000;
 
-/// Returns the ranges of such stacks, TLS included.
+/// Returns the ranges of the stacks of ended threads, including TLS.
 pub fn ended_stacks(snapshot: &Snapshot) -> Runs {
     let mut found = Runs::new();
     let areas = snapshot.meta.areas.iter();

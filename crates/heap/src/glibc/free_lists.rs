@@ -1,5 +1,5 @@
-//! Free chunks whose headers say used, which are those of thread caches and fast lists; also sums
-//! over the bins.
+//! Free chunks whose headers say used: the chunks in thread caches and fast lists. Also sums over
+//! the bins.
 
 use crate::glibc::arenas::Arena;
 use crate::glibc::layout::{BINS, FLAGS, HEADER_BYTES, Layout, MIN_CHUNK_BYTES};

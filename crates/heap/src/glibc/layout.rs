@@ -40,8 +40,9 @@ pub const NEWEST: u32 = 44;
 /// Differences between versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// `malloc_state.top`, after `fastbinsY` if there is one. 2.27 moved the flag "may have fast chunks" out of
-    /// `flags` into a word of its own (`have_fastchunks`); 2.43 has neither fast lists nor that flag.
+    /// `malloc_state.top`, after `fastbinsY` if there is one. 2.27 moved the flag "may have fast
+    /// chunks" out of `flags` into a separate word (`have_fastchunks`); 2.43 has neither fast lists
+    /// nor this flag.
     pub top: u64,
     /// Number of fast lists.
     pub fastbins: u64,
@@ -64,7 +65,7 @@ pub struct Layout {
     /// Bytes between the end of a chunk that has its own mapping and the end of that mapping. 2.43
     /// leaves room for the next header there, as in an arena (`mmap_set_chunk`).
     pub mapped_foot: u64,
-    /// Bytes by which `mmapped_mem` becomes too large each time such a chunk is resized in place.
+    /// Bytes by which `mmapped_mem` becomes too large each time a mapped chunk is resized in place.
     /// `mremap_chunk` of 2.43 adds the new size of the mapping minus the old size of the chunk,
     /// which does not include the foot.
     pub resize_surplus: u64,

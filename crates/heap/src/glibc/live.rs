@@ -3,7 +3,7 @@
 //! A chunk that is freed into the cache of a thread or into a fast list keeps its header, and so
 //! does the next chunk. Only its first word changes, which becomes the link to the next chunk, and,
 //! in a cache since 2.29, its second word (`tcache_put`, `_int_free` of malloc.c). If a chunk was
-//! taken from such a list and never written to, a free may store the same link that the chunk
+//! taken from such a list and never written to, a free may store exactly the link that the chunk
 //! already holds.
 
 use crate::allocators::live_check::{LiveCheck, Standstill};
@@ -31,7 +31,7 @@ pub(crate) struct Live {
 type Lists = (Option<u64>, Option<u64>);
 
 impl Live {
-    /// Returns true if this block, which is in use, could have the same contents after a free.
+    /// Returns true if this block, which is in use, could have equal contents after a free.
     pub fn may_look_the_same(&self, memory: &impl Memory, block: &Block) -> bool {
         let header = block.address.checked_sub(8);
         let header = header.and_then(|at| memory.word(at));

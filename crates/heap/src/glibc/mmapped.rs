@@ -49,7 +49,7 @@ impl Mmapped {
     }
 }
 
-/// Returns all such chunks outside the `known` ranges of the arenas.
+/// Returns all mapped chunks outside the `known` ranges of the arenas.
 pub fn find(snapshot: &Snapshot, layout: &Layout, known: &[Range<u64>]) -> Vec<Mmapped> {
     let mut found: Vec<Mmapped> = Vec::new();
     for region in &snapshot.regions {
@@ -115,7 +115,7 @@ fn chunk_at(snapshot: &Snapshot, foot: u64, page: u64, room: Range<u64>) -> Opti
     })
 }
 
-/// Returns the chunk to which memalign has moved this one, if it has. memalign leaves the first
+/// Returns the chunk to which memalign has moved this chunk, if it has. memalign leaves the first
 /// header in place.
 fn moved(snapshot: &Snapshot, chunk: Mmapped) -> Option<Mmapped> {
     let end = chunk.address + chunk.bytes;

@@ -20,9 +20,9 @@ pub enum Pointers {
     /// Any address inside the block, and the address just past its end.
     #[default]
     Interior,
-    /// The block's start. The first element of an array behind its cookie (8 or 16 bytes) counts
-    /// too, and so does a secondary base class: an offset that holds a vtable pointer, as the start
-    /// does.
+    /// The block's start. The first element of an array behind its cookie (8 or 16 bytes) counts as
+    /// the start, and so does a secondary base class: an offset that holds a vtable pointer, as the
+    /// start does.
     Start,
 }
 
@@ -39,9 +39,9 @@ pub struct MarkOptions {
     /// single such word hits a block of 64 MiB in one run of 64. A search for blocks to release
     /// does count these words.
     pub ignore_half_overwritten: bool,
-    /// Count the address just past the end of a block even where the next block begins. Regions of
-    /// a slab are adjacent, so a pointer to one region then also keeps the region before it. Only a
-    /// search for blocks to release is that careful.
+    /// Count the address just past the end of a block even if the next block begins there. Regions
+    /// of a slab are adjacent, so a pointer to one region then also keeps the region before it.
+    /// Only a search for blocks to release does this.
     pub counts_ends: bool,
     /// Accept any value in the upper 16 bits of an address. They are zero in user-space addresses,
     /// but programs keep counters and tags there, or pack addresses into six bytes. If the heap

@@ -354,8 +354,8 @@ pub(super) fn find_free_of(images: &[ModuleImage], allocator: &str) -> Option<u6
     exported(library_of(images, allocator)?, "free")
 }
 
-/// Returns why the functions of an allocator may call code of the program, if they may. `None`
-/// stands for glibc's.
+/// Returns the reason why the functions of an allocator may call code of the program, if there is
+/// one. `None` as `allocator` means glibc's.
 pub fn foreign_callback(
     pid: i32,
     images: &[ModuleImage],

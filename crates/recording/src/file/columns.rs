@@ -37,7 +37,7 @@ pub mod kind {
     /// following bits are set if a value is as predicted: bit 5 for the stack, bit 6 for the size,
     /// bit 7 for the sequence number.
     pub const ALLOCATION: u8 = 0;
-    /// A release. Bits 2..6 identify its block, by the number of allocations since, or see
+    /// A release. Bits 2..6 identify the block, for example by the number of later allocations; see
     /// [`super::age`]. The following bits are set if a value is as predicted: bit 6 for the stack,
     /// bit 7 for the sequence number.
     pub const RELEASE: u8 = 1;

@@ -78,7 +78,7 @@ impl KeptChunks {
     pub(super) fn thin_out(&mut self) -> usize {
         let before = self.chunks.len();
         if before <= 1 {
-            // There are more sites than chunks may be stored.
+            // There are more sites than the maximum number of stored chunks.
             *self = KeptChunks::new(false);
             return before;
         }

@@ -62,7 +62,7 @@ fn stripped() -> (Program, Vec<u8>) {
     (program, bytes)
 }
 
-/// Time limits for a busy machine. The test of a timeout has its own.
+/// Time limits for a busy machine. The test of a timeout sets other limits.
 const PATIENT: TimeLimits = TimeLimits {
     silence: Duration::from_secs(60),
     total: Duration::from_secs(60),

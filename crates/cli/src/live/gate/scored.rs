@@ -1,4 +1,4 @@
-//! Scores of a process that is judged. They need a recording, which goes into a temporary file.
+//! Scores of a judged process. They require a recording, which goes into a temporary file.
 
 use crate::live::scored_trace::Scratch;
 use memhook_attach::{Error, Recording, Trace, TraceConfig};

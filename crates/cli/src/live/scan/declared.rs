@@ -37,7 +37,7 @@ impl Args {
     }
 }
 
-/// Returns the file of a module that a snapshot names, if it is certainly the same file.
+/// Returns the file of a module that a snapshot names, if it certainly has not changed.
 fn saved(module: &ModuleInfo) -> Option<ModuleFile> {
     module.build_id.as_ref()?;
     Some(ModuleFile {

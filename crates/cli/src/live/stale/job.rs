@@ -126,7 +126,8 @@ impl StaleJob {
         {
             self.next_report_ms = Some(now + interval.as_millis() as u32);
             if let Some(summary) = self.watching.summary(trace.session(), now, false) {
-                // Names may take their time, and a dlopen of the target does not wait for them.
+                // Looking up names may take long, and a dlopen of the target does not wait for
+                // that.
                 self.print(trace.session(), summary);
             }
         }

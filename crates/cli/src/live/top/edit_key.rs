@@ -133,7 +133,7 @@ fn command(editor: &Editor, place: SourceLine) -> Result<Box<Command>, String> {
             "The path of {shown} is relative, and not known in full"
         ));
     }
-    // The path is resolved first, because some editors take paths that look like URLs for such.
+    // The path is resolved first, because some editors mistake a path for a URL.
     let found = named.canonicalize();
     let found = found.map_err(|error| format!("Cannot open {shown} here: {error}"))?;
     if !found.is_file() {

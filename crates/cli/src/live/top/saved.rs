@@ -41,7 +41,7 @@ impl ReportKey {
             sort: SortBy::Bytes,
             by: RowsBy::Site,
         };
-        // Each report is made as the first one, without changes since another one.
+        // Each report is written like a first report, without changes since an earlier one.
         let mut reporter = Reporter::new(self.pid, view, self.depth);
         reporter.begin(trace.session(), trace.consumer(), true);
         self.reporter = Some(reporter);

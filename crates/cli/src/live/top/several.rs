@@ -245,7 +245,7 @@ impl Assigner for Processes<'_> {
     }
 }
 
-/// Counts what one process does.
+/// Counts the activity of one process.
 struct Watch {
     pid: i32,
     is_child: bool,

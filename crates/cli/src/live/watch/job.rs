@@ -57,8 +57,8 @@ pub(super) struct Watch {
     next_names: Duration,
     /// History of the last minutes.
     history: VecDeque<WatchMoment>,
-    /// Reports written before their names were known, latest first. The names of the first are
-    /// being looked up.
+    /// Reports written before their names were known, the latest first. The names of the first
+    /// report are being looked up.
     unnamed: VecDeque<Unnamed>,
     /// Wait status of the process, if it could be read.
     died: Option<i32>,
@@ -115,7 +115,7 @@ impl Watch {
         self.died = ended_with(self.pid).or(self.died);
     }
 
-    /// Writes a report immediately with the known names, and again when the others are known.
+    /// Writes a report immediately with the known names, and again when the other names are known.
     fn urgent(&mut self, trace: &Trace, alarm: Alarm) {
         let (session, consumer) = (trace.session(), trace.consumer());
         if let Some(before) = self.unnamed.front_mut() {

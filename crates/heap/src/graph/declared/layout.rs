@@ -18,9 +18,9 @@ pub(super) struct Layout {
     pub pointers: Vec<(u64, TypeId)>,
     pub containers: Vec<(u64, Contained)>,
     pub arrays: Vec<(u64, Elements)>,
-    /// True if the last member is an array without a length of its own.
+    /// True if the last member is an array without a length.
     pub is_open_ended: bool,
-    /// Alignment of the addresses of such objects.
+    /// Alignment of the addresses of these objects.
     pub alignment: u64,
     /// The structures at offset 0: base classes, and first members.
     pub beginnings: Vec<TypeId>,
