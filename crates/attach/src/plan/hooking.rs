@@ -93,7 +93,8 @@ impl Planned {
                 "process {pid} is statically linked: its calls of mmap use no slot, and cannot be traced"
             )));
         }
-        // If the hook is mapped although the process has a loader, listeners must be able to open the mapped file.
+        // A mapped hook is a place to listen only if the process has a loader that is not called: then the hook is
+        // mapped from memory that listeners can open.
         if let Some(emission) = &config.emits
             && survey.way_in.loading == Loading::WithoutLoader
         {

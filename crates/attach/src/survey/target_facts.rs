@@ -10,7 +10,7 @@ use std::ops::Range;
 /// and after seven before (src/internal/pthread_impl.h). Each offset is checked in the process.
 const TID_OFFSETS: [u32; 3] = [720, 48, 56];
 
-/// Upper limit of thread ids (PID_MAX_LIMIT).
+/// Exclusive upper limit of thread ids (PID_MAX_LIMIT).
 const TID_LIMIT: u32 = 1 << 22;
 
 /// Returns how threads find their ids.

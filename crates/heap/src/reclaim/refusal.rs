@@ -31,7 +31,7 @@ pub enum Refusal {
     /// The thread caches were not found, so their free blocks would look used, and leaked.
     #[error("no thread's malloc cache was found")]
     NoCaches,
-    /// The number of blocks differs from malloc's own count.
+    /// Large blocks are missing, or some were found that malloc does not count.
     #[error("the large blocks found are not those that malloc counts")]
     OtherCount,
     /// Pointers may be in memory that was not searched.

@@ -66,8 +66,8 @@ pub enum PageState {
     /// pages that were written.
     Own,
     /// Pages in memory, including those of files and of shared memory, except those that were only read and are still
-    /// zeros. The kernel counts them as resident (`smaps_pte_entry` of fs/proc/task_mmu.c). The result also contains
-    /// pages of hugetlbfs, and of devices.
+    /// zeros. These are the pages that the kernel counts as resident (`smaps_pte_entry` of fs/proc/task_mmu.c). The
+    /// result also contains pages of hugetlbfs, and of devices.
     Resident,
     /// Like [`PageState::Resident`], but only pages in huge pages.
     Huge,
