@@ -83,7 +83,7 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
 const SAID_WITHOUT_A_PROCESSOR: [&str; 8] = [
     // No thread was held, or not for long enough.
     "for each turn on a processor",
-    "get a processor too rarely",
+    "get too little processor time",
     "next to no processor time",
     "Starved {",
     "LongHolds {",

@@ -180,7 +180,7 @@ const ENDED: [&str; 10] = [
     "another program",
     // A process that has just begun.
     "still being loaded",
-    "no glibc in it",
+    "has no glibc",
     "has no heap yet",
 ];
 

@@ -4,7 +4,7 @@
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Neither pages nor words can be watched.
-    #[error("it cannot be seen what process {pid} touches: {why}")]
+    #[error("the accesses of process {pid} cannot be watched: {why}")]
     NoEvidence {
         /// Process id.
         pid: i32,

@@ -73,7 +73,7 @@ pub struct MarkedPages {
     is_over: bool,
 }
 
-const TOO_LARGE: &str = "the process is so large that to look would make it wait";
+const TOO_LARGE: &str = "the process is so large that looking at its pages would make it wait";
 
 impl MarkedPages {
     /// Prepares the evidence. Until the heap is split into pieces, nothing changes for the process.
@@ -100,7 +100,7 @@ impl MarkedPages {
         if anonymous > MOST_RESIDENT_BYTES {
             marks.give_up(TOO_LARGE);
         } else if reclaim_scans().is_none() {
-            marks.give_up("the kernel does not tell when it reclaims memory");
+            marks.give_up("the kernel does not report when it reclaims memory");
         } else if mappings.len() <= MOST_MAPPINGS
             && let Some(bytes) = piece_bytes(pid, &mappings)
             && let Ok(other) = WriteWatch::start(pid)
@@ -122,7 +122,7 @@ impl MarkedPages {
         let why = self.problem.as_ref();
         let why = why.filter(|_| self.is_over || self.clears == 0)?;
         Some(format!(
-            "what was not even read is not seen by pages: {why}"
+            "pages do not show which blocks were not even read: {why}"
         ))
     }
 
@@ -263,7 +263,7 @@ impl MarkedPages {
         clock: &impl Fn() -> u32,
     ) {
         let Some(flushed) = flushed(self.pid, mappings, pages) else {
-            self.problem = Some("no memory that is watched is as large as it takes".into());
+            self.problem = Some("no watched memory is large enough for that".into());
             self.next_clear_ms = clock().saturating_add(LEAST_APART_MS);
             return;
         };

@@ -46,7 +46,7 @@ impl PageWatch {
         }
         if filter_may_kill(pid) {
             return Err(none(
-                &"a seccomp filter may end the process for a system call of ours",
+                &"a seccomp filter may kill the process for a system call of ours",
             ));
         }
         Ok(PageWatch {
@@ -66,7 +66,7 @@ impl PageWatch {
         let begin = Instant::now();
         if has_userfaultfd(self.pid) {
             let error = memhook_inject::Error::OwnUserfaultfd { pid: self.pid };
-            return Err(format!("writes to pages are not seen any more: {error}"));
+            return Err(format!("writes to pages are no longer seen: {error}"));
         }
         self.register(controller.settings().older_ms, now_ms);
         let areas = self.without_huge_pages();

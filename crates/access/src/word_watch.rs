@@ -82,8 +82,8 @@ impl WordWatch {
         let rested = f64::from(rested_ms) / f64::from(watched_ms.max(1));
         (rested > MUCH_REST).then(|| {
             format!(
-                "words are watched for {:.0} % of the time: threads with watchpoints pay for each time that they are put \
-                 on a processor, {:.0} times a second here, and the budget does not allow more",
+                "words are watched for {:.0} % of the time: each context switch of a thread with watchpoints costs \
+                 time, there are {:.0} in a second here, and the budget does not allow more",
                 (1.0 - rested) * 100.0,
                 self.switches.per_second()
             )

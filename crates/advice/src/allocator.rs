@@ -118,7 +118,7 @@ fn arenas(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     (of_others >= facts.least()).then(|| Finding {
         kind: Kind::Arenas,
         found: format!(
-            "{} hold {} of free memory beside the two with most of it",
+            "{} hold {} of free memory, not counting the two with the most",
             counted((arenas.len() - ARENAS_KEPT) as u64, "arena"),
             bytes(of_others),
         ),
@@ -136,12 +136,12 @@ fn thread_caches(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let cached: u64 = account.arenas.iter().map(|arena| arena.tcache_bytes).sum();
     (cached >= facts.least()).then(|| Finding {
         kind: Kind::ThreadCaches,
-        found: format!("Caches of threads hold {} of free blocks", bytes(cached)),
+        found: format!("Thread caches hold {} of free blocks", bytes(cached)),
         place: None,
         gain_bytes: cached,
         gain_bytes_an_hour: None,
         certainty: "exact",
-        remedy: "Start the program with GLIBC_TUNABLES=glibc.malloc.tcache_count=0, or a smaller count than it has".into(),
+        remedy: "Start the program with GLIBC_TUNABLES=glibc.malloc.tcache_count=0, or a smaller count than now".into(),
         cost: "a restart, and malloc and free take longer",
         evidence: format!("memhook-rs rss {}", facts.target()),
     })
@@ -181,12 +181,12 @@ fn stacks(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let grown = grown.filter(|grown| *grown >= facts.least() as f64);
     let (found, remedy) = match 2 * of_ended > resident {
         true if grown.is_some() => (
-            format!("Stacks of threads that have ended take {}, and more and more", bytes(of_ended)),
+            format!("Stacks of threads that have ended take {}, and the amount grows", bytes(of_ended)),
             "Join each thread (pthread_join), or detach it: its stack stays until then".to_owned(),
         ),
         true => (
             format!("Stacks of threads that have ended take {}", bytes(of_ended)),
-            "Join or detach threads that end; up to 40 MiB of stacks, glibc keeps for the next threads".to_owned(),
+            "Join or detach threads that end; glibc keeps up to 40 MiB of stacks for later threads".to_owned(),
         ),
         false if running.len() > 1 => (
             format!("Stacks of threads take {}", bytes(resident)),
@@ -249,7 +249,9 @@ fn fragmentation(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
             gain_bytes: held,
             gain_bytes_an_hour: None,
             certainty: "exact",
-            remedy: "Allocate them apart from what lives shortly: from a pool of their own, or before it".into(),
+            remedy:
+                "Allocate them apart from short-lived blocks: from a pool of their own, or earlier"
+                    .into(),
             cost: "a change of the program",
             evidence: format!("memhook-rs rss --pins {}", facts.target()),
         })
@@ -274,7 +276,7 @@ pub fn mappings(facts: &Facts<'_>) -> Option<Finding> {
     (beside >= facts.least() as f64).then(|| Finding {
         kind: Kind::Mappings,
         found: format!(
-            "What is mapped beside the heap has grown by {}, to {}",
+            "Mappings outside the heap have grown by {}, to {}",
             bytes(beside as u64),
             bytes(mapped)
         ),
@@ -282,7 +284,7 @@ pub fn mappings(facts: &Facts<'_>) -> Option<Finding> {
         gain_bytes: beside as u64,
         gain_bytes_an_hour: Some(facts.an_hour(beside).max(0) as u64),
         certainty,
-        remedy: "See who maps it, and unmap it there".into(),
+        remedy: "Find the code that maps it, and unmap it there".into(),
         cost: "a change of the program",
         evidence: format!("memhook-rs attach {} --mappings -d 60s", facts.target()),
     })

@@ -106,7 +106,9 @@ fn of_leak(facts: &Facts<'_>, leak: &LeakSite, also: Option<&LeakSite>, site: &S
             ),
             (true, false) => format!("Release what {} allocates", site.name),
             (false, true) => {
-                format!("{reclaim} frees them; the trace names no site of theirs: {unseen}")
+                format!(
+                    "{reclaim} frees them; the trace does not show what allocated them: {unseen}"
+                )
             }
             (false, false) => format!(
                 "Trace the process while it allocates them: memhook-rs attach {} --leaks -d 10m",

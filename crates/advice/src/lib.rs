@@ -37,8 +37,8 @@ const MOST_FINDINGS: usize = 5;
 /// Minimum share of the resident memory that a finding must return.
 const LEAST_SHARE: f64 = 0.02;
 /// Gap in the evidence about an untraced process.
-const NOT_TRACED: &str = "nothing was traced, so it is not known what grows, which call stacks the blocks come from, and \
-                          what nobody touches";
+const NOT_TRACED: &str = "nothing was traced, so it is not known what grows, which call stacks allocated the blocks, \
+                          and which blocks nobody touches";
 
 /// Known facts about a process.
 pub struct Facts<'a> {
@@ -235,7 +235,7 @@ pub fn advise(facts: &Facts<'_>) -> Advice {
         findings.extend(managed.or_else(|| allocator::mappings(facts)));
         notes.extend(balance::unexplained(account).map(|unexplained| {
             format!(
-                "{} of {} resident are in no part that is known, so the rest is in doubt",
+                "{} of {} resident memory belong to no known part, so the other findings are uncertain",
                 bytes(unexplained),
                 bytes(account.rss_bytes)
             )
@@ -251,7 +251,7 @@ pub fn advise(facts: &Facts<'_>) -> Advice {
     let unsure = judged.unsure.filter(|_| is_unsure);
     let more_seconds = is_unsure.then(|| (2.0 * facts.seconds()).ceil() as u64);
     notes.extend(unsure.zip(more_seconds).map(|(site, seconds)| {
-        format!("not seen for long enough: {site}; look at it for {seconds} s")
+        format!("not observed for long enough: {site}; observe it for {seconds} s")
     }));
     Advice {
         schema: SCHEMA,
@@ -365,7 +365,7 @@ fn unseen(facts: &Facts<'_>) -> Vec<String> {
     let mut notes = Vec::new();
     match facts.account {
         Some(account) => notes.extend(account.notes.iter().cloned()),
-        None => notes.push("what is resident was not looked at: record with attach --rss".into()),
+        None => notes.push("resident memory was not examined: record with attach --rss".into()),
     }
     notes.extend(match &profile.leaks {
         Some(leaks) if profile.knows_unreachable() => leaks.gaps.clone(),
@@ -373,17 +373,17 @@ fn unseen(facts: &Facts<'_>) -> Vec<String> {
             "the search for leaks failed: {}",
             leaks.gaps.join("; ")
         )],
-        None => vec!["what is unreachable was not looked for: record with attach --leaks".into()],
+        None => vec!["unreachable blocks were not searched for: record with attach --leaks".into()],
     });
     match facts.stale {
         Some(watched) => notes.extend(watched.notes.iter().cloned()),
         None if facts.is_traced => {
-            notes.push("what nobody touches was not watched: record with attach --stale".into())
+            notes.push("accesses were not watched: record with attach --stale".into())
         }
         None => notes.push(NOT_TRACED.into()),
     }
     if profile.sampling.is_some() {
-        notes.push("allocations were sampled, so what sites hold is an estimate".into());
+        notes.push("allocations were sampled, so the sums of sites are estimates".into());
     }
     let mut known = BTreeSet::new();
     notes.retain(|note| known.insert(note.clone()));
@@ -415,7 +415,7 @@ fn answer(first: &Finding, account: Option<&RssReport>) -> String {
         Kind::ThreadCaches => "No leak: free blocks in caches of threads",
         Kind::HugePages => "No leak: huge pages that are hardly used",
         Kind::Stacks => "Not the heap: stacks of threads",
-        Kind::Mappings => "Not the heap: memory that is mapped beside it",
+        Kind::Mappings => "Not the heap: mappings outside it",
         Kind::Managed => "Not the C heap: that of a language's runtime",
     };
     let of = account.map_or(String::new(), |account| {
@@ -442,9 +442,11 @@ impl Advice {
     /// line reports a tried remedy.
     fn lines_of_answer(&self) -> Vec<String> {
         let Some(first) = self.findings.first() else {
-            let nothing = "Nothing to do: no change that could be computed would bring back much";
+            let nothing = "Nothing to do: no change whose effect can be computed would save much";
             return vec![match self.more_seconds {
-                Some(seconds) => format!("Not seen for long enough: look at it for {seconds} s"),
+                Some(seconds) => {
+                    format!("Not observed for long enough: observe it for {seconds} s")
+                }
                 None => nothing.to_owned(),
             }];
         };
@@ -461,7 +463,7 @@ impl Advice {
     /// Returns the length of the observation, in words.
     fn time(&self) -> String {
         match self.seconds > 0.0 {
-            true => format!("looked at for {:.0} s", self.seconds),
+            true => format!("observed for {:.0} s", self.seconds),
             false => "looked at once".to_owned(),
         }
     }

@@ -115,7 +115,7 @@ pub fn judge(facts: &Facts<'_>) -> OfSites {
     }
     let first = unsure.first().map(|(site, one)| {
         format!(
-            "{} holds {} more than at the begin",
+            "{} holds {} more than at the beginningningningningning",
             site.text(),
             bytes(one.grown.1 as u64)
         )
@@ -300,7 +300,7 @@ fn untouched(facts: &Facts<'_>, known: &[Site]) -> Vec<Finding> {
             gain_bytes: stale,
             gain_bytes_an_hour: None,
             certainty: "estimated",
-            remedy: format!("Release earlier what {} keeps, or do not load it before it is needed", site.name),
+            remedy: format!("Release earlier what {} keeps, or load it only when it is needed", site.name),
             cost: "a change of the program",
             evidence: format!("memhook-rs stale {} --older 10m", facts.target()),
         })
@@ -326,7 +326,7 @@ fn of_growth(facts: &Facts<'_>, one: &OfStack, site: &Site) -> Finding {
     Finding {
         kind: Kind::Growth,
         found: format!(
-            "{} {}: {} more than at the begin{shared}, {} in {} since the attach{}",
+            "{} {}: {} more than at the beginning{shared}, {} in {} since the attach{}",
             site.text(),
             match one.is_buffer {
                 true => "makes blocks larger and larger by realloc",
@@ -347,10 +347,10 @@ fn of_growth(facts: &Facts<'_>, one: &OfStack, site: &Site) -> Finding {
         certainty: certainty(one),
         remedy: match (one.is_buffer, is_searched) {
             (true, _) => format!(
-                "Bound how large {} lets them become; if it needs that size, reserve it at once: each step copies all before it",
+                "Limit how large {} lets them become; if it needs that size, reserve it at the start: each realloc copies the whole block",
                 site.name
             ),
-            (false, true) => format!("Bound what {} keeps, or release what is old", site.name),
+            (false, true) => format!("Limit what {} keeps, or release old blocks", site.name),
             (false, false) => format!(
                 "Check whether {} releases everything that it should",
                 site.name

@@ -125,7 +125,7 @@ impl Advising {
         advised: &mut Advised,
     ) -> Result<Result<Advice, Why>, Ended> {
         if searches.is_starved()? {
-            let why = "its threads get a processor too rarely to give time away: give it more (its control group may have a quota)";
+            let why = "its threads get too little processor time to spare any: give it more (its control group may have a quota)";
             return Ok(Err(("starved", why.into())));
         }
         let Some(_turn) = searches.turn_within_budget(Queue::Advice, PATIENCE)? else {

@@ -96,7 +96,7 @@ pub enum ClientError {
         source: std::io::Error,
     },
     /// The file contains no certificate.
-    #[error("{}: no certificate is in it (PEM is expected)", path.display())]
+    #[error("{}: it contains no certificate (PEM is expected)", path.display())]
     NoCertificate {
         /// The file.
         path: PathBuf,
@@ -108,7 +108,7 @@ pub enum ClientError {
         path: PathBuf,
     },
     /// The address is invalid.
-    #[error("{host} is no address: http:// or https:// and a host are expected")]
+    #[error("{host} is not an address: http:// or https:// and a host are expected")]
     Host {
         /// The host, as configured.
         host: String,
@@ -267,7 +267,7 @@ impl Client {
                 to.unwrap_or("nothing")
             )),
             401 | 403 | 407 => later(format!(
-                "it answers {status}: look at the token, the password or the tenant"
+                "it answers {status}: check the token, the password or the tenant"
             )),
             // The path may be wrong, or the store may not be up yet behind its proxy. The profile
             // is not at fault.

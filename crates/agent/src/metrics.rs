@@ -84,7 +84,7 @@ impl Scrape {
         family(
             encoder,
             "agent_held_back",
-            "Whether processes wait to be traced, and for want of what",
+            "1 if processes wait to be traced, by the limit that they wait for",
             MetricType::Gauge,
             held_back,
         )?;
@@ -106,7 +106,7 @@ impl Scrape {
             ),
             (
                 "agent_resident_bytes",
-                "Bytes of the agent in memory",
+                "Resident memory of the agent in bytes",
                 MetricType::Gauge,
                 agent.used.resident as f64,
             ),
@@ -124,13 +124,13 @@ impl Scrape {
             ),
             (
                 "agent_shed_targets",
-                "Targets that were left to stay within the budget",
+                "Targets that the agent detached from to stay within the budget",
                 MetricType::Counter,
                 agent.shed as f64,
             ),
             (
                 "agent_configuration_refused",
-                "Whether the last configuration was refused",
+                "1 if the last configuration was refused",
                 MetricType::Gauge,
                 refused,
             ),
@@ -142,19 +142,19 @@ impl Scrape {
             ),
             (
                 "agent_silent_files",
-                "Reads of files of processes that were given up because nothing answered",
+                "Reads of files of processes that were abandoned because nothing answered",
                 MetricType::Counter,
                 agent.silent_files as f64,
             ),
             (
                 "agent_hung_readers",
-                "Threads that wait for files that do not answer",
+                "Threads that are blocked on files that do not answer",
                 MetricType::Gauge,
                 agent.hung_readers as f64,
             ),
             (
                 "agent_process_events",
-                "Whether the kernel tells of new processes",
+                "1 if the kernel reports new processes",
                 MetricType::Gauge,
                 f64::from(u8::from(agent.has_events)),
             ),
@@ -167,7 +167,7 @@ impl Scrape {
         family(
             encoder,
             "agent_blackbox_profiles",
-            "Profiles that were kept because memory was about to run out, or had",
+            "Profiles that were kept because memory was about to run out, or had run out run out run out run out run out",
             MetricType::Counter,
             kept,
         )?;
@@ -213,7 +213,7 @@ impl Scrape {
         family(
             encoder,
             "agent_sent_profiles",
-            "Profiles that were handed over",
+            "Profiles that were delivered",
             MetricType::Counter,
             sent,
         )?;
@@ -221,7 +221,7 @@ impl Scrape {
         family(
             encoder,
             "agent_send_retries",
-            "Requests that have to be sent again",
+            "Requests that have to be repeated",
             MetricType::Counter,
             retries,
         )?;
@@ -229,7 +229,7 @@ impl Scrape {
         family(
             encoder,
             "agent_queue_bytes",
-            "Bytes that wait on the disk to be sent",
+            "Bytes on the disk that wait to be sent",
             MetricType::Gauge,
             waiting,
         )?;
@@ -246,7 +246,7 @@ impl Scrape {
         family(
             encoder,
             "agent_dropped_profiles",
-            "Profiles that were given up",
+            "Profiles that were dropped",
             MetricType::Counter,
             dropped,
         )

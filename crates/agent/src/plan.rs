@@ -105,22 +105,19 @@ pub fn plan(file: &File) -> AgentPlan {
         let (phase, why) = match kin {
             Some(Obstacle::BorrowsMemory) => (
                 "waits",
-                Some("it runs in the memory of another process until it executes a program".into()),
+                Some("it shares the memory of another process until it calls execve".into()),
             ),
-            Some(Obstacle::OfOurs) => (
-                "waits",
-                Some("it is a copy that memhook-rs has made".into()),
-            ),
+            Some(Obstacle::OfOurs) => ("waits", Some("it is a copy that memhook-rs made".into())),
             Some(Obstacle::Error(error)) => ("refused", Some(chain(&error))),
             None if refused.is_some() => ("refused", refused),
             None if is_rule_full => (
                 "waits",
-                Some("the rule has as many targets as it may have (its max_targets)".into()),
+                Some("the rule has reached its limit of targets (its max_targets)".into()),
             ),
             None if shared_out.is_some() => ("waits", shared_out),
             None if traced.len() >= most as usize => (
                 "waits",
-                Some("there are as many targets as there may be (max_targets)".into()),
+                Some("the limit of targets is reached (max_targets)".into()),
             ),
             None => ("attaches", None),
         };
@@ -150,7 +147,7 @@ fn full_namespace(
         .is_some_and(|most| traced >= most as usize);
     is_full.then(|| {
         let limits = limits_in_words(limits);
-        format!("its namespace {namespace} has as many targets as it may have ({limits})")
+        format!("its namespace {namespace} has reached its limit of targets ({limits})")
     })
 }
 

@@ -88,7 +88,7 @@ impl Reclaims {
         reclaimed: &mut Reclaimed,
     ) -> Result<Option<Why>, Ended> {
         if searches.is_starved()? {
-            let why = "its threads get a processor too rarely to give time away: give it more (its control group may have a quota)";
+            let why = "its threads get too little processor time to spare any: give it more (its control group may have a quota)";
             return Ok(Some(("starved", why.into())));
         }
         let Some(turn) = searches.turn_within_budget(Queue::Copies, PATIENCE)? else {

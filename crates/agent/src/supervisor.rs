@@ -171,11 +171,11 @@ impl Supervisor {
             match recovered {
                 Ok(None) => {}
                 Ok(Some(0)) => tracing::info!(
-                    "detached from process {pid}, which an agent before this one has left attached"
+                    "detached from process {pid}, which an earlier agent had left attached"
                 ),
                 Ok(Some(count)) => {
                     warn(&format!(
-                        "process {pid}: {count} slots of an agent before this one could not be restored; they pass through"
+                        "process {pid}: {count} slots of an earlier agent could not be restored; their calls pass through"
                     ));
                 }
                 // The process stays in the journal, and the attach repairs it if a rule chooses it.
@@ -413,9 +413,9 @@ impl Supervisor {
             let why = match scarce {
                 Scarce::Processor => "its share of the processors (max_cpu) is used up",
                 Scarce::Memory => "its memory (max_memory) is used up",
-                Scarce::Targets => "there are as many targets as there may be (max_targets)",
+                Scarce::Targets => "the limit of targets is reached (max_targets)",
                 Scarce::Namespace => {
-                    "their namespace has as many targets, or takes as much of the processors, as it may ([[kubernetes.namespace]])"
+                    "their namespace has reached its limit of targets or of processor time ([[kubernetes.namespace]])"
                 }
             };
             warn(&format!("processes wait to be traced: {why}"));

@@ -192,10 +192,12 @@ impl Default for TraceConfig {
 #[non_exhaustive]
 pub enum ConfigError {
     /// Too few or too many frames.
-    #[error("a depth of {0} frames: from 1 to 128 are possible")]
+    #[error("a depth of {0} frames is not possible: choose 1 to 128")]
     Depth(u32),
     /// Minimum size above the maximum size.
-    #[error("the smallest size {min} is above the largest {max}: no block can pass; swap them")]
+    #[error(
+        "the smallest size {min} is above the largest {max}, so no block would match: swap them"
+    )]
     CrossedSizes {
         /// Minimum size.
         min: u64,
@@ -204,34 +206,34 @@ pub enum ConfigError {
     },
     /// Too many exact sizes.
     #[error(
-        "at most {MAX_EXACT_SIZES} exact sizes are possible, {0} were given: use a smallest and a largest size"
+        "{0} exact sizes are too many: give at most {MAX_EXACT_SIZES}, or a smallest and a largest size"
     )]
     TooManySizes(usize),
     /// Ring size out of range.
-    #[error("a ring size of {0} bytes: a power of two from 64K to 64M is needed")]
+    #[error("a ring size of {0} bytes is not possible: choose a power of two from 64K to 64M")]
     RingBytes(u64),
     /// Two settings that both sample.
-    #[error("samples do not fill a ring, so nothing has to adapt to full ones")]
+    #[error("samples do not fill a ring, so there is nothing to adapt to")]
     AdaptedSamples,
     /// Counted accesses together with a setting that skips blocks or time stamps.
-    #[error("accesses are counted where every block is traced, with exact times")]
+    #[error("counting accesses needs a trace of every block, with exact times")]
     PartialAccesses,
     /// Sampled accesses together with a setting that skips allocations or time stamps.
-    #[error("blocks are drawn from all allocations, with exact times")]
+    #[error("sampling accesses needs a trace of every allocation, with exact times")]
     PartialLooks,
     /// Two settings that both choose random allocations.
     #[error(
-        "the allocator is not timed where accesses are sampled: both choose allocations at random"
+        "timing the allocator and sampling accesses exclude each other: both choose allocations at random"
     )]
     TimedLooks,
     /// A budget together with another setting that samples.
-    #[error("a budget decides on samples by itself")]
+    #[error("a budget chooses the samples itself")]
     OtherSamples,
     /// Budget out of range.
-    #[error("an overhead of {}%: above 0% and up to 50% is possible; try 2%", .0 * 100.0)]
+    #[error("an overhead of {}% is not possible: choose one above 0% and up to 50%, such as 2%", .0 * 100.0)]
     Overhead(f64),
     /// Distance between samples out of range.
-    #[error("a sample every {0} bytes: from 1 byte to 1G between samples is possible; try 512K")]
+    #[error("a sample every {0} bytes is not possible: choose 1 byte to 1G, such as 512K")]
     SampleBytes(u64),
     /// Described allocators that are ambiguous or too many.
     #[error("{0}")]

@@ -24,7 +24,7 @@ pub enum Error {
     #[error(transparent)]
     Replaced(#[from] memhook_process::Replaced),
     /// Another memhook-rs is attaching to the process or detaching from it.
-    #[error("another memhook-rs is at work in process {pid}: try again when it has ended")]
+    #[error("another memhook-rs is working on process {pid}: try again when it has ended")]
     Busy {
         /// The process.
         pid: i32,
@@ -58,7 +58,7 @@ pub enum Error {
         pid: i32,
     },
     /// The loader of the process has loaded no supported C library.
-    #[error("process {pid} has no C library that its loader knows of")]
+    #[error("the loader of process {pid} has loaded no C library")]
     NoCLibrary {
         /// The process.
         pid: i32,
@@ -79,12 +79,12 @@ pub enum Error {
     },
     /// The kernel does not permit the comparison that shows which processes share their memory.
     #[error(
-        "processes cannot be followed here: kcmp(2) is not permitted, which tells the child of a vfork from others; attach to each of them by its PID"
+        "child processes cannot be followed here: that needs kcmp(2), which is not permitted; attach to each of them by its PID"
     )]
     NoKcmp,
     /// The hook could not tell threads apart.
     #[error(
-        "process {pid} cannot be traced: where its C library keeps the thread id is not known; memhook-rs knows glibc and musl 1.1.25 or later"
+        "process {pid} cannot be traced: memhook-rs cannot find the thread id in its C library; it supports glibc, and musl 1.1.25 or later"
     )]
     NoThreadNumber {
         /// The process.
@@ -92,7 +92,7 @@ pub enum Error {
     },
     /// The hook would be mapped without the loader, so listeners would not find its probes.
     #[error(
-        "process {pid} cannot emit: its loader would not load the hook (it is static, or on musl, or has no /proc), and listeners find probes only in what it loads; attach can trace it"
+        "process {pid} cannot emit: its loader cannot load the hook (the program is static, runs on musl, or has no /proc), and listeners find probes only in loaded objects; attach can trace it"
     )]
     NoPlaceToListen {
         /// The process.
@@ -100,7 +100,7 @@ pub enum Error {
     },
     /// The hook could not keep its state from the process's children.
     #[error(
-        "process {pid} cannot be traced: the kernel does not keep the hook's state from its children (MADV_WIPEONFORK, since Linux 4.14)"
+        "process {pid} cannot be traced: the kernel cannot hide the hook's state from forked children (MADV_WIPEONFORK, since Linux 4.14)"
     )]
     NoWipeOnFork {
         /// The process.
@@ -115,7 +115,7 @@ pub enum Error {
         code: i64,
     },
     /// The process has called execve(2) since it was chosen.
-    #[error("process {pid} runs another program now: nothing of ours is left in it")]
+    #[error("process {pid} has executed another program: nothing of memhook-rs is left in it")]
     OtherProgram {
         /// The process.
         pid: i32,

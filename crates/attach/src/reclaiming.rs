@@ -18,7 +18,9 @@ pub enum ReclaimError {
     #[error("{0}")]
     Access(String),
     /// Calls of `free` make system calls, and a seccomp filter might kill the process for them.
-    #[error("nothing is released: a seccomp filter may kill process {pid} for what free() needs")]
+    #[error(
+        "nothing is released: a seccomp filter may kill process {pid} for a system call that free() makes"
+    )]
     Filtered {
         /// The process.
         pid: i32,

@@ -253,7 +253,7 @@ impl Session {
     pub fn take_marks(&mut self, elapsed: Duration) -> Option<String> {
         let missed = self.marks.take(&self.prepared.region, elapsed)?;
         let pid = self.pid();
-        let what = "came too fast after each other and are missing";
+        let what = "followed each other too closely and are missing";
         Some(format!("{missed} marks of process {pid} {what}"))
     }
 

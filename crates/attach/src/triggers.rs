@@ -81,10 +81,10 @@ impl std::str::FromStr for Action {
             ("detach", None) => Ok(Action::Detach),
             ("mark", None) => Ok(Action::Mark(None)),
             ("mark", Some(name)) if name.is_empty() || name.contains(char::is_control) => {
-                Err("a mark needs a name of visible characters on one line")
+                Err("the name of a mark must be one line of visible characters")
             }
             ("mark", Some(name)) if name.len() > memhook_abi::MARK_BYTES => {
-                Err("the name of a mark takes 112 bytes at most")
+                Err("the name of a mark may have at most 112 bytes")
             }
             ("mark", Some(name)) => Ok(Action::Mark(Some(name.to_owned()))),
             ("exec", Some(command)) if !command.is_empty() => Ok(Action::Run(command.to_owned())),

@@ -60,7 +60,7 @@ impl Callable {
         }
         if filter_may_kill(pid) {
             return Err(CallError::Refused(format!(
-                "a seccomp filter may end process {pid} for what {} needs",
+                "a seccomp filter may kill process {pid} for a system call that {} makes",
                 allocator.name
             )));
         }

@@ -230,7 +230,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.output.write_document(&pairs, as_json)?;
     } else {
         let report = recorded::report(&recording, &symbols, &profile, &selection(args, as_json)?);
-        let report = report.context("the recorder's note of what it saw cannot be read")?;
+        let report = report.context("the recorder's note on what it saw cannot be read")?;
         args.output.write_document(&report, as_json)?;
     }
     Ok(ExitCode::from(code_of(&recording)))
@@ -254,7 +254,7 @@ fn print_following(args: &Args) -> anyhow::Result<ExitCode> {
         // The named blocks may appear later.
         args.shown.apply(&mut profile, &symbols);
         let report = recorded::report(recording, &symbols, &profile, &selection(args, as_json)?);
-        let report = report.context("the recorder's note of what it saw cannot be read")?;
+        let report = report.context("the recorder's note on what it saw cannot be read")?;
         args.output.write_document(&report, as_json)
     })?;
     Ok(ExitCode::SUCCESS)

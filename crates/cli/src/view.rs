@@ -152,7 +152,7 @@ fn serve(server: Server, page: Vec<u8>) -> anyhow::Result<ExitCode> {
     signals::catch_stops();
     if server.is_public()? {
         eprintln!(
-            "memhook-rs: everybody who reaches this address and knows the token can read the page"
+            "memhook-rs: anyone who reaches this address and knows the token can read the page"
         );
     }
     println!("{}", server.url()?);

@@ -22,7 +22,7 @@ pub fn open_appended(path: &Path) -> Result<File, OutputError> {
     let found = file.metadata().map_err(failed(path))?;
     let own = nix::unistd::geteuid().as_raw();
     let what = if !found.is_file() {
-        "no regular file"
+        "not a regular file"
     } else if found.uid() != own {
         "another user's"
     } else if found.mode() & 0o022 != 0 {
@@ -61,7 +61,10 @@ mod tests {
         ));
         assert!(open_appended(&folder).is_err());
         let refused = open_appended(Path::new("/dev/null")).unwrap_err();
-        assert!(refused.to_string().contains("no regular file"), "{refused}");
+        assert!(
+            refused.to_string().contains("not a regular file"),
+            "{refused}"
+        );
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o620)).unwrap();
         let refused = open_appended(&path).unwrap_err();
         assert!(refused.to_string().contains("chmod go-w"), "{refused}");

@@ -208,7 +208,7 @@ impl HttpServer {
 }
 
 fn misdirected() -> Answer {
-    let why = "this is not the server of that name: ask by an address";
+    let why = "unknown host name: use an IP address";
     Answer::text("421 Misdirected Request", why)
 }
 
@@ -217,7 +217,7 @@ fn refined(request: &Request, answer: Answer) -> Answer {
     match request.method.as_str() {
         "GET" | "HEAD" => answer,
         _ if answer.status != "200 OK" => answer,
-        _ => Answer::text("405 Method Not Allowed", "only GET is possible"),
+        _ => Answer::text("405 Method Not Allowed", "only GET is supported"),
     }
 }
 

@@ -29,7 +29,7 @@ pub enum OutputError {
         what: &'static str,
     },
     /// The file is also an input, and would be lost.
-    #[error("{} is what is read: choose another name for the output", path.display())]
+    #[error("{} is the input: choose another name for the output", path.display())]
     IsInput {
         /// The file.
         path: PathBuf,

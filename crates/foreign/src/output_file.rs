@@ -69,7 +69,10 @@ pub fn unnamed_file_in(directory: &Path) -> Result<File> {
     };
     let made = without_name(directory).or_else(|_| removed());
     made.map_err(|error| {
-        let why = format!("no temporary file in {}: {error}", directory.display());
+        let why = format!(
+            "cannot create a temporary file in {}: {error}",
+            directory.display()
+        );
         Error::new(error.kind(), why)
     })
 }
@@ -167,12 +170,12 @@ impl OutputFile {
         // The file may have been exchanged since the check.
         let opened = file.metadata().map_err(failed(path))?;
         if !opened.is_file() {
-            return Err(not_ours(path, "no regular file"));
+            return Err(not_ours(path, "not a regular file"));
         }
         if is_public && (opened.uid() != own_user() || opened.nlink() != 1) {
             return Err(not_ours(
                 path,
-                "a file of another user in a directory for all",
+                "a file of another user in a shared directory",
             ));
         }
         Ok(OutputFile::there(path, file))

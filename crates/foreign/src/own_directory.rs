@@ -71,7 +71,7 @@ impl OwnDirectory {
         let found = folder.metadata()?;
         if !is_own(&found) {
             let why = format!(
-                "it belongs to user {} and has mode {:03o}, so others can change what is in it: it must be this user's, and writable by nobody else (chmod go-w)",
+                "it belongs to user {} and has mode {:03o}, so others can change its contents: it must belong to this user, and nobody else may write to it (chmod go-w)",
                 found.uid(),
                 found.mode() & 0o7777
             );

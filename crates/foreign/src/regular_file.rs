@@ -119,7 +119,7 @@ impl From<&Metadata> for Extent {
 /// The file is shorter, or its length is implausible.
 pub fn read_exactly(file: &File, bytes: u64) -> Result<Vec<u8>> {
     if !Extent::of(file)?.may_hold(bytes) {
-        let why = "larger than what the disk holds of it, or than 4 GiB";
+        let why = "sparse, or larger than 4 GiB";
         return Err(Error::new(ErrorKind::FileTooLarge, why));
     }
     let length = usize::try_from(bytes).map_err(|_| ErrorKind::FileTooLarge)?;

@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn wrong_files_are_refused() {
         let error = |text| Baseline::read("b.json", text).unwrap_err().to_string();
-        assert!(error("no json").starts_with("b.json is no baseline"));
+        assert!(error("no json").starts_with("b.json is not a baseline"));
         assert!(error("{\"schema\":\"x\",\"leaks\":[]}").contains("schema"));
     }
 

@@ -82,15 +82,15 @@ impl Evidence {
         });
         if let Some(allocator) = unknown {
             found.gaps.push(format!(
-                "it executed no program after its fork and was not traced, so what it has of {allocator}'s blocks \
-                 is not known"
+                "it called no execve after its fork and was not traced, so it is not known which of {allocator}'s \
+                 blocks it has"
             ));
         }
         let lost = found.leaked();
         if lost.blocks > 0 {
             found.gaps.push(format!(
-                "it executed no program after its fork and was not traced: whether {} ({} bytes) \
-                 it has lost itself is not known",
+                "it called no execve after its fork and was not traced: it is not known whether it lost {} ({} \
+                 bytes) itself",
                 counted(lost.blocks, "unreachable block"),
                 lost.bytes
             ));

@@ -163,15 +163,15 @@ pub(crate) fn dissected(
     let mut modules = snapshot.meta.modules.iter();
     if is_known && modules.any(|m| m.allocator.as_deref() == Some(MUSL)) {
         found.notes.push(
-            "musl's allocator also keeps blocks among the data of modules, which is searched: what a free one of \
-             these points to looks reachable"
+            "musl's allocator also keeps blocks among the data of modules, which is searched: blocks that a free one \
+             points to look reachable"
                 .into(),
         );
     }
     if let Some(error) = undissected {
         if is_known {
             found.notes.push(format!(
-                "{error}: the verdict is on the traced blocks alone"
+                "{error}: the verdict covers only the traced blocks"
             ));
         } else {
             found.gaps.push(error.to_string());
@@ -243,8 +243,8 @@ impl Foreign {
             return true;
         }
         gaps.push(format!(
-            "{} of {} are known from the trace alone: {} of them were searched, and a few of these may look reachable \
-             by what their allocator keeps",
+            "{} of {} are known only from the trace: {} of them were searched for pointers, and stale pointers that \
+             their allocator keeps may make a few look reachable",
             memhook_report::bytes(bytes),
             counted(foreign.len() as u64, "block"),
             count(added)

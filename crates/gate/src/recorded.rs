@@ -79,7 +79,7 @@ pub fn recorded_evidence(
     let until_ns = u64::try_from(to.as_nanos()).unwrap_or(u64::MAX);
     let unseen: Vec<Gap> = Gap::within(recording.gaps(), 0, until_ns).collect();
     evidence.note_missed(recording.losses(), &unseen);
-    let without = "what is reachable is not recorded, so leaks are not looked for";
+    let without = "a recording does not show what is reachable, so leaks are not searched for";
     evidence.notes.push(without.into());
     if let Some(options) = &options.scores {
         let stretch = is_cut.then_some((from, to));

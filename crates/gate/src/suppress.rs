@@ -61,7 +61,7 @@ impl Suppressions {
                 Some((kind, _)) if is_other_sanitizers(kind) => {}
                 _ => {
                     let problem = format!(
-                        "{line:?} is no suppression: expected leak:PATTERN, or Valgrind's in braces"
+                        "{line:?} is not a suppression: expected leak:PATTERN, or one of Valgrind's in braces"
                     );
                     return Err(bad(number, problem));
                 }

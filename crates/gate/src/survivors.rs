@@ -153,8 +153,8 @@ impl Survivors {
         let mut words = Vec::new();
         if replacing.0 > 0 {
             words.push(format!(
-                "{} with {} more, which may only take the place of the {} from before the attach that were freed in \
-                 the second half",
+                "{} with {} more, which may only replace the {} from before the attach that were freed in the second \
+                 half",
                 counted(replacing.0, "site"),
                 counted(replacing.1, "block"),
                 count(freed)
@@ -170,8 +170,8 @@ impl Survivors {
         if !words.is_empty() {
             let what = words.join("; ");
             verdicts.unclear = Some(format!(
-                "the run was too short to tell growth from what levels off: {what}; --duration should be at least \
-                 twice as long as blocks live"
+                "the run was too short to tell steady growth from growth that levels off: {what}; --duration should \
+                 be at least twice as long as blocks live"
             ));
         }
         verdicts

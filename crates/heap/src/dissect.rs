@@ -161,7 +161,7 @@ impl std::fmt::Display for Undissected {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.reason {
             NotDissected::NewerGlibc { minor } => {
-                write!(f, "the heap of glibc 2.{minor} is laid out in a new way")
+                write!(f, "the heap of glibc 2.{minor} has an unknown layout")
             }
             NotDissected::Because(why) => write!(f, "{} {why}", self.allocator),
         }
@@ -347,13 +347,13 @@ fn no_heap(snapshot: &Snapshot, undissected: &[Undissected]) -> Error {
     match allocators.find_map(|m| m.allocator.as_deref()) {
         Some(MUSL) => Error::HeapOfMusl { pid },
         Some(_) if snapshot.libc().is_none() => {
-            none("no glibc in it, so no heap that scan knows".into())
+            none("it has no glibc, and so no heap that scan knows".into())
         }
         Some(other) => none(format!(
             "its blocks are of {other}, which scan does not know"
         )),
         None if snapshot.libc().is_none() => {
-            none("no glibc in it, so no heap that scan knows".into())
+            none("it has no glibc, and so no heap that scan knows".into())
         }
         None => none("its C library has no heap yet (no arena found in libc's data)".into()),
     }

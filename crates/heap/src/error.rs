@@ -53,7 +53,7 @@ pub enum Error {
     },
     /// The computation of retained sizes would not fit into memory.
     #[error(
-        "working out what {blocks} blocks retain would take about {}, and {room}",
+        "computing what {blocks} blocks retain would take about {}, and {room}",
         size_text(*.needed)
     )]
     NoRoomForTree {
@@ -142,7 +142,7 @@ pub enum Error {
         average: Duration,
     },
     /// The process uses musl.
-    #[error("process {pid} runs on musl, whose heap scan cannot read")]
+    #[error("process {pid} runs on musl: scan cannot read its heap")]
     HeapOfMusl {
         /// Process id.
         pid: i32,
@@ -157,8 +157,8 @@ pub enum Error {
     },
     /// The glibc is newer than memhook-rs, and its heap fits none of the known layouts.
     #[error(
-        "process {pid}: glibc 2.{minor} is newer than those whose heap scan can read (2.26 to 2.{NEWEST}), and its \
-         heap is laid out differently"
+        "process {pid}: the heap of glibc 2.{minor} has a layout that scan does not know (it knows those of 2.26 to \
+         2.{NEWEST})"
     )]
     UnknownLayout {
         /// Process id.
@@ -200,7 +200,7 @@ pub enum Error {
         reason: String,
     },
     /// A question about an address that is not in a block.
-    #[error("{address:#x} is in no block of the heap{hint}")]
+    #[error("{address:#x} is not in any block of the heap{hint}")]
     NoBlock {
         /// The address.
         address: u64,

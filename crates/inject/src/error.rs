@@ -21,7 +21,7 @@ pub enum Error {
     },
     /// A program that was started cannot be stopped before its own code runs.
     #[error(
-        "process {pid} cannot be traced from its start: its loader is neither glibc's nor musl's, and its entry point is unknown. Start it by itself; doctor says whether an attach is possible"
+        "process {pid} cannot be traced from its start: its loader is neither glibc's nor musl's, and its entry point is unknown. Start it without memhook-rs; doctor then says whether an attach is possible"
     )]
     NoStartPoint {
         /// Process id.
@@ -114,7 +114,7 @@ pub enum Error {
     /// The target redirects the system calls of this thread to its own handler, which would receive ours too (prctl(2),
     /// PR_SET_SYSCALL_USER_DISPATCH).
     #[error(
-        "thread {tid} of process {pid} handles its own system calls (PR_SET_SYSCALL_USER_DISPATCH, as Wine does), so memhook-rs cannot make any in it: attach before it does so, or to another process"
+        "thread {tid} of process {pid} handles its own system calls (PR_SET_SYSCALL_USER_DISPATCH, as Wine does), so memhook-rs cannot make any in it: attach before it starts to"
     )]
     CallsDispatched {
         /// Process id.
@@ -174,7 +174,7 @@ pub enum Error {
     },
     /// The code that remote work needs was not found in executable memory of the target.
     #[error(
-        "the code of process {pid} has no system call followed by a return, or nothing that returns from a signal"
+        "process {pid} lacks code that memhook-rs needs for system calls: a syscall instruction followed by a return, or a return from a signal"
     )]
     NoSyscallInstruction {
         /// Process id.
@@ -183,7 +183,7 @@ pub enum Error {
     /// The thread may not read the time stamp counter, which our code in the target does. The kernel would kill it
     /// (PR_SET_TSC, prctl(2)).
     #[error(
-        "thread {tid} of process {pid} has forbidden itself the time-stamp counter (prctl PR_SET_TSC), which tracing needs"
+        "thread {tid} of process {pid} has disabled the time-stamp counter (prctl PR_SET_TSC), which tracing needs"
     )]
     NoTimeStampCounter {
         /// Process id.
@@ -203,7 +203,7 @@ pub enum Error {
     },
     /// Another process runs in the same memory, and its threads are not held with those of the target.
     #[error(
-        "process {other} runs in the memory of process {pid} (vfork): try again when it has executed its program"
+        "process {other} shares the memory of process {pid} (vfork): try again when it has called execve"
     )]
     SharesMemory {
         /// Process id.
@@ -213,7 +213,7 @@ pub enum Error {
     },
     /// A thread has no thread pointer as the ABI requires it. Pads tell threads apart by it.
     #[error(
-        "thread {tid} of process {pid} has no thread pointer of its own, by which probes tell threads apart"
+        "thread {tid} of process {pid} has no thread pointer of its own, which probes need to tell threads apart"
     )]
     ThreadPointer {
         /// Process id.
@@ -291,7 +291,7 @@ pub enum Error {
     },
     /// A seccomp filter may end the process for a system call that is needed in it.
     #[error(
-        "a seccomp filter may kill process {pid} for {call}, which memhook-rs has to call in it; the filter is suspended during the call, but not if memhook-rs is killed at that moment"
+        "a seccomp filter may kill process {pid} for {call}, which memhook-rs has to make in it; the filter is suspended during the call, but not if memhook-rs is killed at that moment"
     )]
     CallIsFiltered {
         /// Process id.

@@ -76,7 +76,7 @@ impl AllocatorFunction {
             .strip_suffix(')')
             .and_then(|rest| Some((rest, rest.rfind('(')?)));
         let Some((rest, open)) = inside else {
-            return Err(mistake("there are no arguments in parentheses"));
+            return Err(mistake("its arguments in parentheses are missing"));
         };
         let selector = match <[_; 1]>::try_from(FunctionSelector::list(rest[..open].trim())?) {
             Ok([selector]) if !matches!(selector.wanted, Wanted::Pattern(_)) => selector,
@@ -97,17 +97,17 @@ impl Parts {
             .filter(|part| !part.is_empty())
         {
             let Some((key, value)) = part.split_once('=') else {
-                return Err(format!("'{part}' is no name=value"));
+                return Err(format!("'{part}' is not name=value"));
             };
             let (key, value) = (key.trim(), value.trim());
             let is_new = match key {
                 "size" => parts.size.replace(size(value)?).is_none(),
                 "count" => parts.count.replace(argument(value)?).is_none(),
                 "ptr" => parts.ptr.replace(pointer(value)?).is_none(),
-                _ => return Err(format!("'{key}' is none of size, count and ptr")),
+                _ => return Err(format!("'{key}' is not size, count or ptr")),
             };
             if !is_new {
-                return Err(format!("'{key}' is there twice"));
+                return Err(format!("'{key}' is given twice"));
             }
         }
         Ok(parts)
@@ -125,13 +125,13 @@ impl Parts {
             Some("nonzero") => Success::NotZero,
             Some(other) => {
                 return Err(format!(
-                    "'-> {other}' is none of '-> ptr', '-> 0' and '-> nonzero'"
+                    "'-> {other}' is not '-> ptr', '-> 0' or '-> nonzero'"
                 ));
             }
         };
         if role == DescribedRole::Releases {
             if self.size.is_some() || self.count.is_some() || result.is_some() {
-                return Err("a release has a ptr and nothing else".to_owned());
+                return Err("a release takes ptr and nothing else".to_owned());
             }
             let (old, old_is_indirect) = self.ptr.ok_or("it lacks ptr=")?;
             return Ok(DescribedFunction {
@@ -149,26 +149,28 @@ impl Parts {
             (Some(Size::Argument(size)), Some(count)) => BlockSize::Product(count, size),
             (Some(Size::Fixed(bytes)), None) => BlockSize::Fixed(bytes),
             (Some(Size::Fixed(_)), Some(_)) => {
-                return Err("a fixed size is that of the whole block: leave count= out".to_owned());
+                return Err(
+                    "a fixed size is the size of the whole block: leave count= out".to_owned(),
+                );
             }
             (None, _) => return Err("it lacks size=".to_owned()),
         };
         let (old, result) = match (role, self.ptr, is_returned) {
             (DescribedRole::Allocates, None, true) => ((0, false), 0),
             (DescribedRole::Allocates, None, false) => {
-                return Err("nothing says where the block comes back".to_owned());
+                return Err("it does not say how the block is returned".to_owned());
             }
             (DescribedRole::Allocates, Some((place, true)), false) => ((0, false), place),
             (DescribedRole::Allocates, Some((_, false)), _) => {
-                return Err("a new block comes back through a pointer: ptr=*argN".to_owned());
+                return Err("a new block is returned through a pointer: ptr=*argN".to_owned());
             }
             (DescribedRole::Allocates, Some((_, true)), true) => {
-                return Err("the block comes back in two ways: leave one of them out".to_owned());
+                return Err("the block is returned in two ways: leave one out".to_owned());
             }
             (_, Some(old), true) => (old, 0),
             (_, Some((place, true)), false) => ((place, true), place),
             (_, Some((_, false)), false) => {
-                return Err("nothing says where the new block comes back".to_owned());
+                return Err("it does not say how the new block is returned".to_owned());
             }
             (_, None, _) => return Err("it lacks ptr=".to_owned()),
         };
@@ -191,7 +193,9 @@ fn size(text: &str) -> Result<Size, String> {
     let bytes = units::size(bytes.trim()).ok();
     match bytes.and_then(|bytes| bytes.try_into().ok()) {
         Some(bytes) => Ok(Size::Fixed(bytes)),
-        None => Err(format!("'{text}' is no size of at most 4294967295 bytes")),
+        None => Err(format!(
+            "'{text}' is not a size of at most 4294967295 bytes"
+        )),
     }
 }
 
@@ -223,7 +227,7 @@ fn argument_number(name: &str) -> Result<u8, String> {
         Some(_) => Err(format!(
             "'{name}' is not in a register: only arg1 to arg6 can be read"
         )),
-        None => Err(format!("'{name}' is no argument (arg1 to arg6)")),
+        None => Err(format!("'{name}' is not an argument (arg1 to arg6)")),
     }
 }
 
@@ -309,7 +313,7 @@ impl Allocator {
             check_allocators(&all).map_err(|why| wrong(described.name.span(), why))?;
         }
         if all.is_empty() {
-            return Err("1:1: there is no [[allocator]] in it".to_owned());
+            return Err("1:1: it has no [[allocator]]".to_owned());
         }
         Ok(all)
     }
@@ -322,7 +326,7 @@ pub fn check_allocators(all: &[Allocator]) -> Result<(), String> {
         let is_plain = |c: char| c.is_alphanumeric() || "_-+.:~<> ".contains(c);
         if name.is_empty() || name.len() > MOST_LETTERS || !name.chars().all(is_plain) {
             return Err(format!(
-                "'{}' is no name for a heap: up to {MOST_LETTERS} letters, digits and _-+.:~<> are possible",
+                "'{}' is not a name for a heap: use up to {MOST_LETTERS} letters, digits and _-+.:~<>",
                 name.escape_debug()
             ));
         }
@@ -410,32 +414,40 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         for (role, text, why) in [
-            (Allocates, "pool_alloc", "no arguments in parentheses"),
+            (
+                Allocates,
+                "pool_alloc",
+                "arguments in parentheses are missing",
+            ),
             (
                 Allocates,
                 "f(size=arg7) -> ptr",
                 "'arg7' is not in a register",
             ),
-            (Allocates, "f(size=edi) -> ptr", "'edi' is no argument"),
+            (Allocates, "f(size=edi) -> ptr", "'edi' is not an argument"),
             (
                 Allocates,
                 "f(size=arg1)",
-                "nothing says where the block comes back",
+                "it does not say how the block is returned",
             ),
             (Allocates, "f() -> ptr", "it lacks size="),
             (Allocates, "f(size=arg1:16) -> ptr", "32 or 64 bits"),
             (
                 Allocates,
                 "f(size=arg1, size=arg2) -> ptr",
-                "'size' is there twice",
+                "'size' is given twice",
             ),
-            (Allocates, "f(bytes=arg1) -> ptr", "'bytes' is none of"),
-            (Allocates, "f(size=arg1) -> rax", "'-> rax' is none of"),
+            (
+                Allocates,
+                "f(bytes=arg1) -> ptr",
+                "'bytes' is not size, count or ptr",
+            ),
+            (Allocates, "f(size=arg1) -> rax", "'-> rax' is not '-> ptr'"),
             (Allocates, "f(size=arg1, ptr=arg2)", "ptr=*argN"),
             (Allocates, "f(size=arg1, ptr=*arg2) -> ptr", "in two ways"),
             (Allocates, "f*(size=arg1) -> ptr", "more than one function"),
-            (Allocates, "f(size=fixed:-1) -> ptr", "is no size"),
-            (Releases, "f(size=arg1)", "a ptr and nothing else"),
+            (Allocates, "f(size=fixed:-1) -> ptr", "is not a size"),
+            (Releases, "f(size=arg1)", "takes ptr and nothing else"),
             (Releases, "f()", "it lacks ptr="),
             (Reallocates, "f(size=arg1) -> ptr", "it lacks ptr="),
         ] {
@@ -465,7 +477,10 @@ mod tests {
             ),
             ("free pool_put(ptr=arg1)", "allocates"),
             ("alloc pool_get(size=arg9) -> ptr", "arg9"),
-            ("heap!: alloc get(size=arg1) -> ptr", "no name for a heap"),
+            (
+                "heap!: alloc get(size=arg1) -> ptr",
+                "not a name for a heap",
+            ),
         ] {
             let found = Allocator::parse(text).expect_err(text);
             assert!(found.contains(why), "{text}: {found}");

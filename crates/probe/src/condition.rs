@@ -50,7 +50,7 @@ impl Condition {
     }
 
     fn one(text: &str) -> Result<Condition, String> {
-        let mistake = || format!("'{text}' is no condition: expected one like 'arg2 > 4096'");
+        let mistake = || format!("'{text}' is not a condition: expected one like 'arg2 > 4096'");
         let found = SIGNS
             .iter()
             .filter_map(|(sign, comparison)| Some((text.find(sign)?, sign, comparison)))

@@ -10,7 +10,7 @@ pub enum Refusal {
         bytes: usize,
     },
     /// The jump would overlap the code after an instruction that ends the flow.
-    #[error("it leaves after {bytes} bytes, and a jump takes 5")]
+    #[error("it returns or jumps away after {bytes} bytes, and a jump takes 5")]
     LeavesTooEarly {
         /// Number of bytes up to and including that instruction.
         bytes: usize,
@@ -37,17 +37,19 @@ pub enum Refusal {
         from: u64,
     },
     /// A loop begins at the entry, so its iterations would count as calls.
-    #[error("a loop jumps back to its first instruction, so that rounds would count as calls")]
+    #[error("a loop jumps back to its first instruction, so iterations would count as calls")]
     LoopsToEntry,
     /// The code does not look like that of a compiled function.
-    #[error("its code cannot be decoded to its end (at {at:#x})")]
+    #[error("its code cannot be decoded beyond {at:#x}")]
     Undecodable {
         /// Address where decoding fails (svma).
         at: u64,
     },
     /// The latency cannot be measured: there is not enough room for a jump at an exit of the
     /// function.
-    #[error("its latency cannot be measured: at {at:#x}, where it returns, is no room for a jump")]
+    #[error(
+        "its latency cannot be measured: it returns at {at:#x}, where there is no room for a jump"
+    )]
     NoRoomAtExit {
         /// Address of the exit (svma).
         at: u64,
@@ -59,6 +61,6 @@ pub enum Refusal {
         instruction: String,
     },
     /// An address that the code refers to is too far from the pad.
-    #[error("it refers to something beyond the reach of its pad")]
+    #[error("it refers to an address beyond the reach of its pad")]
     OutOfReach,
 }

@@ -36,7 +36,7 @@ pub struct Pool {
 static POOLS: [Pool; 1] = [Pool {
     mark: "PyObject_Malloc",
     avoided_by: "PYTHONMALLOC=malloc",
-    advice: "Python cuts objects of up to 512 bytes from its own arenas, which are not seen: start it with PYTHONMALLOC=malloc",
+    advice: "Python allocates objects of up to 512 bytes from its own arenas, which are not traced: start it with PYTHONMALLOC=malloc",
 }];
 
 impl Pool {
@@ -77,7 +77,7 @@ impl AllocatorCalls {
                 self.allocator.unwrap_or("an allocator")
             )),
             None => self.allocator.map(|allocator| {
-                format!("{allocator} is part of it: what is allocated from it is not seen")
+                format!("{allocator} is part of it: its allocations are not seen")
             }),
         }
     }

@@ -21,7 +21,7 @@ pub struct Chosen {
 /// The id belongs to another process by now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "process {pid} has ended, and another process has its id now, which is left alone: choose again"
+    "process {pid} has ended, and its id now belongs to another process, which is left alone: choose again"
 )]
 pub struct Replaced {
     /// Process id.

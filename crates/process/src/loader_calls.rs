@@ -86,7 +86,7 @@ fn foreign_definition(modules: &[ModuleImage]) -> Option<String> {
     let defines = |m: &ModuleImage, name| m.facts.exported(name).is_some();
     if let Some(auditor) = modules.iter().find(|m| defines(m, AUDITS)) {
         return Some(format!(
-            "{} audits what its loader does (rtld-audit(7))",
+            "{} audits its loader (rtld-audit(7))",
             auditor.name()
         ));
     }

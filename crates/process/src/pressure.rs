@@ -7,7 +7,7 @@ use std::time::Duration;
 /// The pressure is not measured.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "pressure cannot be watched here: this kernel keeps no account of it ({}: {error}), as without CONFIG_PSI or with psi=0",
+    "memory pressure cannot be watched here: this kernel does not measure it ({}: {error}), as without CONFIG_PSI or with psi=0",
     .path.display()
 )]
 pub struct NoPressure {

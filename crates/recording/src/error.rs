@@ -26,9 +26,7 @@ pub enum Error {
     #[error("a directory, not a recording: name a file in it")]
     Directory,
     /// The path is a pipe, a device or a socket.
-    #[error(
-        "not a file, but a recording is read in any order: use - and pass it on standard input"
-    )]
+    #[error("not a regular file: use - and pass the recording on standard input")]
     Stream,
     /// The file has no bytes.
     #[error("the file is empty: nothing was recorded, or it was not copied")]
@@ -56,7 +54,7 @@ pub enum Error {
     },
     /// The time window is empty.
     #[error(
-        "nothing lies between {} and {}: the recording covers {} to {}",
+        "there is nothing between {} and {}: the recording covers {} to {}",
         seconds(*from_ns), seconds(*to_ns), seconds(*start_ns), seconds(*end_ns)
     )]
     Window {

@@ -148,7 +148,7 @@ fn later_parts_overwrite_nothing() {
             matches!(&end, RecordingEnd::Failed(why) if why.contains("run.1.mhk")),
             "{end:?}"
         );
-        Recording::open(&path).expect("what it has is readable");
+        Recording::open(&path).expect("the part so far is readable");
         std::fs::remove_file(&path).unwrap();
         std::fs::remove_file(dir.0.join("run.1.mhk")).unwrap();
     }

@@ -123,7 +123,7 @@ pub(crate) fn unseen_calls(model: &ReportModel) -> Option<Claim> {
             counted(module.unhookable, "call"),
             one_line(module.module.clone())
         ),
-        None => format!("{BEYOND_SLOTS}, or made inside of an operator new of the program's own"),
+        None => format!("{BEYOND_SLOTS}, or made inside an operator new of the program's own"),
     };
     Some(Claim {
         sentence: format!(
@@ -179,11 +179,8 @@ pub fn unseen_blocks(seen: Seen) -> Claim {
     let causes = [
         (!seen.from_start, "allocated before the attach"),
         (seen.is_sampled, "not sampled"),
-        (seen.is_bounded, "not kept for want of memory"),
-        (
-            seen.has_gaps,
-            "allocated in times in which nothing was seen",
-        ),
+        (seen.is_bounded, "not kept for lack of memory"),
+        (seen.has_gaps, "allocated while nothing was seen"),
         (true, "allocated by a call that was not recorded"),
     ];
     of_causes(&causes)

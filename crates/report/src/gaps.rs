@@ -100,8 +100,8 @@ pub fn unseen_in_words(gaps: &[Gap]) -> Option<String> {
 pub(crate) fn warning(gaps: &[UnseenTime], bounds: Option<&LiveBounds>) -> Option<String> {
     let unseen = in_words(gaps)?;
     let mut text = format!(
-        "{unseen}: memhook-rs did not get to run, and the process did not wait for it. What was allocated or \
-         released then is missing below, and rates leave that time out."
+        "{unseen}: memhook-rs got no processor time, and the process did not wait for it. Allocations and releases \
+         of that time are missing below, and rates exclude it."
     );
     if let Some(bounds) = bounds.filter(|bounds| !bounds.is_exact()) {
         let blocks = bounds.most_blocks.saturating_sub(bounds.least_blocks);

@@ -154,7 +154,7 @@ fn address_space(out: &mut String, process: &AddressSpace, style: Style) -> Resu
     )?;
     if process.gone_bytes > 0 {
         let gone = format!(
-            "  {} of what is below is no longer there: it was unmapped by calls that were not seen",
+            "  {} of the memory below no longer exists: it was unmapped by calls that were not seen",
             bytes(process.gone_bytes)
         );
         writeln!(out, "{}", style.warning(&gone))?;

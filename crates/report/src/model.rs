@@ -280,7 +280,7 @@ impl Bounded {
                 ),
             };
             text += &format!(
-                "of about {} live ones {} are kept now ({which}). What is live and what was released are estimates since then; allocations are exact",
+                "of about {} live ones {} are kept now ({which}). Live and released sums are estimates since then; allocations are exact",
                 count(self.live_blocks),
                 count(self.kept_blocks),
             );

@@ -506,7 +506,7 @@ fn site_header(
 fn nothing_live(model: &ReportModel) -> String {
     let totals = &model.totals;
     if model.is_cut {
-        return "No live block is in what could be read of the recording.".into();
+        return "The readable part of the recording has no live block.".into();
     }
     if totals.allocations == 0 {
         return "No block was allocated since the attach.".into();

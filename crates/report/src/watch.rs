@@ -92,9 +92,9 @@ impl Kills {
             (true, _, Some(0)) => "no process".into(),
             (true, _, Some(1)) => "a process".into(),
             (true, _, Some(_)) => "several processes".into(),
-            (true, _, None) => return "; whether for want of memory is not known".into(),
+            (true, _, None) => return "; it is not known whether memory ran out".into(),
         };
-        format!("; the kernel has killed {who} of its memory cgroup for want of memory")
+        format!("; the kernel has killed {who} of its memory cgroup because memory ran out")
     }
 
     /// Describes the end of a watch whose process goes on.
@@ -104,7 +104,7 @@ impl Kills {
         } else {
             String::new()
         };
-        format!("the watch was ended, and the process goes on{others}")
+        format!("the watch was ended, and the process continues{others}")
     }
 }
 
@@ -141,7 +141,7 @@ impl Death {
     /// Returns the end in words.
     pub fn explanation(&self, pid: i32, kills: &Kills) -> String {
         let how = match (self.signal, self.status) {
-            _ if kills.of(pid) => "killed by the kernel for want of memory".to_owned(),
+            _ if kills.of(pid) => "killed by the kernel because memory ran out".to_owned(),
             (Some(signal), _) => format!("ended by signal {signal}"),
             (None, Some(status)) => format!("ended with status {status}"),
             (None, None) => "ended".to_owned(),
@@ -244,14 +244,14 @@ mod tests {
             (death.out_of_memory, death.explanation(7, kills))
         };
         let killed = kills(Some(1), &[7]);
-        let text = "killed by the kernel for want of memory";
+        let text = "killed by the kernel because memory ran out";
         assert_eq!(of(Some(9), &killed), (true, text.into()));
         assert_eq!(of(None, &killed), (true, text.into()));
         let (out_of_memory, text) = of(Some(0x100), &kills(Some(1), &[8]));
         assert!(!out_of_memory);
         assert_eq!(
             text,
-            "ended with status 1; the kernel has killed process 8 (leaker) of its memory cgroup for want of memory"
+            "ended with status 1; the kernel has killed process 8 (leaker) of its memory cgroup because memory ran out"
         );
         // Without the kernel's messages, the numbers of the group remain.
         let (out_of_memory, text) = of(Some(9), &kills(Some(1), &[]));
@@ -262,11 +262,11 @@ mod tests {
         assert!(of(Some(9), &kills(None, &[])).1.contains("not known"));
         let living = kills(Some(6), &[8, 9, 10, 11, 12]).beside_living(7);
         assert!(
-            living.contains("goes on; the kernel has killed process 8 (leaker), 9"),
+            living.contains("continues; the kernel has killed process 8 (leaker), 9"),
             "{living}"
         );
         assert!(living.contains("and 1 more"), "{living}");
         let nobody = kills(Some(0), &[]).beside_living(7);
-        assert_eq!(nobody, "the watch was ended, and the process goes on");
+        assert_eq!(nobody, "the watch was ended, and the process continues");
     }
 }

@@ -16,17 +16,17 @@ pub enum Error {
     Map(std::io::Error),
     /// Another process could change the size of the file.
     #[error(
-        "the shared memory in the process is not sealed against a change of its size: it is not ours, or of an older version"
+        "the shared memory in the process is not sealed against resizing: another program made it, or an older version"
     )]
     NotSealed,
     /// No ring size gives a region of this size.
-    #[error("a shared region of {bytes} bytes is of no version this program knows")]
+    #[error("a shared region of {bytes} bytes belongs to no version that this program knows")]
     Size {
         /// Size of the file in bytes.
         bytes: u64,
     },
     /// The configuration and the region have different ring sizes.
-    #[error("the region has rings of {region_bytes} bytes, {config_bytes} were asked for")]
+    #[error("the region has rings of {region_bytes} bytes, not the requested {config_bytes}")]
     RingSize {
         /// Bytes of a ring in the region.
         region_bytes: u64,
@@ -34,7 +34,7 @@ pub enum Error {
         config_bytes: u64,
     },
     /// A setting is outside its range.
-    #[error("{what} is {value}, allowed is {allowed}")]
+    #[error("{what} is {value}, but must be {allowed}")]
     Setting {
         /// Name of the setting.
         what: &'static str,
@@ -81,7 +81,7 @@ pub enum Error {
         limit: usize,
     },
     /// The module list is full.
-    #[error("code range {start:#x} cannot be noted: the list is full ({limit} ranges)")]
+    #[error("code range {start:#x} cannot be recorded: the list is full ({limit} ranges)")]
     ModulesFull {
         /// Start of the range (avma).
         start: u64,

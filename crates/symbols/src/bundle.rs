@@ -39,7 +39,7 @@ pub enum BundleError {
         path: PathBuf,
     },
     /// The bundle is from another version of the program.
-    #[error("{} is a symbol bundle of another version: make it anew with memhook-rs symbols pack", path.display())]
+    #[error("{} is a symbol bundle of another version: make a new one with memhook-rs symbols pack", path.display())]
     Version {
         /// The file.
         path: PathBuf,

@@ -176,7 +176,7 @@ fn check(
     let Some(expected) = checksum else {
         return Err(format_error(
             path,
-            "nothing tells whether it is the right file",
+            "nothing shows whether it is the right file",
         ));
     };
     let found = data.checksum().map_err(|error| read_error(path, error))?;

@@ -22,7 +22,7 @@ pub enum SymbolError {
         reason: String,
     },
     /// The file belongs to a different build than the mapped one.
-    #[error("{} is of another build: build-id {found}, mapped is {expected}", path.display())]
+    #[error("{} is from another build: its build-id is {found}, the mapped file has {expected}", path.display())]
     BuildId {
         /// The file.
         path: PathBuf,
@@ -32,7 +32,7 @@ pub enum SymbolError {
         expected: String,
     },
     /// The contents do not match the checksum in `.gnu_debuglink`.
-    #[error("{} is not the debug file meant: checksum {found:08x}, wanted {expected:08x}", path.display())]
+    #[error("{} is not the right debug file: its checksum is {found:08x}, expected {expected:08x}", path.display())]
     Checksum {
         /// The file.
         path: PathBuf,

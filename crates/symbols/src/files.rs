@@ -231,7 +231,7 @@ impl Files {
                 (Some((path, ..)), None) => Some((
                     path.into(),
                     format!(
-                        "its debug information takes {}, more than the {} that there are for names",
+                        "its debug information takes {}, more than the {} available for names",
                         size_text(needed),
                         size_text(most_bytes)
                     ),

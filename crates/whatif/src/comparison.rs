@@ -200,8 +200,8 @@ impl Comparison {
 
     pub(crate) fn verdict(&self) -> String {
         let Some(truth) = self.truth else {
-            return "Nothing is recommended: the recording does not show often enough what was resident to tell \
-                    whether these replays are right."
+            return "Nothing is recommended: the recording shows the resident memory too rarely to tell whether these \
+                    replays are accurate."
                 .to_owned();
         };
         let compared = format!(
@@ -215,7 +215,9 @@ impl Comparison {
             bytes(truth.replayed_peak_bytes),
         );
         if !truth.holds {
-            return format!("Nothing is recommended. {compared}, and at most 5% are believed.");
+            return format!(
+                "Nothing is recommended. {compared}, and only differences of at most 5% are trusted."
+            );
         }
         let Some(best) = &self.recommendation else {
             return format!("Nothing takes clearly less. {compared}.");

@@ -23,8 +23,8 @@ pub(crate) fn check(recording: &Recording) -> Result<(), Error> {
     let of_memory = meta.notes.iter().find(|(name, _)| name == "memory");
     if let Some((_, kind)) = of_memory {
         return unfit(match kind.as_str() {
-            "mappings" => "it is one of mappings, not of the calls of an allocator",
-            _ => "it is one of an allocator of the program's own, which no other one can replace",
+            "mappings" => "it is a recording of mappings, not of the calls of an allocator",
+            _ => "it is a recording of the program's own allocator, which no other one can replace",
         });
     }
     if recording.sample_bytes().is_some() {
@@ -35,11 +35,11 @@ pub(crate) fn check(recording: &Recording) -> Result<(), Error> {
         return unfit("a filter kept some allocations out of it");
     }
     if recording.part() > 0 {
-        return unfit("it is a later part, and the calls before it are in another file");
+        return unfit("it is a later part, and the earlier calls are in another file");
     }
     if !recording.gaps().is_empty() {
         return unfit(
-            "the process went on untraced for a time, and its calls of that time are not there",
+            "the process went on untraced for a time, and its calls in that time are missing",
         );
     }
     let losses = recording.losses();
@@ -51,7 +51,7 @@ pub(crate) fn check(recording: &Recording) -> Result<(), Error> {
         name.starts_with("ld-linux") && name != "ld-linux-x86-64.so.2"
     };
     if recording.modules().iter().any(|m| loader(&m.path)) {
-        return unfit("it is that of a process of another architecture");
+        return unfit("it is from a process of another architecture");
     }
     Ok(())
 }

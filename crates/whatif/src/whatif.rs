@@ -71,7 +71,7 @@ pub fn what_if(recording: &Recording, wanted: &WhatIf) -> Result<Comparison, Err
     let mut touch = Touch::Ends;
     match same {
         None => comparison.notes.push(format!(
-            "{} is not on this machine, so nothing shows whether these replays are right",
+            "{} is not on this machine, so nothing shows whether these replays are accurate",
             comparison.recorded_allocator
         )),
         Some(same) => {

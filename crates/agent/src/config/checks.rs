@@ -36,7 +36,7 @@ const SHORTEST_REFRESH: Duration = Duration::from_secs(5);
 pub(super) fn check(file: &File) -> Result<(), Fault> {
     let most = &file.agent.max_targets;
     if !(1..=MOST_TARGETS).contains(most.get_ref()) {
-        let why = format!("max_targets: from 1 to {MOST_TARGETS} are possible");
+        let why = format!("max_targets must be from 1 to {MOST_TARGETS}");
         return Err((most.span(), why));
     }
     for (name, labels) in file.labels.iter().flat_map(|labels| {
@@ -45,7 +45,7 @@ pub(super) fn check(file: &File) -> Result<(), Fault> {
     }) {
         if !is_label(name) {
             let why = format!(
-                "the label \"{name}\" is not possible: letters, digits and _ are, not beginning with a digit or __"
+                "the label \"{name}\" is not allowed: use letters, digits and _, and begin with neither a digit nor __"
             );
             return Err((labels.span(), why));
         }
@@ -126,7 +126,7 @@ fn check_rule(file: &File, spanned: &toml::Spanned<Rule>) -> Result<(), Fault> {
             return Err((sample.span(), why.into()));
         }
         if !(1..=1 << 30).contains(&sample.get_ref().0) {
-            let why = "a sample every 1 byte to 1G is possible; try \"512K\"";
+            let why = "sample must be from 1 byte to 1G; try \"512K\"";
             return Err((sample.span(), why.into()));
         }
     }
@@ -146,10 +146,7 @@ fn check_rule(file: &File, spanned: &toml::Spanned<Rule>) -> Result<(), Fault> {
     if let Some(depth) = &rule.depth
         && !DEPTHS.contains(depth.get_ref())
     {
-        return Err((
-            depth.span(),
-            "a depth of 1 to 128 frames is possible".into(),
-        ));
+        return Err((depth.span(), "depth must be from 1 to 128".into()));
     }
     if rule.interval.get_ref().0 < SHORTEST_INTERVAL {
         let why = "the shortest interval is \"500ms\"";
@@ -250,7 +247,7 @@ fn check_advise(rule: &Rule, advise: &toml::Spanned<Every>) -> Result<(), Fault>
         return Err((advise.span(), why.into()));
     }
     if advise.get_ref().0 < SHORTEST_ADVICE_INTERVAL {
-        let why = "each time the process is traced for a minute: advise is \"10m\" at least";
+        let why = "each advice traces the process for a minute: advise must be at least \"10m\"";
         return Err((advise.span(), why.into()));
     }
     Ok(())
@@ -282,7 +279,7 @@ fn check_store(store: &toml::Spanned<Store>) -> Result<(), Fault> {
     check_url("the url of a store", url)?;
     for header in [tenant, username].into_iter().flatten() {
         if header.get_ref().is_empty() || !header.get_ref().chars().all(|c| c.is_ascii_graphic()) {
-            let why = "only printable ASCII characters without spaces are possible here";
+            let why = "only printable ASCII characters without spaces are allowed here";
             return Err((header.span(), why.into()));
         }
     }
@@ -316,7 +313,7 @@ fn check_kubernetes(spanned: &toml::Spanned<Kubernetes>) -> Result<(), Fault> {
     let kubernetes = spanned.get_ref();
     check_url("the address of the kubelet", &kubernetes.kubelet)?;
     if kubernetes.refresh.get_ref().0 < SHORTEST_REFRESH {
-        let why = "refresh is at least \"5s\": a new pod is asked for at once in any case";
+        let why = "refresh must be at least \"5s\": new pods are looked up at once anyway";
         return Err((kubernetes.refresh.span(), why.into()));
     }
     if !kubernetes.verify && kubernetes.ca.is_some() {

@@ -191,7 +191,7 @@ mod tests {
                 with("mode = \"scan\"\nadvise = \"9m\"\n"),
                 5,
                 10,
-                "advise is \"10m\" at least",
+                "must be at least \"10m\"",
             ),
             (
                 with("mode = \"scan\"\nadvise = \"weekly\"\n"),

@@ -15,7 +15,7 @@ pub fn warnings(file: &File) -> Vec<Fault> {
         let shadow = earlier.into_iter().find(|earlier| covers(earlier, rule));
         if let Some(earlier) = shadow {
             warn(format!(
-                "the rule \"{}\" never matches: all that it fits falls under \"{}\" before it; move it up",
+                "the rule \"{}\" never matches: \"{}\" comes first and matches the same processes; move it up",
                 rule.name.get_ref(),
                 earlier.name.get_ref()
             ));
@@ -81,7 +81,7 @@ fn of_kubernetes(file: &File, spanned: &toml::Spanned<Kubernetes>, found: &mut V
         let mut earlier = earlier.map(|earlier| earlier.get_ref().name.get_ref());
         if let Some(earlier) = earlier.find(|earlier| is_within(pattern, earlier)) {
             let why = format!(
-                "the limits for \"{}\" never count: those for \"{}\" before them fit the same namespaces; move them up",
+                "the limits for \"{}\" never apply: those for \"{}\" come first and match the same namespaces; move them up",
                 pattern.0, earlier.0
             );
             found.push((name.span(), why));
@@ -177,9 +177,9 @@ mod tests {
             let text =
                 format!("[[rule]]\nname = \"one\"\n{first}\n[[rule]]\nname = \"two\"\n{second}\n");
             let found = says(&text);
-            let is_found = found
-                .iter()
-                .any(|why| why.contains("\"two\" never matches") && why.contains("under \"one\""));
+            let is_found = found.iter().any(|why| {
+                why.contains("\"two\" never matches") && why.contains("\"one\" comes first")
+            });
             assert_eq!(is_found, is_shadowed, "{text}: {found:?}");
             assert_eq!(found.len(), usize::from(is_shadowed), "{found:?}");
         }
@@ -234,7 +234,7 @@ mod tests {
                     &limit("shop", "max_targets = 9"),
                 ]
                 .concat(),
-                "never count",
+                "never apply",
             ),
             (
                 format!("{secure}{}", limit("*", "max_targets = 99")),

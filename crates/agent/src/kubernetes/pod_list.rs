@@ -75,10 +75,10 @@ struct Container {
 /// Parses the pods of a list. A pod with impossible names is left out, so its processes are never
 /// traced.
 pub fn read(json: &[u8]) -> Result<Vec<Pod>, String> {
-    let list: PodList =
-        serde_json::from_slice(json).map_err(|error| format!("it is no list of pods: {error}"))?;
+    let list: PodList = serde_json::from_slice(json)
+        .map_err(|error| format!("it is not a list of pods: {error}"))?;
     let Some(items) = list.items else {
-        return Err("it is no list of pods: there are no items".into());
+        return Err("it is not a list of pods: there are no items".into());
     };
     Ok(items.into_iter().take(MOST_PODS).filter_map(pod).collect())
 }
@@ -250,7 +250,7 @@ mod tests {
             "{\"items\":[{\"metadata\":[]}",
         ] {
             let why = read(text.as_bytes()).expect_err(text);
-            assert!(why.contains("no list of pods"), "{why}");
+            assert!(why.contains("not a list of pods"), "{why}");
         }
         let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
         assert!(read(format!("{{\"items\":{deep}}}").as_bytes()).is_err());

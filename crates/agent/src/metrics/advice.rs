@@ -30,14 +30,14 @@ pub(super) fn encode(
     family(
         encoder,
         "target_advice_attempts",
-        "How often the process was to be examined",
+        "Attempts to examine the process",
         MetricType::Counter,
         sum(|advised| advised.attempts as f64),
     )?;
     family(
         encoder,
         "target_advices",
-        "How often that has led to advice",
+        "Attempts that led to advice",
         MetricType::Counter,
         sum(|advised| advised.given as f64),
     )?;
@@ -65,7 +65,7 @@ pub(super) fn encode(
     family(
         encoder,
         "target_advice_age_seconds",
-        "Time since the last advice; of several processes, the longest",
+        "Time since the last advice; the longest one if there are several processes",
         MetricType::Gauge,
         oldest.map(|(labels, age)| (labels.clone(), age)),
     )?;

@@ -37,7 +37,7 @@ const fn counter(name: &'static str, help: &'static str, value: fn(&Numbers) -> 
 const OF_TARGETS: [OfTargets; 18] = [
     gauge(
         "target_processes",
-        "Processes that the series is about",
+        "Processes that the series covers",
         |_| 1.0,
     ),
     gauge(
@@ -193,7 +193,7 @@ fn parts(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> R
     family(
         encoder,
         "target_resident_part_bytes",
-        "Bytes of the process in memory, by what they are",
+        "Resident memory of the process in bytes, by part",
         MetricType::Gauge,
         parts,
     )
@@ -221,7 +221,7 @@ fn pins(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Re
         ),
         (
             "target_pinning_bytes",
-            "Bytes of the blocks that hold so much",
+            "Bytes of the blocks that pin that memory",
         ),
     ];
     for (index, (name, help)) in families.into_iter().enumerate() {

@@ -155,7 +155,7 @@ impl Senders {
                 stores.push((to, Arc::new(store)));
             } else if let Some((queue, count)) = queue::left_for(state, to) {
                 warn(&format!(
-                    "{count} profiles wait for {}, which is not configured any more: they stay in {} until it is, or until that directory is removed",
+                    "{count} profiles wait for {}, which is no longer configured: they stay in {} until it is, or until that directory is removed",
                     to.name(),
                     queue.display()
                 ));
@@ -242,7 +242,7 @@ impl Encoder {
             if let Ok(thread) = thread.spawn_scoped(scope, work)
                 && thread.join().is_err()
             {
-                warn("a profile is lost because of a fault of ours");
+                warn("a profile is lost because of an internal error");
             }
         });
         // No thread is available.

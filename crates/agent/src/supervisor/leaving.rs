@@ -176,9 +176,9 @@ impl Supervisor {
             Ended::Panicked => {
                 if let Some(member) = self.members.get_mut(&pid) {
                     warn(&format!(
-                        "process {pid} was left because of a fault of ours"
+                        "memhook-rs detached from process {pid} after an internal error"
                     ));
-                    member.failed(now, retry, "a fault of the agent".into());
+                    member.failed(now, retry, "an internal error".into());
                 }
             }
         }

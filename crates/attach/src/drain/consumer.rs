@@ -229,7 +229,7 @@ impl<O: Observer + Send> Consumer<O> {
                     if let Some(watchdog) = watchdog {
                         watchdog.unpark();
                     }
-                    panic!("no thread to empty the rings with: {error}");
+                    panic!("cannot start a thread to empty the rings: {error}");
                 }
             };
             // This must happen even if `work` panics, or the scope would wait forever.

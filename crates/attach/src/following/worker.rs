@@ -142,7 +142,7 @@ fn trace(begin: Begin, work: Work, is_attached: &AtomicBool) -> Result<End, Erro
         let _kept = chosen.keep()?;
         Trace::start(chosen.pid, config)
     });
-    let too_late = || Err(Error::Refused("the end came before the attach".into()));
+    let too_late = || Err(Error::Refused("it ended before the attach".into()));
     let mut trace = match attached.unwrap_or_else(too_late) {
         Ok(trace) => trace,
         Err(error) => {

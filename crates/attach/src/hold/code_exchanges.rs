@@ -47,11 +47,13 @@ pub(crate) fn exchange_each<T>(
             match done {
                 Exchanged::Done => exchanged.push(of),
                 Exchanged::InUse => open.push((of, exchange)),
-                Exchanged::Differs => refused.push((of, "its code has changed meanwhile".into())),
+                Exchanged::Differs => {
+                    refused.push((of, "its code has changed in the meantime".into()))
+                }
             }
         }
     }
-    let in_use = "a thread is, or may return, inside of its first bytes";
+    let in_use = "a thread is executing its first bytes, or may return into them";
     refused.extend(open.into_iter().map(|(of, _)| (of, in_use.to_owned())));
     Ok((exchanged, refused))
 }

@@ -52,14 +52,13 @@ impl MuslSleepers {
     pub fn check(&self, call: i64, rsp: u64) -> Result<(), String> {
         if call < 0 || ALLOCATING.contains(&call) {
             return Err(
-                "may be inside of the allocator: it sleeps in no system call that rules it out"
-                    .into(),
+                "may be inside the allocator: its system call does not rule that out".into(),
             );
         }
         let rsp = rsp & !7;
         let unknown = || format!("has a stack at {rsp:#x} that cannot be searched");
         if self.returns.is_empty() {
-            return Err("may handle a signal, which could not be told".into());
+            return Err("may be handling a signal, and memhook-rs cannot find out".into());
         }
         let mut mappings = self.mappings.iter();
         let stack = mappings.find(|m| m.start <= rsp && rsp < m.end);
@@ -72,7 +71,7 @@ impl MuslSleepers {
             let (words, _) = piece.as_chunks::<8>();
             let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
             if words.any(|word| self.returns.contains(&word)) {
-                return Err("handles a signal, which may have come inside of the allocator".into());
+                return Err("is handling a signal that may have interrupted the allocator".into());
             }
             at += piece.len() as u64;
         }

@@ -73,7 +73,7 @@ impl SafePlaces {
     pub fn never(&self) -> Option<&'static str> {
         match self.own {
             OwnAllocator::Unknown => {
-                Some("its executable has an allocator whose functions cannot be told")
+                Some("its executable has an allocator whose functions are unknown")
             }
             _ => None,
         }
@@ -105,7 +105,7 @@ impl SafePlaces {
         }
         let outer = self.outer(&frames).ok_or_else(|| {
             format!(
-                "is on a stack of its own making at {:#x} (its outermost frame is not the C library's)",
+                "runs on a custom stack at {:#x} (its outermost frame is not the C library's)",
                 start.1
             )
         })?;
@@ -114,7 +114,7 @@ impl SafePlaces {
         // separately. The frame through which the handler returns ends its part.
         while let Some(interrupted) = rest.iter().skip(1).position(|frame| frame.is_exact) {
             if let OwnAllocator::At(_) = self.own {
-                return Err("handles a signal, which may have come inside of the allocator".into());
+                return Err("is handling a signal that may have interrupted the allocator".into());
             }
             self.check_part(&rest[..interrupted])?;
             rest = &rest[interrupted + 1..];
@@ -127,7 +127,7 @@ impl SafePlaces {
         let inner = frames
             .iter()
             .position(|frame| self.glibc(frame.lookup()).is_none())
-            .ok_or("runs code of the C library that nobody in the program has called")?;
+            .ok_or("runs code of the C library that the program did not call")?;
         if let Some(wrapper) = inner.checked_sub(1).map(|outermost| &frames[outermost]) {
             let at = wrapper.lookup();
             if !self.glibc(at).is_some_and(|glibc| glibc.waits_in(at)) {
@@ -138,7 +138,7 @@ impl SafePlaces {
             }
         } else if let OwnAllocator::At(_) = self.own {
             return Err(format!(
-                "runs, perhaps inside of the executable's allocator, at {:#x}",
+                "runs, perhaps inside the executable's allocator, at {:#x}",
                 frames[0].pc
             ));
         }
@@ -160,7 +160,7 @@ impl SafePlaces {
         };
         match frames.iter().find(is_inside) {
             Some(frame) => Err(format!(
-                "is inside of the loader, the unwinder or an allocator at {:#x}",
+                "is inside the loader, the unwinder or an allocator at {:#x}",
                 frame.pc
             )),
             None => Ok(()),

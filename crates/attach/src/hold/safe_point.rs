@@ -162,7 +162,7 @@ impl SafePoints {
             let start = (registers.rip, registers.rsp, registers.rbp);
             let frames = unwind_for_safety(&self.modules, &self.loader, start, read);
             match is_within(&frames, &self.loader) {
-                true => Err(format!("is inside of the loader at {:#x}", start.0)),
+                true => Err(format!("is inside the loader at {:#x}", start.0)),
                 false => Ok(()),
             }
         };

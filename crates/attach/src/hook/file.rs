@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 #[non_exhaustive]
 pub enum HookFileError {
     /// The path of the directory is relative.
-    #[error("{0}: an absolute path is needed, as the process finds it")]
+    #[error("{0}: give an absolute path, as the process sees it")]
     Relative(PathBuf),
     /// The directory cannot be opened.
     #[error("{folder}: {cause} (in the file system of process {pid})")]
@@ -34,7 +34,7 @@ pub enum HookFileError {
     },
     /// The directory is mounted noexec, so the loader could not map the file.
     #[error(
-        "{folder} is mounted noexec, so that the loader could not map the hook from there: name another directory"
+        "{folder} is mounted noexec, so the loader cannot map the hook from there: name another directory"
     )]
     NoExec {
         /// The directory.
@@ -42,7 +42,7 @@ pub enum HookFileError {
     },
     /// Another file has this name.
     #[error(
-        "{path} is there already and is not the hook of this version, or somebody else may write it: remove it, or name another directory"
+        "{path} exists and is not the hook of this version, or another user may write to it: remove it, or name another directory"
     )]
     InTheWay {
         /// The file.

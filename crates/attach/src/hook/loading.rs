@@ -22,7 +22,7 @@ pub enum Loading {
 }
 
 /// Reason why a mapped hook does not hook a function that throws.
-const CANNOT_THROW: &str = "an exception could not pass through a hook that is mapped without the loader, as no module has a place for it to pass; its calls of malloc are seen";
+const CANNOT_THROW: &str = "exceptions cannot pass through a hook that is mapped without the loader, because no module has suitable unwind information; its calls of malloc are seen";
 
 /// Way to bring the hook in, and the reason if it is mapped although the process has a loader.
 pub struct WayIn {

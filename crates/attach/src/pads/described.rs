@@ -30,7 +30,7 @@ struct Found {
 }
 
 const ON_STACK: &str =
-    "it reads arguments on the stack, which it would not find there if it is called from the hook";
+    "it reads arguments from the stack, where it would not find them if the hook called it";
 /// Libraries of programs that throw: the C++ runtimes and the unwinders.
 const UNWINDING: [&str; 5] = [
     "libstdc++.so",
@@ -39,7 +39,7 @@ const UNWINDING: [&str; 5] = [
     "libgcc_s.so",
     "libunwind.so",
 ];
-const CANNOT_THROW: &str = "the hook has to be mapped without the loader, and an exception could not pass through it: the program can throw";
+const CANNOT_THROW: &str = "the program can throw exceptions, and they cannot pass through a hook that is mapped without the loader";
 
 /// Adds the functions of these allocators to a plan, or reports which of them cannot have a pad. A described allocator
 /// is traced completely or not at all, because a subset of its functions would show false leaks or nothing.
@@ -100,7 +100,7 @@ pub(crate) fn plan_described(
             continue;
         }
         if module.is_loader && !module.is_libc {
-            let why = "it is a part of the loader, which runs before and while modules come";
+            let why = "it is a part of the loader, which runs before and while modules are loaded";
             return Err(refused(&of_module[0].1.text, why));
         }
         let throws = program_throws || symbols[number].iter().any(|s| s.name == "__cxa_throw");
@@ -216,7 +216,7 @@ fn only_one(
     let is_itself = |s: &FunctionSymbol| original_of(&s.name) == s.name || text.ends_with(&s.name);
     if let Some(copy) = symbols.iter().find(|s| !is_itself(s)) {
         let why = format!(
-            "the compiler has made {} of it in {}, which takes other arguments: describe each of them",
+            "the compiler has also made the variant {} of it in {}, which takes other arguments: describe each of the two",
             copy.name,
             modules[module].name()
         );

@@ -189,7 +189,7 @@ impl Pads {
                 write_bytes(pid, at, &entry.jump)?;
                 self.placed.push((pad, entry));
             } else {
-                let why = "its code cannot be exchanged at the start of the program".to_owned();
+                let why = "its code cannot be patched at the start of the program".to_owned();
                 self.refused.push(refused(pad, why));
             }
         }
@@ -233,7 +233,7 @@ impl Pads {
             let roomy = least.filter(|id| originals(*id).count() < MAX_VARIANTS);
             let Some(id) = roomy else {
                 return Err(Error::Refused(format!(
-                    "process {}: attaches before this one have traced too many different functions of allocators",
+                    "process {}: earlier attaches have traced too many different allocator functions",
                     self.pid
                 )));
             };

@@ -56,7 +56,7 @@ struct Wanted {
     symbol: FunctionSymbol,
 }
 
-const COUNTED_ON_REGISTERS: &str = "all code that it calls is known to its callers, which may count on registers that the ABI would let it change";
+const COUNTED_ON_REGISTERS: &str = "the compiler knew all the code that it calls, so its callers may rely on registers that the ABI lets it change";
 
 /// Plan for the functions of allocators that are part of a process's modules.
 #[derive(Clone, Debug, Default)]

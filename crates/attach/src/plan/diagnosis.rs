@@ -116,7 +116,7 @@ pub fn diagnose(pid: i32, allocators: &[Allocator], only_looks: bool) -> Result<
                 1 => format!("{} cannot be traced", first.function),
                 _ => format!("{count} of the described functions cannot be traced"),
             },
-            "what is described is traced whole or not at all: see the reasons below",
+            "the described functions are traced together or not at all: see the reasons below",
         ));
     }
     Ok(Diagnosis {
@@ -228,14 +228,14 @@ fn diagnosed(plan: PlannedModule) -> DiagnosedModule {
 fn held_thread(pid: i32) -> Option<Check> {
     let choice = first_choice(pid).ok()??;
     let held = format!(
-        "an attach holds one thread for milliseconds, {} as of now",
+        "an attach holds one thread for milliseconds; now it would choose {}",
         choice.tid
     );
     Some(if choice.is_disturbed {
         Check::note(
             "held",
             held + ": all threads wait in calls that no kernel restarts after a stop (epoll_wait, sigtimedwait, ...)",
-            "the call is made again with the time that is left of it, a seventh more at most; it ends with EINTR only if the attacher is killed at that moment",
+            "memhook-rs repeats the call with the rest of its time, up to a seventh longer; it returns EINTR only if the attacher is killed at that moment",
         )
     } else {
         Check::good("held", held)

@@ -83,14 +83,14 @@ impl Planned {
             }
             if !may_count_accesses {
                 return Err(Error::Refused(format!(
-                    "process {pid} may not map as much as it likes (RLIMIT_AS, RLIMIT_DATA, or mlockall in a sandbox), and \
-                     the index of accesses is 64 GiB of address space: trace without counting accesses"
+                    "the address space of process {pid} is limited (RLIMIT_AS, RLIMIT_DATA, or mlockall in a \
+                     sandbox), and counting accesses needs 64 GiB of it: trace without counting accesses"
                 )));
             }
         }
         if survey.is_static && config.mappings {
             return Err(Error::Refused(format!(
-                "process {pid} is statically linked: its calls of mmap use no slot, and cannot be traced"
+                "process {pid} is statically linked: its calls of mmap use no GOT slot, so they cannot be traced"
             )));
         }
         // A mapped hook is a place to listen only if the process has a loader that is not called: then the hook is
@@ -102,7 +102,7 @@ impl Planned {
                 None => return Err(Error::NoPlaceToListen { pid }),
                 Some(reason) if emission.file.is_some() => {
                     return Err(Error::Refused(format!(
-                        "process {pid} cannot load the hook from a directory, as its loader could call the program ({reason}): emit without one"
+                        "process {pid} cannot load the hook from a directory, because its loader could call the program's code ({reason}): emit without a directory"
                     )));
                 }
                 Some(_) => {}

@@ -12,10 +12,10 @@ use memhook_process::{Check, ModuleImage, blocked_at, sleeps, thread_ids};
 use std::time::{Duration, Instant};
 
 const NAME: &str = "safe point";
-const REMEDY: &str = "an attach is possible when it has left the loader and the allocator; what never leaves them keeps \
-     their locks, and keeps an attach out";
+const REMEDY: &str = "an attach is possible once it has left the loader and the allocator; a thread that never \
+     leaves them holds their locks, and no attach is possible";
 const OTHER_PROCESS: &str =
-    "nothing can be called in such a process; scan and rss copy its memory without that";
+    "no function can be called in such a process; scan and rss need none to copy its memory";
 /// Time between two looks at a thread that sleeps inside the loader.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -32,7 +32,7 @@ pub fn safe_thread(pid: i32, modules: Vec<ModuleImage>, only_looks: bool) -> Che
         return Check::bad(
             NAME,
             format!(
-                "thread {tid} of process {pid} sleeps inside of the loader, or in fork or dl_iterate_phdr"
+                "thread {tid} of process {pid} sleeps inside the loader, or in fork or dl_iterate_phdr"
             ),
             REMEDY,
         );
@@ -46,14 +46,14 @@ pub fn safe_thread(pid: i32, modules: Vec<ModuleImage>, only_looks: bool) -> Che
     if only_looks {
         return Check::note(
             NAME,
-            "not known: no sleeping thread shows one, and none was stopped to see",
+            "unknown: no sleeping thread is at one, and no other thread was stopped to look",
             "an attach holds a thread to find one, and refuses if there is none",
         );
     }
     match hold(pid, &points) {
         Ok(tid) => Check::good(
             NAME,
-            format!("thread {tid} was stopped outside of the loader, and went on"),
+            format!("thread {tid} was stopped outside the loader, and continued"),
         ),
         Err(error) => Check::bad(NAME, error.to_string(), REMEDY),
     }

@@ -48,11 +48,12 @@ pub(super) fn of_attach(
     };
     Touches {
         command: "attach",
-        stops: "one thread for milliseconds; all, 30 ms at most, while the loader works".into(),
+        stops: "one thread for milliseconds; all, for at most 30 ms, if the loader is working"
+            .into(),
         calls: calls.map(|&name| name.to_owned()).collect(),
         mapped_bytes,
         writes: format!(
-            "{slots} slots{jumps}, and back at the end; the hook ({}) stays mapped",
+            "{slots} slots{jumps}, restored at the end; the hook ({}) stays mapped",
             size_text(loading.object(pid).bytes.len() as u64)
         ),
     }

@@ -14,7 +14,7 @@ pub enum ProbeError {
     },
     /// The function was inlined everywhere.
     #[error(
-        "'{wanted}' has no code of its own: it was inlined at {}; probe the functions around it",
+        "'{wanted}' has no code of its own: it was inlined at {}; probe the functions that contain it",
         places.join(", ")
     )]
     Inlined {
@@ -34,7 +34,7 @@ pub enum ProbeError {
         near: Vec<String>,
     },
     /// Several functions have this name.
-    #[error("'{wanted}' is {} functions: name one of {}", places.len(), places.join(", "))]
+    #[error("'{wanted}' matches {} functions: name one of {}", places.len(), places.join(", "))]
     Ambiguous {
         /// Requested name.
         wanted: String,
@@ -45,14 +45,14 @@ pub enum ProbeError {
     #[error("{0}")]
     AllRefused(String),
     /// Not enough room for the histograms.
-    #[error("the latency of {functions} functions cannot be measured at once: 256 are possible")]
+    #[error("the latency of {functions} functions cannot be measured together: the limit is 256")]
     TooManyLatencies {
         /// Number of functions.
         functions: usize,
     },
     /// Not enough room for the tables.
     #[error(
-        "arguments and stacks of {functions} functions cannot be counted at once: 256 are possible"
+        "arguments and stacks of {functions} functions cannot be counted together: the limit is 256"
     )]
     TooManyEvents {
         /// Number of functions.

@@ -433,7 +433,7 @@ fn one(
     has_latency: bool,
 ) -> Result<(Range<u64>, Plan, Vec<Plan>), String> {
     if symbol.is_indirect {
-        return Err("it only chooses the function that is called (ifunc) when the program is loaded: name that one".into());
+        return Err("it only selects the real function when the program is loaded (ifunc): name the real one".into());
     }
     if symbol.name.ends_with(".cold") || symbol.name.contains(".cold.") {
         return Err("it is a part of another function, and is not called".into());
@@ -468,7 +468,7 @@ fn one(
         let mut now = vec![0; expected.len()];
         let at = RemoteAddress(module.base.wrapping_add(part.start));
         if read_memory(pid, at, &mut now).is_err() || now != expected {
-            return Err("its code in memory is not that of its file: a breakpoint, a probe of the kernel or another tracer".into());
+            return Err("its code in memory differs from its file: a breakpoint, a kernel probe or another tracer may have changed it".into());
         }
     }
     Ok((range, plan, exits))
@@ -482,9 +482,9 @@ fn range_of(of_module: &ModuleCode<'_>, symbol: &FunctionSymbol) -> Result<Range
         }
         Some(found) if found.range.start == symbol.start => Ok(found.range.clone()),
         Some(_) => Err("it begins inside another function".into()),
-        None if of_module.has_go => Err(
-            "it is code of Go, whose goroutines may stop anywhere in it and go on elsewhere".into(),
-        ),
+        None if of_module.has_go => {
+            Err("it is Go code: a goroutine may be moved away at any point in it".into())
+        }
         None if symbol.bytes == 0 => {
             Err("neither a symbol nor call frame information says where it ends".into())
         }

@@ -344,7 +344,7 @@ impl Facts {
             return None;
         }
         Some(format!(
-            "{} ends here: {end}; what it has is readable, and the tracing goes on",
+            "{} ends here: {end}; the part so far is readable, and tracing continues",
             self.path.display()
         ))
     }
@@ -405,7 +405,7 @@ impl Facts {
         let is_complete = matches!(end, RecordingEnd::Finished | RecordingEnd::SizeLimit);
         let incomplete = (!is_complete && !self.has_ended).then(|| {
             format!(
-                "{} is not complete: {end}; what it has is readable",
+                "{} is not complete: {end}; the part so far is readable",
                 self.path.display()
             )
         });

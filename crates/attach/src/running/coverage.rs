@@ -139,7 +139,7 @@ impl CallScans {
                 reasons.push("the page cannot be made writable".into());
             }
             if of(slot_state::CHANGED) > 0 {
-                reasons.push("a slot holds another function than the loader put there".into());
+                reasons.push("a slot does not hold the function that the loader put there".into());
             }
             for refused in session.refused_pads(module) {
                 reasons.push(format!("{}: {}", refused.name, refused.why));
@@ -222,15 +222,15 @@ pub fn unseen_allocators(session: &Session) -> impl Iterator<Item = String> {
     others.filter_map(|module| {
         if session.is_static() {
             return Some(format!(
-                "{} is statically linked: what its allocator keeps of released blocks may hide leaks",
+                "{} is statically linked: stale pointers in the free blocks of its allocator may hide leaks",
                 module.name()
             ));
         }
         let allocator = built_in_allocator(module)?;
         let what = if session.covers_allocator_of(module) {
-            "what it keeps of released blocks may hide leaks"
+            "stale pointers in its free blocks may hide leaks"
         } else {
-            "what is allocated from it goes through no slot"
+            "allocations from it go through no slot"
         };
         Some(format!("{allocator} is part of {}: {what}", module.name()))
     })

@@ -216,7 +216,7 @@ impl Limits {
         Some(Check::bad(
             "file size",
             format!(
-                "process {pid} may not have files above {}, and the shared memory takes {}",
+                "process {pid} may not create files larger than {}, and the shared memory takes {}",
                 size_text(most),
                 size_text(bytes)
             ),
@@ -232,8 +232,8 @@ impl Limits {
         Some(Check::bad(
             "address space",
             format!(
-                "process {pid} has {} of address space left (RLIMIT_AS), and the shared memory takes {}, which must be at \
-                 most one part in {SHARE}",
+                "process {pid} has {} of address space left (RLIMIT_AS), and the shared memory takes {}, which must \
+                 be at most 1/{SHARE} of it",
                 size_text(left),
                 size_text(bytes)
             ),
@@ -249,8 +249,8 @@ impl Limits {
             Check::bad(
                 "locked memory",
                 format!(
-                    "process {pid} locks all of its memory (mlockall) and may lock {} more (RLIMIT_MEMLOCK), of which {} are \
-                     needed",
+                    "process {pid} locks all of its memory (mlockall) and may lock {} more (RLIMIT_MEMLOCK), but \
+                     tracing needs {}",
                     size_text(left),
                     size_text(LOCKED)
                 ),

@@ -27,7 +27,7 @@ pub(crate) fn check_charge(pid: i32, bytes: u64) -> Result<(), Error> {
     match memory.tightest().filter(is_tight) {
         None => Ok(()),
         Some(level) => Err(Error::Refused(format!(
-            "process {pid} would be charged up to {}, and {} {level}, of which one part in {SHARE} may be taken: name \
+            "process {pid} would be charged up to {}, and {} {level}, of which at most 1/{SHARE} may be used: name \
              fewer functions, or raise that limit",
             size_text(bytes),
             size_text(level.free),
@@ -125,11 +125,11 @@ impl Allowance {
             return Check::bad(
                 "memory",
                 format!(
-                    "{free}: tracing {} threads takes {}, and is to stay below one part in {SHARE} of what is free",
+                    "{free}: tracing {} threads takes {}, more than 1/{SHARE} of the free memory",
                     self.threads,
                     size_text(least(self.threads))
                 ),
-                "raise that limit, or run memhook-rs outside of that control group, where what it takes is its own",
+                "raise that limit, or run memhook-rs outside that control group, so that its own memory does not count",
             );
         };
         let ring = Plan::small_ring(plan.first_ring);
@@ -144,7 +144,7 @@ impl Allowance {
         );
         if let Some(level) = &self.ours {
             finding += &format!(
-                " and at most {}, one part in {SHARE} of {}",
+                " and at most {}, 1/{SHARE} of {}",
                 size_text(plan.allowance),
                 named(level)
             );

@@ -230,8 +230,8 @@ impl Condition {
         let split: Vec<&str> = words.split_whitespace().collect();
         let [kind @ ("some" | "full"), waiting, window] = split[..] else {
             return Err(
-                "expected 'some' or 'full', a time of waiting and a window, both in microseconds, \
-                 like 'some 150000 1000000'"
+                "expected 'some' or 'full', a stall time and a window, both in microseconds, like 'some 150000 \
+                 1000000'"
                     .into(),
             );
         };
@@ -244,7 +244,7 @@ impl Condition {
             return Err("the window must be between 500000 and 10000000 microseconds".into());
         }
         if !(1..=window).contains(&waiting) {
-            return Err("the time of waiting must not be 0, nor longer than the window".into());
+            return Err("the stall time must be more than 0, and at most the window".into());
         }
         let limit = Limit {
             quantity: Quantity::Waiting {

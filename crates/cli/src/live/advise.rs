@@ -146,7 +146,7 @@ fn looks(args: &Args, pid: i32) -> anyhow::Result<(Advice, u8)> {
             Ok(look) => look,
             Err(error) => {
                 // The process may have ended in between. Earlier results are still true.
-                eprintln!("memhook-rs: no longer look: {error:#}");
+                eprintln!("memhook-rs: cannot observe it for longer: {error:#}");
                 break;
             }
         };

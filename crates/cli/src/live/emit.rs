@@ -139,7 +139,7 @@ impl Job for Emit<'_> {
         };
         let name = process_name(self.pid);
         eprintln!(
-            "Emitting from {} ({}): listeners learn of {told}; {hooked}. Ctrl-C ends it",
+            "Emitting from {} ({}): listeners see {told}; {hooked}. Ctrl-C ends it",
             self.pid,
             visible(&name)
         );
@@ -165,7 +165,7 @@ impl Job for Emit<'_> {
         self.code = of_trace(end, self.pid);
         match end {
             End::Detached(Detached::Clean) => {
-                eprintln!("Detached from {}: it tells nothing any more", self.pid);
+                eprintln!("Detached from {}: it emits nothing any more", self.pid);
             }
             End::Gone => eprintln!(
                 "Process {} has ended, or executes another program",

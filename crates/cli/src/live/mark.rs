@@ -27,11 +27,11 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let name = args.name.as_str();
     if name.trim().is_empty() || name.contains(char::is_control) {
-        bail!("a mark needs a name of visible characters on one line");
+        bail!("the name of a mark must be one line of visible characters");
     }
     if name.len() > LONGEST {
         let length = name.len();
-        bail!("the name of a mark takes {LONGEST} bytes at most, and this one has {length}");
+        bail!("the name of a mark may have at most {LONGEST} bytes, and this one has {length}");
     }
     let pid = args.choice.pid(Some(&args.process))?;
     // The process must not be memhook-rs itself, which has the regions of the processes that it

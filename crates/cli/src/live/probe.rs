@@ -108,7 +108,7 @@ fn arguments(text: &str) -> Result<Arguments, String> {
         let number = part.trim().strip_prefix("arg").unwrap_or(part.trim());
         let number: usize = number
             .parse()
-            .map_err(|_| format!("'{part}' is no argument: expected numbers like 1,2"))?;
+            .map_err(|_| format!("'{part}' is not an argument: expected numbers like 1,2"))?;
         if !(1..=PROBE_ARGUMENTS).contains(&number) {
             return Err(format!(
                 "argument {number} is not in a register: only 1 to {PROBE_ARGUMENTS} can be counted"
@@ -212,7 +212,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Ok(0) => Ok(ExitCode::SUCCESS),
         Ok(left) => {
             eprintln!(
-                "memhook-rs: {left} functions of process {pid} still lead to a pad, which counts and passes on; run: memhook-rs detach {pid}"
+                "memhook-rs: {left} functions of process {pid} still lead to a pad, which counts each call and passes it on; run: memhook-rs detach {pid}"
             );
             Ok(ExitCode::from(exit_code::NOT_RESTORED))
         }

@@ -52,7 +52,7 @@ pub fn trim(pid: i32, limits: CopyLimits, dry_run: bool) -> anyhow::Result<TrimR
     }
     if filter_may_kill(pid) {
         bail!(
-            "nothing is trimmed: a seccomp filter may end process {pid} for what malloc_trim() needs"
+            "nothing is trimmed: a seccomp filter may kill process {pid} for a system call that malloc_trim() makes"
         );
     }
     let _claim = claim(pid)?;

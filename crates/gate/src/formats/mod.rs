@@ -156,7 +156,7 @@ fn sentence_with(
         if growth.kind == GrowthKind::Size {
             let sum = group.direct();
             return format!(
-                "grows: {} more than at the begin, in {} that became larger, by {} (p = {:.1e})",
+                "grows: {} more than at the beginning, in {} that became larger, by {} (p = {:.1e})",
                 bytes(sum.bytes),
                 counted(sum.blocks, "block"),
                 site.kind,
@@ -164,7 +164,7 @@ fn sentence_with(
             );
         }
         return format!(
-            "grows: {} more than at the begin{}, by {} (p = {:.1e})",
+            "grows: {} more than at the beginning{}, by {} (p = {:.1e})",
             amount(group.direct()),
             of_heap(site),
             site.kind,

@@ -99,7 +99,7 @@ impl KnownAllocator {
         patience: Duration,
     ) -> Result<AllocatorStatistics, Error> {
         if !self.has_statistics() {
-            return Err(self.refused("has no statistics that can be asked for"));
+            return Err(self.refused("offers no statistics"));
         }
         let (mut found, held) =
             self.with_thread(hold, patience, |remote| match self.functions {

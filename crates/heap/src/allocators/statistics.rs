@@ -68,8 +68,8 @@ impl Account {
         let all = all.into_iter().fold(0u64, u64::saturating_add);
         if all > resident {
             self.notes.push(format!(
-                "{} counts {} more than are resident: memory that it has handed out or keeps for itself and that nobody \
-                 has written",
+                "{} counts {} more than is resident: memory that it has handed out or keeps for itself, and that \
+                 nobody has written to",
                 said.allocator,
                 memhook_foreign::size_text(all - resident)
             ));

@@ -42,7 +42,7 @@ pub fn capture_core(core: &CoreFile, memory: Option<u64>) -> Result<Captured, Er
     modules.extend(found.missing.iter().map(without_file));
     let (areas, mut unsearched) = areas(core, &modules);
     unsearched.push(
-        "what the kernel held for it (user data of epoll and of timers, pipes), which is in no core dump".into(),
+        "data that the kernel held for it (user data of epoll and of timers, pipes), which core dumps do not contain".into(),
     );
     let wanted = |s: &&CoreSegment| areas.iter().any(|a| a.start == s.mapping.start);
     let segments: Vec<&CoreSegment> = core.segments.iter().filter(wanted).collect();
@@ -103,7 +103,7 @@ pub fn capture_core(core: &CoreFile, memory: Option<u64>) -> Result<Captured, Er
         missing.map(|m| format!("names and classes of {} are missing: {}", m.path, m.reason)),
     );
     let what_it_hides =
-        |what: &String| format!("not searched: {what}; what only it points to looks leaked");
+        |what: &String| format!("not searched: {what}; blocks without another pointer look leaked");
     notes.extend(unsearched.iter().map(what_it_hides));
     snapshot.meta.unsearched = unsearched;
     count_inside_malloc(&mut snapshot, &threads);
@@ -174,7 +174,7 @@ fn find_version(
     Err(Error::Saved {
         file: core.name().to_owned(),
         reason: format!(
-            "its heap cannot be read without {}, by which the version of glibc is known: {}",
+            "its heap cannot be read without {}, which shows the version of glibc: {}",
             module.path, module.reason
         ),
     })

@@ -23,7 +23,8 @@ pub(crate) fn fork(prepared: &mut Prepared) -> Result<Shot, Error> {
     has_room(prepared)?;
     let smaps = read_smaps(pid)?;
     if has_userfaultfd(pid) || is_watched_by_userfaultfd(&smaps) {
-        let reason = "its userfaultfd may want to hear of a fork, which would wait for that";
+        let reason =
+            "its userfaultfd may ask for fork events, and a fork would wait for their reader";
         return Err(memhook_inject::Error::NoFork { pid, reason }.into());
     }
     let not_inherited = not_inherited(&smaps);

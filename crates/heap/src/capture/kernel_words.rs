@@ -97,7 +97,7 @@ fn told_in(directory: &Path, pid: i32, duplicates: bool) -> KernelWords {
         } else if link.to_string_lossy().starts_with("pipe:") {
             let number = entry.file_name().to_string_lossy().parse().unwrap_or(0);
             if !duplicates || !pipes.read(pid, number, link, &mut found.words) {
-                found.unseen.push("what waits in a pipe".into());
+                found.unseen.push("data in a pipe".into());
             }
         } else if let Some(inode) = socket_inode(&link) {
             let number = entry.file_name().to_string_lossy().parse().unwrap_or(0);
@@ -106,7 +106,7 @@ fn told_in(directory: &Path, pid: i32, duplicates: bool) -> KernelWords {
                 false => sockets.is_of_others(inode),
             };
             if !is_read {
-                found.unseen.push("what waits in a local socket".into());
+                found.unseen.push("data in a local socket".into());
             }
         }
     }
@@ -126,7 +126,7 @@ fn told_in(directory: &Path, pid: i32, duplicates: bool) -> KernelWords {
         Err(_) if directory.exists() => {
             found
                 .unseen
-                .push("its timers (the kernel does not tell them)".into());
+                .push("its timers (the kernel does not show them)".into());
         }
         Err(_) => {}
     }
@@ -236,9 +236,9 @@ mod tests {
             told.unseen,
             [
                 "an io_uring",
-                "its timers (the kernel does not tell them)",
+                "its timers (the kernel does not show them)",
                 "the user data of an epoll descriptor",
-                "what waits in a local socket",
+                "data in a local socket",
             ]
         );
     }

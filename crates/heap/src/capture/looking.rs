@@ -25,8 +25,8 @@ const STACK_BYTES: u64 = 1 << 20;
 const DESCRIPTOR_BYTES: usize = 0x600;
 
 /// The first note of every read-only copy.
-const READ_ONLY: &str = "read only: nothing was called, written or mapped in the process; the notes below say what is \
-                         not known for that reason";
+const READ_ONLY: &str = "read only: nothing was called, written or mapped in the process; the notes below say what \
+                         is unknown for that reason";
 
 /// Result of one attempt.
 struct Copied {
@@ -55,8 +55,8 @@ pub(crate) fn look(prepared: &mut Prepared) -> Result<(Method, Shot), Error> {
     }
     let bytes = size_text(prepared.populated_bytes);
     prepared.notes.push(format!(
-        "it changed while it was read, as the program ran on: {bytes} cannot be copied within the time for which threads \
-         may be held; what was moved meanwhile may look leaked"
+        "it changed while it was read, because the program kept running: {bytes} cannot be copied within the time \
+         for which threads may be held; blocks whose pointers moved meanwhile may look leaked"
     ));
     let Some(mut shot) = copy_all(prepared, None)? else {
         return Err(prepared.too_long(needed, "it was not copied in time".into()));
@@ -130,7 +130,7 @@ fn once(prepared: &mut Prepared, earlier: Option<&mut Shot>) -> Result<Option<Co
     };
     for tid in seen.cut_short {
         prepared.notes.push(format!(
-            "thread {tid} had just begun a call that a stop ends, which has returned EINTR to it"
+            "thread {tid} had just begun a call that a stop interrupts, and the call returned EINTR"
         ));
     }
     let mut copied = seen.result?;
@@ -146,7 +146,7 @@ fn with_notes(prepared: &mut Prepared, copied: Copied, mut shot: Shot) -> (Metho
     prepared.in_malloc = copied.in_malloc;
     if !copied.not_stopped.is_empty() {
         prepared.notes.push(format!(
-            "not stopped: {}, in calls that a stop would end",
+            "not stopped: {}, in calls that a stop would interrupt",
             listed(&copied.not_stopped)
         ));
         let unseen = "the registers of the threads that were not stopped";
@@ -156,7 +156,7 @@ fn with_notes(prepared: &mut Prepared, copied: Copied, mut shot: Shot) -> (Metho
         return (Method::Stop, shot);
     }
     prepared.notes.push(format!(
-        "it changed while it was read: {} ran; what was moved meanwhile may look leaked",
+        "it changed while it was read: {} ran; blocks whose pointers moved meanwhile may look leaked",
         listed(&copied.have_run)
     ));
     (Method::Running, shot)

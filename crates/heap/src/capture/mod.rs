@@ -161,14 +161,15 @@ fn capture_by(mut prepared: Prepared, method: Option<Method>) -> Result<Captured
         // Seccomp filters of services usually kill, and their list of allowed system calls cannot
         // be read.
         prepared.notes.push(
-            "all threads held, as a seccomp filter may end the process for a system call of ours; \
-             one that only refuses allows precopy or fork"
+            "all threads held, because a seccomp filter may kill the process for a system call of ours; a filter \
+             that only refuses allows precopy or fork"
                 .into(),
         );
     }
     if is_headless {
         prepared.notes.push(
-            "all threads held, as the initial thread has ended, by which the others could be asked to help".into(),
+            "all threads held, because the initial thread has ended, and the other methods need it"
+                .into(),
         );
     }
     if method == Method::Precopy {

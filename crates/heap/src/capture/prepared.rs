@@ -369,18 +369,16 @@ impl Prepared {
                 .iter()
                 .map(|other| format!("process {other} (it runs in the same memory)")),
         );
-        snapshot.meta.notes.extend(
-            unsearched
-                .iter()
-                .map(|what| format!("not searched: {what}; what only it points to looks leaked")),
-        );
+        snapshot.meta.notes.extend(unsearched.iter().map(|what| {
+            format!("not searched: {what}; blocks without another pointer look leaked")
+        }));
         // Memory that was not copied at one moment proves nothing about the rest, so no block may
         // be released.
         if !shot.unsettled.is_empty() {
             let size = size_text(run_bytes(&shot.unsettled));
             let what = format!("{size} in huge pages, which were read while the process ran,");
             snapshot.meta.notes.push(format!(
-                "{what} because to read them takes longer than a hold may: what was moved there meanwhile may look leaked"
+                "{what} because reading them takes longer than a hold may last: blocks whose pointers moved there may look leaked"
             ));
             unsearched.push(what);
         }

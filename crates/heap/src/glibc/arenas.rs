@@ -148,8 +148,9 @@ pub fn all(memory: &impl Memory, layout: &Layout, main: Arena) -> (Vec<Arena>, O
         match arena {
             Some(arena) if !known && arenas.len() < MAX_ARENAS => arenas.push(arena),
             _ => {
-                let broken =
-                    format!("the arena list leads from {at:#x} to {next:#x}, which is no arena");
+                let broken = format!(
+                    "the arena list leads from {at:#x} to {next:#x}, which is not an arena"
+                );
                 return (arenas, Some(broken));
             }
         }

@@ -134,7 +134,7 @@ impl HeapDissector for OtherGlibc {
             .map(|libc| format!("{} at {:#x}", libc.path, libc.start))
             .collect();
         let reason = format!(
-            "serves libraries in a namespace of their own, too, from a heap that is not read ({})",
+            "also serves libraries in a namespace of their own, from a heap that is not read ({})",
             names.join(", ")
         );
         (!names.is_empty()).then_some(Err(NotDissected::Because(reason)))

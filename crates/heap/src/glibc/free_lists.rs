@@ -48,7 +48,7 @@ pub fn read(snapshot: &Snapshot, layout: &Layout, arenas: &[Arena]) -> FreeLists
                     break;
                 }
                 if left == 0 || !is_of_bin(snapshot, layout, bin, entry) {
-                    let what = format!("tcache bin {bin}: {entry:#x} is no chunk of that size");
+                    let what = format!("tcache bin {bin}: {entry:#x} is not a chunk of that size");
                     lists.damaged.push((entry, what));
                     break;
                 }
@@ -67,7 +67,7 @@ pub fn read(snapshot: &Snapshot, layout: &Layout, arenas: &[Arena]) -> FreeLists
                 let fits = chunk_bytes(snapshot, entry) == Some(i as u64 * 16 + 32);
                 if !fits || left == 0 {
                     let what = format!(
-                        "fast list {i} of the arena at {:#x}: {chunk:#x} is no chunk of that size",
+                        "fast list {i} of the arena at {:#x}: {chunk:#x} is not a chunk of that size",
                         arena.address
                     );
                     lists.damaged.push((chunk, what));

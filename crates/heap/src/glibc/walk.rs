@@ -93,7 +93,7 @@ impl View<'_> {
         let size = header & !FLAGS;
         let is_main = self.piece.arena == 0;
         if size < MIN_CHUNK_BYTES || !size.is_multiple_of(16) {
-            return Err(format!("the size {size:#x} is none of a chunk"));
+            return Err(format!("the size {size:#x} is not that of a chunk"));
         }
         if at
             .checked_add(size)
@@ -248,7 +248,7 @@ fn walk_chunks(
     let Some(bytes) = snapshot.bytes(piece.start, piece.end.saturating_sub(piece.start)) else {
         damage.findings.push(Finding {
             address: piece.start,
-            what: format!("the heap up to {:#x} is not all mapped", piece.end),
+            what: format!("the heap up to {:#x} is not completely mapped", piece.end),
         });
         damage.unparsed.push(piece.start..piece.end);
         return damage;
@@ -287,9 +287,12 @@ fn walk_chunks(
                 let end = resumed.unwrap_or(limit);
                 if damage.findings.len() < MAX_FINDINGS {
                     let what = if fence {
-                        format!("{} bytes behind a fence are not of the allocator", end - at)
+                        format!(
+                            "{} bytes behind a fence do not belong to the allocator",
+                            end - at
+                        )
                     } else {
-                        format!("{what}; {} bytes are passed over", end - at)
+                        format!("{what}; {} bytes are skipped", end - at)
                     };
                     damage.findings.push(Finding { address: at, what });
                 }
@@ -320,7 +323,7 @@ fn walk_chunks(
                 damage.findings.push(Finding {
                     address: at,
                     what: format!(
-                        "a free chunk of {size:#x} bytes, of {copy:#x} by the next chunk"
+                        "a free chunk of {size:#x} bytes, or {copy:#x} according to the next chunk"
                     ),
                 });
             }

@@ -90,7 +90,7 @@ impl Look {
             .are_live(&still, blocks)
             .map_err(InVain::Inside)?;
         if memory.is_late() {
-            return Err(InVain::Inside("it has too many free blocks to look at"));
+            return Err(InVain::Inside("it has too many free blocks to check"));
         }
         Ok(live)
     }

@@ -72,7 +72,7 @@ impl Verdict {
         let meta = &snapshot.meta;
         let (Some(process), Some(program)) = (meta.identity.clone(), Program::of(meta)) else {
             return Err(none(
-                "the snapshot does not say which process it is of (core dumps and older snapshots do not)".into(),
+                "the snapshot does not say which process it is from (core dumps and older snapshots do not)".into(),
             ));
         };
         let mut leaked: Vec<LeakedBlock> = scan
@@ -135,11 +135,11 @@ impl Verdict {
             return Some("it has ended".into());
         };
         if now.boot != self.process.boot {
-            return Some("the verdict is of another machine or of an earlier boot".into());
+            return Some("the verdict is from another machine or an earlier boot".into());
         }
         (now != self.process).then(|| {
             format!(
-                "the verdict is of process {} that started at another time",
+                "the verdict is about a process {} that started at another time",
                 self.process.pid
             )
         })

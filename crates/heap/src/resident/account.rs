@@ -284,7 +284,7 @@ impl Account {
         self.holdings
             .sort_by_key(|holding| (Reverse(holding.bytes), holding.name.clone()));
         if !residency.is_of_snapshot && !self.arenas.is_empty() {
-            let note = "the pages were counted after the memory was copied, as the process ran on";
+            let note = "the pages were counted after the memory was copied, while the process kept running";
             self.notes.push(note.into());
         }
     }

@@ -233,14 +233,18 @@ fn what_is_out_of_order() {
         (
             "/regions/0/start",
             json!(u64::MAX - 8),
-            "out of all addresses",
+            "beyond all possible addresses",
         ),
         ("/regions/0/runs/0", json!([9, 8]), "pages are out of order"),
-        ("/meta/modules/0/start", json!(u64::MAX), "a module of it"),
+        (
+            "/meta/modules/0/start",
+            json!(u64::MAX),
+            "one of its modules",
+        ),
         (
             "/meta/modules/0/data",
             json!([[0, 1u64 << 50]]),
-            "a module of it",
+            "one of its modules",
         ),
     ] {
         let why = with(path, value);

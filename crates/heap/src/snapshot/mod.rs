@@ -264,13 +264,13 @@ impl Snapshot {
     /// fact that differs.
     pub fn same_program(&self, other: &Snapshot) -> Result<(), &'static str> {
         let (Some(own), Some(others)) = (&self.meta.identity, &other.meta.identity) else {
-            return Err("a snapshot does not say which process it is of");
+            return Err("a snapshot does not say which process it is from");
         };
         if own.boot != others.boot {
-            return Err("they are of different boots, or machines");
+            return Err("they are from different boots or machines");
         }
         if own != others {
-            return Err("they are of different processes");
+            return Err("they are from different processes");
         }
         // The kernel chooses a new address for the C library each time a process executes a
         // program.
@@ -328,5 +328,5 @@ pub fn inside_malloc_note(threads: u32) -> String {
     } else {
         format!("{threads} threads were")
     };
-    format!("{were} inside malloc: what they were changing may look damaged")
+    format!("{were} inside malloc: data that they were changing may look damaged")
 }

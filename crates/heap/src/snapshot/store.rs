@@ -187,7 +187,7 @@ fn check(header: &Header) -> Result<(), &'static str> {
     for region in &header.regions {
         let end = region.start.checked_add(region.bytes);
         let Some(end) = end.filter(|&end| end <= END_OF_ADDRESSES) else {
-            return Err("its memory is out of all addresses");
+            return Err("its memory lies beyond all possible addresses");
         };
         if last.is_some_and(|last| region.start <= last) || region.bytes > MAX_REGION_BYTES {
             return Err("its memory is out of order");
@@ -206,7 +206,9 @@ fn check(header: &Header) -> Result<(), &'static str> {
         }
     }
     if header.meta.threads.len() > MAX_THREADS {
-        return Err("it has more threads than a process");
+        return Err(
+            "it has more threads than a process can have can have can have can have can have",
+        );
     }
     let mut last = 0;
     for area in &header.meta.areas {
@@ -223,7 +225,7 @@ fn check(header: &Header) -> Result<(), &'static str> {
         let has_sound_data = data.len() <= MAX_DATA && data.iter().all(is_data);
         let has_sound_data = has_sound_data && code.len() <= MAX_DATA && code.iter().all(is_range);
         if !bounds.iter().all(is_range) || !has_sound_data {
-            return Err("a module of it is at no addresses");
+            return Err("one of its modules has no addresses");
         }
     }
     Ok(())

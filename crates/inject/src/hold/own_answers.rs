@@ -29,7 +29,7 @@ pub fn thread_with_own_answers(pid: i32) -> Option<i32> {
             .copied()
             .find(|&tid| ptrace::dispatches_calls(tid)),
         Err(error) => {
-            debug!(pid, %error, "nobody knows whether it answers system calls itself");
+            debug!(pid, %error, "cannot find out whether it handles its own system calls");
             None
         }
     }

@@ -210,7 +210,7 @@ fn reason(held: &mut Held) -> Option<String> {
     let text: String = String::from_utf8_lossy(bytes).escape_debug().collect();
     let advice = if text.contains("static TLS") {
         // glibc's manual, "Dynamic Linking Tunables".
-        " (libraries that it has loaded have used up what was reserved: start it with GLIBC_TUNABLES=glibc.rtld.optional_static_tls=4096)"
+        " (its libraries have used up the reserved static TLS: start it with GLIBC_TUNABLES=glibc.rtld.optional_static_tls=4096)"
     } else {
         ""
     };

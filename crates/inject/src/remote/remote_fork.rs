@@ -196,7 +196,7 @@ impl Held {
         self.check("SETOPTIONS", follow)?;
         let calls = [libc::SYS_clone, libc::SYS_wait4, libc::SYS_exit_group];
         if calls.iter().any(|&nr| self.may_be_ended_for(nr, [0; 6])) {
-            return Err(self.no_fork("a seccomp filter may end it for clone(2) or wait4(2)"));
+            return Err(self.no_fork("a seccomp filter may kill it for clone(2) or wait4(2)"));
         }
         self.refuse_subreaper()?;
         let scratch = self.scratch()?;
@@ -211,7 +211,7 @@ impl Held {
         };
         children.under_way = false;
         let copy = children.grandchild.take().filter(|_| children.frozen);
-        let failed = "the second of two forks failed, as where processes are limited";
+        let failed = "the second of two forks failed, perhaps because of a limit on processes";
         let copy = copy.ok_or_else(|| self.no_fork(failed))?;
         note(self.pid, Act::Fork(copy.pid()));
         Ok(copy)
@@ -247,7 +247,7 @@ impl Held {
         let mut is_subreaper = [0; 4];
         self.read(data, &mut is_subreaper)?;
         if is_subreaper != [0; 4] {
-            return Err(self.no_fork("it takes in orphans, so the copy would become its child"));
+            return Err(self.no_fork("it is a subreaper, so the copy would become its child"));
         }
         Ok(())
     }
@@ -280,7 +280,7 @@ impl Held {
             let is_late = Instant::now() >= until;
             if is_late || (pace.pause() && !children.are_unwanted && self.is_to_be_heard(children))
             {
-                return Err(self.no_fork("nobody has taken note of the fork in time"));
+                return Err(self.no_fork("the fork did not report back in time"));
             }
         }
         match result {

@@ -156,7 +156,7 @@ fn other_kind(start: &[u8]) -> Option<&'static str> {
         ),
         (b"\xfd7zXZ\0", "compressed with xz: unpack it first (unxz)"),
         (b"BZh", "compressed with bzip2: unpack it first (bunzip2)"),
-        (b"!<arch>", "an archive and no core dump"),
+        (b"!<arch>", "an archive, not a core dump"),
     ];
     let known = KINDS.iter().find(|(magic, _)| start.starts_with(magic));
     if let Some((_, what)) = known {
@@ -168,10 +168,10 @@ fn other_kind(start: &[u8]) -> Option<&'static str> {
     let is_core = u16_at(start, 16) == Some(ET_CORE);
     match (start.get(4), start.get(5), u16_at(start, 18)) {
         _ if start.len() < ELF_HEADER_BYTES => Some("the core dump is truncated"),
-        _ if !is_core => Some("a program or a library, and no core dump of one"),
-        (Some(1), ..) => Some("a core dump of a 32-bit program, whose heap scan cannot read"),
+        _ if !is_core => Some("a program or a library, not a core dump"),
+        (Some(1), ..) => Some("a core dump of a 32-bit program: scan cannot read its heap"),
         (Some(2), Some(1), Some(EM_X86_64)) => None,
-        _ => Some("a core dump of another architecture; scan reads those of x86-64"),
+        _ => Some("a core dump of another architecture: scan reads only those of x86-64"),
     }
 }
 
@@ -217,7 +217,7 @@ impl CoreFile {
         let headers_end = headers_at.checked_add(bytes);
         if count > MOST_SEGMENTS || headers_end.is_none_or(|end| end > length) {
             return Err(unusable(format!(
-                "the core dump is truncated: its list of {count} segments is not in its {length} bytes"
+                "the core dump is truncated: its list of {count} segments lies beyond its {length} bytes"
             )));
         }
         let headers = read(headers_at, bytes).map_err(unreadable)?;
@@ -232,8 +232,8 @@ impl CoreFile {
         let needed = ends.max().unwrap_or(0);
         if needed > length {
             return Err(unusable(format!(
-                "the core dump is truncated: {} of {} are there, and what is missing could hold pointers \
-                 (a full disk, or ulimit -c)",
+                "the core dump is truncated: it has {} of {}, and the missing part could hold pointers (a full disk, \
+                 or ulimit -c)",
                 size_text(length),
                 size_text(needed)
             )));
@@ -254,7 +254,7 @@ impl CoreFile {
             .filter(|h| h.address < END_OF_ADDRESSES && h.bytes > 0)
             .map(|h| notes.segment(h))
             .collect::<Option<_>>()
-            .ok_or_else(|| damaged("its memory is out of all addresses"))?;
+            .ok_or_else(|| damaged("its memory lies beyond all possible addresses"))?;
         segments.sort_by_key(|s| s.mapping.start);
         if segments
             .windows(2)

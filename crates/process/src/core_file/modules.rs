@@ -168,9 +168,9 @@ impl CoreFile {
             let bytes = files
                 .of_path(&file, maps, first)
                 .ok_or("it cannot be read, or is too large")?;
-            let facts = ModuleFacts::of(&bytes).ok_or("it is no module of an x86-64 program")?;
+            let facts = ModuleFacts::of(&bytes).ok_or("it is not an x86-64 module")?;
             if expected.is_some() && expected != facts.build_id.as_ref() {
-                return Err("it is another file by now (its build-id differs)".into());
+                return Err("the file has been replaced (its build-id differs)".into());
             }
             Ok((place.to_owned(), bytes, facts))
         };

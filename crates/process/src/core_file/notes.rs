@@ -113,7 +113,9 @@ impl Notes {
                         .ok_or("the note of a thread is too short")?;
                 }
                 if self.threads.len() >= MOST_THREADS {
-                    return Err("it has more threads than a process");
+                    return Err(
+                        "it has more threads than a process can have can have can have can have can have",
+                    );
                 }
                 self.threads.push(thread);
             }

@@ -18,7 +18,7 @@ impl Status {
             Check::bad(
                 "process",
                 format!("no process {pid}"),
-                "check the pid, and that it is of this pid namespace",
+                "check the PID, and that it belongs to this PID namespace",
             )
         };
         let text = proc_text(proc_path(pid, "status")).map_err(missing)?;
@@ -65,7 +65,7 @@ pub(super) fn state(pid: i32, status: &Status) -> Result<Check, Check> {
         return Err(Check::bad(
             "state",
             format!("process {pid} ({name}) is a zombie"),
-            "it has ended; its parent has not collected it yet",
+            "it has ended, but its parent has not reaped it yet",
         ));
     }
     if status.field("VmSize:").is_empty() {
@@ -75,7 +75,7 @@ pub(super) fn state(pid: i32, status: &Status) -> Result<Check, Check> {
             return Err(Check::bad(
                 "state",
                 format!("process {pid} ({name}) is ending"),
-                "nothing of it is left to be traced",
+                "there is nothing left to trace",
             ));
         }
         return Err(Check::bad(
@@ -88,12 +88,12 @@ pub(super) fn state(pid: i32, status: &Status) -> Result<Check, Check> {
         Some('T') => Check::note(
             "state",
             "stopped",
-            format!("nothing is allocated until it goes on: kill -CONT {pid}"),
+            format!("it allocates nothing until it continues: kill -CONT {pid}"),
         ),
         Some('D') => Check::note(
             "state",
             "in uninterruptible sleep",
-            "if all its threads stay there, the attach gives up after some seconds",
+            "if all its threads stay there, the attach gives up after a few seconds",
         ),
         _ => Check::good("state", state),
     })
@@ -149,7 +149,7 @@ pub(super) fn permission(pid: i32, status: &Status) -> Result<Vec<Check>, Check>
         let scope = match yama().as_str() {
             "" => "not in this kernel".to_owned(),
             "0" => "ptrace_scope 0: no restriction".to_owned(),
-            scope => format!("ptrace_scope {scope}: we pass"),
+            scope => format!("ptrace_scope {scope}: memhook-rs is permitted"),
         };
         return Ok(vec![
             Check::good("permission", right),
@@ -185,13 +185,13 @@ fn refusal(pid: i32, error: &std::io::Error) -> (String, &'static str) {
         _ => AS_ROOT,
     };
     if scope == "3" {
-        let remedy = "it can be lifted only by a reboot with another setting";
+        let remedy = "only a reboot with another setting changes that";
         return ("kernel.yama.ptrace_scope is 3".into(), remedy);
     }
     // The kernel would let us trace it, but only its owner may open mem, whose mode is 0600.
     let is_owner = files_owner.is_some() && files_owner == me;
     if have_capability(CAP_SYS_PTRACE) && !have_capability(CAP_DAC_OVERRIDE) && !is_owner {
-        let reason = "its files in /proc are another user's, and we have CAP_SYS_PTRACE but not CAP_DAC_OVERRIDE";
+        let reason = "its files in /proc belong to another user, and memhook-rs has CAP_SYS_PTRACE but not CAP_DAC_OVERRIDE";
         return (
             reason.into(),
             "add that capability, or run as the user of the process",
@@ -201,17 +201,19 @@ fn refusal(pid: i32, error: &std::io::Error) -> (String, &'static str) {
         && owner != me
     {
         if me == 0 {
-            let reason =
-                format!("it belongs to uid {owner}, and we are root without CAP_SYS_PTRACE");
+            let reason = format!(
+                "it belongs to uid {owner}, and memhook-rs runs as root without CAP_SYS_PTRACE"
+            );
             return (reason, GRANT);
         }
         return (
-            format!("it belongs to uid {owner}, we are uid {me}"),
+            format!("it belongs to uid {owner}, and memhook-rs runs as uid {me}"),
             as_root,
         );
     }
     if owner != files_owner {
-        let reason = "it is not dumpable (prctl PR_SET_DUMPABLE, or a program nobody may read)";
+        let reason =
+            "it is not dumpable (prctl PR_SET_DUMPABLE, or a program that nobody may read)";
         return (reason.into(), as_root);
     }
     if matches!(scope.as_str(), "1" | "2") {

@@ -116,7 +116,7 @@ pub(super) fn executable(
         return Err(Check::bad(
             "executable",
             format!(
-                "{who} is memhook-rs, or a profiler made of it, which attaches to others itself"
+                "{who} is memhook-rs, or a profiler built on it, and attaches to other processes itself"
             ),
             "name the program that it traces",
         ));
@@ -135,8 +135,8 @@ pub(super) fn executable(
         return Err(if head.is_go {
             Check::bad(
                 "executable",
-                format!("{who} is a Go program: its memory is from Go's own runtime"),
-                "use the profiler of that runtime (runtime/pprof)",
+                format!("{who} is a Go program: Go's runtime manages its memory"),
+                "use Go's own profiler (runtime/pprof)",
             )
         } else {
             Check::bad(
@@ -158,7 +158,7 @@ pub(super) fn libc(pid: i32, status: &Status, libc: Option<&CLibrary>) -> Result
             return Ok(Check::note(
                 "libc",
                 format!("glibc, {}, deleted since it was loaded", code.path),
-                "nothing to do if run as root: the mapped file is read, not what replaced it",
+                "nothing to do if you run as root: memhook-rs reads the mapped file, not its replacement",
             ));
         }
         Some((CLibraryKind::Glibc, code)) => {
@@ -195,7 +195,7 @@ pub(super) fn libc_version(modules: &[ModuleImage]) -> Option<Check> {
         None => Check::note(
             "libc version",
             "unknown",
-            "glibc 2.17 to 2.41 are known; report what happens",
+            "glibc 2.17 to 2.41 are supported; please report what happens",
         ),
     })
 }
@@ -246,7 +246,9 @@ pub(super) fn unreadable(pid: i32, maps: &[Mapping], modules: &[ModuleImage]) ->
             // The saved memory of a runtime, or the output of a JIT compiler that writes through another mapping.
             Some(false) => Check::note(
                 "code",
-                format!("{path} is mapped as code and is no ELF file: its own calls are not seen"),
+                format!(
+                    "{path} is mapped as code but is not an ELF file: its own calls are not seen"
+                ),
                 "nothing to do: calls that its runtime's libraries make for it are seen",
             ),
             Some(true) => Check::note(
@@ -257,7 +259,7 @@ pub(super) fn unreadable(pid: i32, maps: &[Mapping], modules: &[ModuleImage]) ->
             None => Check::note(
                 "unreadable",
                 format!("{path}: its calls are not seen"),
-                "run as root: mapped files can then be read although they were deleted or replaced",
+                "run as root: memhook-rs can then read mapped files that were deleted or replaced",
             ),
         };
         found.push((&mapping.path, check));

@@ -26,8 +26,8 @@ pub(super) fn namespaces(pid: i32) -> Vec<Check> {
     if others.contains(&"time") {
         checks.push(Check::note(
             "clock",
-            "its CLOCK_MONOTONIC has another origin than ours",
-            "leave the clock at coarse",
+            "its CLOCK_MONOTONIC differs from ours",
+            "keep the coarse clock",
         ));
     }
     checks
@@ -92,7 +92,7 @@ fn judge_seccomp(pid: i32, status: &Status, rights: &Rights) -> Result<Check, Ch
             format!(
                 "process {pid} ({name}) has a seccomp filter that does not apply to us: a system call made in it might kill it"
             ),
-            "run as root outside of any filter, so that it can be suspended",
+            "run as root and without a filter, so that memhook-rs can suspend this one",
         )),
         _ => Ok(Check::note(
             "seccomp",
@@ -119,7 +119,7 @@ pub(super) fn loading(pid: i32, libc: Option<&CLibrary>, maps: &[Mapping]) -> Op
         "it is statically linked and has none"
     } else if !has_proc(pid) && !has_hook(maps) {
         // A process that has changed its root since an earlier attach still has the hook.
-        "there is no /proc in its file system (a sandbox, or a root without it), by which its loader would open it"
+        "its file system has no /proc (a sandbox, or a root without it), through which its loader would open the hook"
     } else {
         return None;
     };
@@ -139,7 +139,7 @@ pub(super) fn residue(maps: &[Mapping]) -> Option<Check> {
         .then(|| {
             Check::good(
                 "earlier attach",
-                "its hook is still loaded, here or in the parent that this process was forked from; it is used again",
+                "its hook is still loaded, in this process or in the parent that it was forked from, and is reused",
             )
         })
 }

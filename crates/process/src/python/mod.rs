@@ -42,7 +42,7 @@ pub enum PythonError {
     #[error("its interpreter does not export {0}")]
     NoSymbol(&'static str),
     /// The interpreter is built with other structures.
-    #[error("its interpreter is not laid out as Python {0} is")]
+    #[error("its interpreter does not have the layout of Python {0}")]
     OtherLayout(String),
 }
 

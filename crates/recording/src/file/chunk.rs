@@ -158,7 +158,7 @@ pub(crate) fn unpack(
     decompressor: &mut zstd::bulk::Decompressor<'_>,
 ) -> Result<Vec<u8>, Error> {
     if crc32fast::hash(stored) != header.payload_checksum {
-        return Err(Error::damaged("the checksum of a chunk does not fit"));
+        return Err(Error::damaged("the checksum of a chunk is wrong"));
     }
     // The header was checked, so this is at most MAX_CHUNK_BYTES.
     let raw = decompressor

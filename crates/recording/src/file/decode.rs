@@ -98,7 +98,7 @@ impl Decoder {
                     self.begin_ring(ring, tid, visitor)?;
                 }
             }
-            _ => return Err(Error::damaged("unknown begin of a frame")),
+            _ => return Err(Error::damaged("unknown beginning of a frame")),
         }
         let mut columns = Columns(Default::default());
         let mut lengths = [0; COLUMNS.len()];

@@ -31,7 +31,7 @@ fn copied(stream: impl Read) -> std::io::Result<File> {
     if copied > most {
         let directory = std::env::temp_dir();
         let why = format!(
-            "it would take more than half of the free room in {}: save it as a file, or set TMPDIR",
+            "it would take more than half of the free space in {}: save it as a file, or set TMPDIR",
             directory.display()
         );
         return Err(std::io::Error::other(why));

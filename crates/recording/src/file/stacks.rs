@@ -157,7 +157,7 @@ impl Stacks {
             if let Some(level) = depth.checked_sub(SAMPLES) {
                 let stack = cursor.u32()?;
                 if level == 0 || level > u64::from(MOST_LEVELS) {
-                    return Err(Error::damaged("samples at a distance that there is not"));
+                    return Err(Error::damaged("samples at an impossible distance"));
                 }
                 self.samples.insert(id, (stack, level as u8));
                 continue;

@@ -38,10 +38,10 @@ pub enum PprofError {
     )]
     TooLarge,
     /// The bytes are not messages of the format.
-    #[error("it is no profile in pprof's format")]
+    #[error("it is not a profile in pprof's format")]
     Format(#[source] prost::DecodeError),
     /// The tables of the profile contradict each other.
-    #[error("it is no profile in pprof's format: {0}")]
+    #[error("it is not a profile in pprof's format: {0}")]
     Tables(&'static str),
 }
 

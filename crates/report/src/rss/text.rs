@@ -213,8 +213,8 @@ fn pins(out: &mut String, report: &RssReport) -> std::fmt::Result {
     }
     writeln!(
         out,
-        "Pinned is what comes back of the free memory around these blocks if they are freed and the heap is trimmed; \
-         trimmable is the part of it that a trim gives back without that. In all, a trim gives back {}.",
+        "Pinned is the free memory around these blocks that goes back if they are freed and the heap is trimmed; \
+         trimmable is the part of it that a trim alone gives back. In all, a trim gives back {}.",
         bytes(report.trim_bytes),
     )
 }

@@ -36,11 +36,11 @@ pub fn not_searched(snapshot: &Snapshot, heap: &Heap) -> Vec<String> {
         let (count, bytes) = heap.mmapped;
         parts.push(match heap.parameters {
             Some(p) => format!(
-                "{count} mapped chunks of {bytes} bytes were found, malloc counts {} of {}: all taken as reachable",
+                "{count} mapped chunks of {bytes} bytes were found, malloc counts {} of {}: all are treated as reachable",
                 p.mmapped_chunks, p.mmapped_bytes
             ),
             None => format!(
-                "malloc's own count of mapped chunks was not found: the {count} found are all taken as reachable"
+                "malloc's own count of mapped chunks was not found: all {count} that were found are treated as reachable"
             ),
         });
     }
@@ -52,7 +52,7 @@ pub(super) fn in_no_heap(snapshot: &Snapshot, heap: &Heap, block_bytes: u64) -> 
     let unknown = unknown_memory(snapshot, heap);
     (unknown >= MUCH_BYTES && unknown > block_bytes / MUCH_SHARE).then(|| {
         format!(
-            "{} of memory are in no heap that is known, the program's own or another allocator's: searched for pointers, not reported",
+            "{} of memory belong to no known heap, but to the program's own or to another allocator: searched for pointers, not reported",
             bytes(unknown)
         )
     })

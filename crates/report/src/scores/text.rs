@@ -127,7 +127,7 @@ pub(crate) fn run_text(
         let missed = counted(run.accesses_missed, "block");
         writeln!(
             out,
-            "  {missed} could not have their reads and writes counted, for want of memory or because of their size"
+            "  Reads and writes of {missed} could not be counted, for lack of memory or because of their size"
         )?;
     }
     custom_text(out, custom, style)

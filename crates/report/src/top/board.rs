@@ -414,7 +414,7 @@ impl Board {
         let Some(stack) = self.rows[at].stack() else {
             return Err("A call of the tree has no source line; t shows the sites");
         };
-        let named = self.named(stack).ok_or("The names have not come yet")?;
+        let named = self.named(stack).ok_or("The names are not available yet")?;
         let frame = responsible(&named.frames);
         let line = frame.and_then(|frame| {
             Some(SourceLine {

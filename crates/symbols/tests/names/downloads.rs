@@ -114,7 +114,10 @@ fn another_build_is_refused() {
     let (frames, source, problems) = program.look_in(program.module(), places);
     assert_eq!((frames, source), (vec![], Source::Nothing));
     assert!(problems[0].starts_with(&server.url), "{problems:?}");
-    assert!(problems[0].contains("is of another build"), "{problems:?}");
+    assert!(
+        problems[0].contains("is from another build"),
+        "{problems:?}"
+    );
     assert_eq!(downloaded(&program), Vec::<PathBuf>::new());
 }
 

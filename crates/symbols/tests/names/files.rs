@@ -66,7 +66,10 @@ fn a_replaced_file_is_refused() {
     std::fs::copy(&other.path, &program.path).unwrap();
     let (frames, source, problems) = program.look(program.module(), &[]);
     assert_eq!((frames, source), (vec![], Source::Nothing));
-    assert!(problems[0].contains("is of another build"), "{problems:?}");
+    assert!(
+        problems[0].contains("is from another build"),
+        "{problems:?}"
+    );
     // If a second place has the right file, it is used.
     let right = Program::build(&[]);
     let mut module = program.module();
@@ -130,7 +133,7 @@ fn a_debug_file_by_link() {
 
 #[test]
 fn a_wrong_debug_file_is_refused() {
-    for (id, word) in [("sha1", "is of another build"), ("none", "checksum")] {
+    for (id, word) in [("sha1", "is from another build"), ("none", "checksum")] {
         let flag = format!("-Wl,--build-id={id}");
         let program = Program::build(&[&flag]);
         let debug = program.split("marks.debug");
@@ -216,7 +219,7 @@ fn problems_say_what_to_look_at() {
     };
     assert_eq!(
         problem.to_string(),
-        "/x.debug is not the debug file meant: checksum 00000001, wanted 00000002"
+        "/x.debug is not the right debug file: its checksum is 00000001, expected 00000002"
     );
 }
 

@@ -85,7 +85,7 @@ fn readers_give_way_to_each_other() {
     assert_eq!(source.source, Source::Symbols);
     let problems: Vec<String> = source.problems.iter().map(ToString::to_string).collect();
     assert!(
-        problems.concat().contains("there are for names"),
+        problems.concat().contains("available for names"),
         "{problems:?}"
     );
 }

@@ -229,7 +229,7 @@ fn what_is_wrong_is_said_in_one_line_with_the_column() {
         };
         with(
             "waste = size * (1 - usge)",
-            &["column 21: there is no variable 'usge'; there are size, blocks,"],
+            &["column 21: there is no variable 'usge'; the variables are size, blocks,"],
         );
         with("x = size / (1 - 1)", &["column 10: this divides by zero"]);
         with(

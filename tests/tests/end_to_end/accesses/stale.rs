@@ -431,7 +431,7 @@ fn programs_that_forbid_or_execute() {
         assert_eq!(code, 0);
         // This changes if the filter can be suspended, which a tracer with CAP_SYS_ADMIN can do.
         let notes = report["notes"].to_string();
-        let is_let_be = notes.contains("a seccomp filter may end");
+        let is_let_be = notes.contains("a seccomp filter may kill");
         assert_ne!(report["evidence"]["pages"], is_let_be, "{notes}");
     }
     assert!(target.is_alive(), "{errors}");

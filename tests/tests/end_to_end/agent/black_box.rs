@@ -74,7 +74,10 @@ fn kept_of_one(name: &str, others: usize, symbols: &str) -> Option<BTreeMap<Stri
     }
     let last = &reasons.get("end").expect("one of the end").comments;
     let says = |words: &str| last.iter().any(|comment| comment.contains(words));
-    assert!(says("killed by the kernel for want of memory"), "{last:?}");
+    assert!(
+        says("killed by the kernel because memory ran out"),
+        "{last:?}"
+    );
     let (code, said) = agent.end();
     assert_eq!(code, Some(0), "{said}");
     assert!(

@@ -299,7 +299,7 @@ fn a_restart_without_its_store_keeps_what_waits() {
     let rule = "[[rule]]\nname = \"none\"\nexecutable = \"/nowhere\"\n";
     let (code, said) = Agent::start(&folder, rule).end();
     assert_eq!(code, Some(0), "{said}");
-    let what = "5 profiles wait for pyroscope, which is not configured any more: they stay in";
+    let what = "5 profiles wait for pyroscope, which is no longer configured: they stay in";
     assert!(said.contains(what), "{said}");
     let store = ScriptedStore::start(Vec::new());
     let stores = format!("[pyroscope]\nurl = \"{}\"\n", store.url());
@@ -386,7 +386,7 @@ fn the_state_folder_is_for_the_agent_alone() {
     assert_eq!(std::fs::read_dir(&elsewhere).expect("there").count(), 0);
     for mode in [0o777, 0o770, 0o1777] {
         std::fs::set_permissions(&state, PermissionsExt::from_mode(mode)).expect("ours");
-        refused("open to others", "writable by nobody else");
+        refused("open to others", "nobody else may write to it");
     }
     std::fs::set_permissions(&state, PermissionsExt::from_mode(0o700)).expect("ours");
     // SAFETY: geteuid has no preconditions.

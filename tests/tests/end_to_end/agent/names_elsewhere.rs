@@ -265,7 +265,7 @@ fn what_is_no_profile_is_refused() {
     std::fs::create_dir(&empty).expect("made");
     std::fs::write(&file, "no profile").expect("written");
     for (words, says) in [
-        (&[&file][..], "it is no profile in pprof's format"),
+        (&[&file][..], "it is not a profile in pprof's format"),
         (&[&missing], "cannot read"),
         (&[&empty], "has no files that end in .pb.gz"),
         (

@@ -72,7 +72,7 @@ fn a_collector_gets_what_was_measured_over_http() {
         "it answers 429",
         "incomplete response",
         "redirects are not followed",
-        "look at the token",
+        "check the token",
     ] {
         agent.hear(words);
     }

@@ -144,7 +144,7 @@ fn pods_give_names_and_have_the_last_word() {
     // If the kubelet stops answering, nothing changes for the pods that it has listed.
     kubelet.wants("another token");
     agent.hear("the kubelet does not list its pods");
-    agent.hear("it answers 401: look at the token");
+    agent.hear("it answers 401: check the token");
     assert_eq!(agent.targets().len(), 2);
     let failures = agent.metric("memhook_agent_pod_list_failures_total", &[]);
     assert!(failures.is_some_and(|failures| failures >= 1.0));
@@ -180,7 +180,7 @@ fn a_namespace_has_no_more_targets_than_it_may_have() {
     };
     let mut agent = Agent::start(&folder, &configuration(1));
     agent.await_phase(pods[0].1.pid(), "traced");
-    agent.hear("their namespace has as many targets");
+    agent.hear("their namespace has reached its limit of targets");
     let held = |by: &str| agent.metric("memhook_agent_held_back", &[by]);
     assert_eq!(
         (held("namespace"), held("\"targets\"")),
@@ -204,7 +204,7 @@ fn a_namespace_has_no_more_targets_than_it_may_have() {
     for words in [
         "The agent would trace 1 of ",
         "shop/web-1/app",
-        "its namespace shop has as many targets as it may have (\"sh*\": at most 1 target)",
+        "its namespace shop has reached its limit of targets (\"sh*\": at most 1 target)",
     ] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
@@ -255,7 +255,7 @@ fn a_namespace_takes_no_more_of_the_processors_than_it_may() {
     // The busy process waits until its namespace has saved up the used time. Other namespaces are
     // not affected.
     agent.await_phase(busy.pid(), "refused");
-    agent.hear("their namespace has as many targets, or takes as much of the processors");
+    agent.hear("their namespace has reached its limit of targets or of processor time");
     agent.await_phase(pods[0].1.pid(), "traced");
     assert!(agent.metric("memhook_agent_shed_targets_total", &[]) >= Some(1.0));
     let (code, said) = agent.end();

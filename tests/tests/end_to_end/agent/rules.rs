@@ -153,7 +153,7 @@ fn the_agent_holds_back() {
     let never = "[[rule]]\nname = \"never\"\nexecutable = \"/nowhere\"\n";
     let configuration = format!("{}{never}", rule(Path::new(&pattern), &of(1, "")));
     let mut agent = Agent::start(&folder, &configuration);
-    agent.hear("processes wait to be traced: there are as many targets as there may be");
+    agent.hear("processes wait to be traced: the limit of targets is reached");
     // On a busy machine the order of attaching is arbitrary.
     until("one is traced", || {
         let mut targets = agent.targets().into_values();
@@ -329,14 +329,14 @@ fn a_plan_shows_what_would_be_traced_and_attaches_to_nothing() {
     for words in [
         "The agent would trace 2 of ",
         "The kubelet does not list its pods, so no process in a pod would be traced: ",
-        "(rule web): the rule has as many targets",
+        "(rule web): the rule has reached its limit of targets",
     ] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
     // Names the rule that would never match.
     let (code, _, errors) = run(&["agent", "--config", &file, "--check"]);
     assert_eq!(code, 0, "{errors}");
-    let says = "the rule \"late\" never matches: all that it fits falls under \"web\" before it";
+    let says = "the rule \"late\" never matches: \"web\" comes first";
     assert!(errors.contains(says), "{errors}");
     assert_eq!(errors.lines().count(), 1, "{errors}");
     // Nothing was created or changed.

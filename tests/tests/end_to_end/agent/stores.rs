@@ -43,7 +43,7 @@ fn a_store_that_misbehaves_costs_nothing_but_time() {
         "it answers 500",
         "it answers 429",
         "redirects are not followed",
-        "look at the token",
+        "check the token",
         "it answers 404 (there is nothing at /push.v1.PusherService/Push): check url",
         "which is dropped: it answers 400",
     ] {

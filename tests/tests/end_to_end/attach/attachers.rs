@@ -175,7 +175,7 @@ fn a_lock_that_anybody_may_take_keeps_nobody_out() {
         for arguments in [&["attach", "-d", "100ms", &pid][..], &["detach", &pid]] {
             let (code, _, errors) = run(arguments);
             assert_eq!((code, errors.lines().count()), (2, 1), "{errors}");
-            assert!(errors.contains("is at work in process"), "{errors}");
+            assert!(errors.contains("is working on process"), "{errors}");
         }
         drop((ours, everybody));
         Attacher::start(&target, &[]).finish();

@@ -44,7 +44,7 @@ fn attachers_are_refused_by_what_they_are() {
                 let text = format!("{out}{errors}");
                 assert_eq!(code, 2, "{words:?}: {text}");
                 assert!(
-                    text.contains("attaches to others itself"),
+                    text.contains("attaches to other processes itself"),
                     "{words:?}: {text}"
                 );
                 if words[0] != "doctor" {

@@ -66,7 +66,7 @@ fn doctor_says_which_thread_would_be_held() {
         let (code, out, err) = run(&["doctor", &pid]);
         assert_eq!(code, 0, "{out}{err}");
         assert!(
-            out.contains(&format!("for milliseconds, {pid} as of now")),
+            out.contains(&format!("for milliseconds; now it would choose {pid}")),
             "{out}"
         );
         assert_eq!(out.contains("no kernel restarts"), is_disturbed, "{out}");

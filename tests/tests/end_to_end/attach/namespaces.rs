@@ -132,6 +132,6 @@ fn a_root_without_proc() {
     let target = in_namespaces(&[&option, "/target"]);
     let (code, out, _) = run(&["doctor", &target.pid().to_string()]);
     assert_eq!(code, 0, "{out}");
-    assert!(out.contains("no /proc in its file system"), "{out}");
+    assert!(out.contains("its file system has no /proc"), "{out}");
     check(target, &root, &["mnt", "pid"]);
 }

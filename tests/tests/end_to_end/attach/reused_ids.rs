@@ -70,7 +70,7 @@ fn a_process_that_gets_the_id_of_the_chosen_one_is_left_alone() {
     let (status, _, errors) = attacher.outcome();
     expect_untouched(pid);
     assert_eq!(status.code(), Some(2), "{errors}");
-    let why = format!("process {pid} has ended, and another process has its id now");
+    let why = format!("process {pid} has ended, and its id now belongs to another process");
     assert!(errors.contains(&why), "{errors}");
     other.send("l");
     other.expect("done");

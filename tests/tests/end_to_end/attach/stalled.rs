@@ -59,7 +59,7 @@ fn an_attacher_whose_output_is_full() {
     assert_eq!(code, 2, "{errors}");
     let says = |what| errors.contains(what);
     assert!(
-        says("is being traced") || says("already traced") || says("is at work in"),
+        says("is being traced") || says("already traced") || says("is working on"),
         "{errors}"
     );
     attacher.kill().expect("killed");

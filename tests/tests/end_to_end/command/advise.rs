@@ -138,7 +138,7 @@ fn a_buffer_without_bounds() {
 
 #[test]
 fn what_is_mapped_beside_the_heap() {
-    one_that_grows("mappings", "mappings", "mapped beside the heap");
+    one_that_grows("mappings", "mappings", "appings outside the heap");
 }
 
 /// Tests a program that keeps taking memory, and releases all of it when the memory is bounded.

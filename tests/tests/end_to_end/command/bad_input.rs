@@ -64,7 +64,10 @@ fn arguments() {
         (vec!["attach", &own, "--size", "x"], "expected a size"),
         (vec!["attach", &own, "--max-memory", "1.5X"], "1.5G or 1T"),
         (vec!["attach", &own, "--overhead", "51%"], "up to 50%"),
-        (vec!["attach", &own, "--size", "10..5"], "no block can pass"),
+        (
+            vec!["attach", &own, "--size", "10..5"],
+            "no block would match",
+        ),
         (
             vec!["attach", &own, "--set", "ring-size=1000"],
             "power of two",
@@ -348,7 +351,7 @@ fn a_reader_that_went_away() {
 fn a_process_that_is_never_at_a_safe_point() {
     let program = build_target("never_safe", &["-pthread"]);
     let unsafe_point = "reached a safe point within";
-    let asleep = "sleeps inside of the loader";
+    let asleep = "sleeps inside the loader";
     for (kind, of_doctor, of_attach) in [
         ("asleep", asleep, unsafe_point),
         ("busy", unsafe_point, unsafe_point),

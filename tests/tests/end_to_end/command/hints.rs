@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::process::{Command, Stdio};
 
 const OTHER: &str = "These blocks come from ";
-const HIDDEN: &str = "Python cuts objects of up to 512 bytes from its own arenas";
+const HIDDEN: &str = "Python allocates objects of up to 512 bytes from its own arenas";
 const NOTHING: &str = "Nothing grows: ";
 
 /// Returns the last report of a short attach.
@@ -226,7 +226,7 @@ fn code_that_is_in_no_module() {
     let pid = target.pid().to_string();
     let (code, found, errors) = run(&["doctor", &pid]);
     assert_eq!(code, 0, "{errors}");
-    let note = "/memfd:made_code (deleted) is mapped as code and is no ELF file";
+    let note = "/memfd:made_code (deleted) is mapped as code but is not an ELF file";
     assert_eq!(found.matches(note).count(), 1, "{found}");
     assert!(!found.contains("unreadable"), "{found}");
     assert!(target.finish().success());

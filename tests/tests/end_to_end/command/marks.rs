@@ -57,8 +57,8 @@ fn a_report_between_two_marks() {
     assert_eq!(run(&["mark", pid, "phase 3"]).0, 0);
     phase("50 300002 5\n");
     for (name, words) in [
-        ("", "needs a name"),
-        ("a\nb", "needs a name"),
+        ("", "name of a mark"),
+        ("a\nb", "name of a mark"),
         (&"x".repeat(113), "at most"),
     ] {
         let (code, _, errors) = run(&["mark", pid, name]);

@@ -142,7 +142,7 @@ fn what_was_there_survives() {
             let all = to(&file);
             let (code, _, errors) = run(&all.iter().map(String::as_str).collect::<Vec<_>>());
             assert_eq!(code, 2, "{errors}");
-            assert!(errors.contains("is what is read"), "{errors}");
+            assert!(errors.contains("is the input"), "{errors}");
             assert!(std::fs::read(&file).expect("a recording") == whole);
         }
     }

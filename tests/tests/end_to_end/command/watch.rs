@@ -260,12 +260,12 @@ fn is_reported_before_its_end(count: usize, is_late: bool) -> bool {
         let explanation = report["explanation"].as_str().expect("a sentence");
         assert_eq!(report["killed"][0]["pid"], pid, "{explanation}");
         if report["pid"] != pid {
-            let killed = format!("goes on; the kernel has killed process {pid} (");
+            let killed = format!("continues; the kernel has killed process {pid} (");
             assert!(explanation.contains(&killed), "{explanation}");
             assert_eq!(report["death"], Value::Null);
             continue;
         }
-        assert_eq!(explanation, "killed by the kernel for want of memory");
+        assert_eq!(explanation, "killed by the kernel because memory ran out");
         assert_eq!(report["death"]["out_of_memory"], true);
         let (of_site, all) = share(report, "planted_leak");
         assert!(of_site >= 0.9 * all, "{of_site} of {all}");

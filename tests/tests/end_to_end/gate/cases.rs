@@ -205,8 +205,8 @@ fn the_same_verdicts_where_the_heap_cannot_be_dissected() {
     assert!(wrong.is_empty(), "{wrong}");
     let program = release.build_target("gate_cases", &["-O1", "-g"]);
     let (_, text) = by_gate(&program, "plain");
-    assert!(text.contains("glibc 2.99 is newer than those"), "{text}");
-    assert!(text.contains("on the traced blocks alone"), "{text}");
+    assert!(text.contains("the heap of glibc 2.99"), "{text}");
+    assert!(text.contains("covers only the traced blocks"), "{text}");
     // A forked child has no trace, so its leaks are unknown.
     let output = Command::new(binary())
         .args(["gate", "--follow-fork", "--"])
@@ -216,5 +216,8 @@ fn the_same_verdicts_where_the_heap_cannot_be_dissected() {
         .expect("it runs");
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{text}");
-    assert!(text.contains("its heap is laid out differently"), "{text}");
+    assert!(
+        text.contains("has a layout that scan does not know"),
+        "{text}"
+    );
 }

@@ -243,7 +243,10 @@ fn a_program_that_is_not_traced_gives_no_verdict() {
         ["unsound"],
         "{text}"
     );
-    assert!(text.contains("attaches to others itself"), "{text}");
+    assert!(
+        text.contains("attaches to other processes itself"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn growth_limits_and_baselines() {
         assert_eq!(is, code, "{options:?} {file}: {out}{err}");
         assert!(out.contains(words), "{options:?} {file}: {out}");
         assert!(!out.contains("no leaks"), "{out}");
-        assert!(out.contains("what is reachable is not recorded"), "{out}");
+        assert!(out.contains("does not show what is reachable"), "{out}");
         let names_it = !out.contains("grows: ") || out.contains("keep_for_good");
         assert!(names_it, "{out}");
     }

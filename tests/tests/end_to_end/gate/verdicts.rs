@@ -403,7 +403,7 @@ fn a_service_whose_only_log_becomes_longer() {
     let (status, out, err) = growth(&pid, &[], |judged| judged.0 == 1);
     assert_eq!(status, 1, "{out}{err}");
     assert!(
-        out.contains("more than at the begin, in 1 block that became larger, by realloc")
+        out.contains("more than at the beginning, in 1 block that became larger, by realloc")
             && out.contains("append_to_log"),
         "{out}"
     );
@@ -427,7 +427,7 @@ fn a_full_heap_whose_blocks_are_replaced() {
     let (status, out, err) = growth(&pid, &[], |judged| judged.1.contains("from before"));
     assert_eq!(status, 3, "{out}{err}");
     assert!(
-        out.contains("too short to tell growth") && out.contains("from before the attach"),
+        out.contains("too short to tell steady growth") && out.contains("from before the attach"),
         "{out}"
     );
 }

@@ -241,7 +241,10 @@ fn mistakes_are_one_line() {
         ),
         (
             &["--allocators", "alloc many_arguments(size=arg1) -> ptr"],
-            &["many_arguments cannot be traced", "arguments on the stack"],
+            &[
+                "many_arguments cannot be traced",
+                "arguments from the stack",
+            ],
         ),
         (
             &["--allocators", "alloc short_one(size=arg1) -> ptr"],

@@ -305,7 +305,7 @@ fn conditions_choose_the_calls_that_count() {
     let pid = target.pid().to_string();
     for (condition, reason) in [
         ("arg7 > 1", "arg1 to arg6"),
-        ("size > 1", "is no condition"),
+        ("size > 1", "is not a condition"),
     ] {
         let (code, _, errors) = run(&["probe", &pid, "--func", "relative", "--if", condition]);
         assert_eq!(code, 2, "{errors}");
@@ -519,7 +519,7 @@ fn callers_become_flame_graphs() {
     for (options, reason) in [
         (&["--args", "7"][..], "only 1 to 6"),
         (&["--args", "0"], "only 1 to 6"),
-        (&["--args", "size"], "is no argument"),
+        (&["--args", "size"], "is not an argument"),
         (&["-f", "folded"], "add --stack"),
         (
             &["--stack", "-f", "heaptrack"],

@@ -211,7 +211,7 @@ fn a_file_has_the_probes_for_those_who_look_at_files() {
     let pid = target.pid().to_string();
     let (code, _, errors) = run(&["emit", &pid, "--object-dir", place]);
     assert_eq!(code, 2, "{errors}");
-    assert!(errors.contains("somebody else may write it"), "{errors}");
+    assert!(errors.contains("another user may write to it"), "{errors}");
     // The kept file was used again; after the removal there is another copy.
     let hooks = target.maps();
     let copies = |path: &str| {
@@ -466,7 +466,7 @@ fn what_cannot_be_is_refused() {
     let (code, _, errors) = run(&["emit", &target.pid().to_string()]);
     assert_eq!(code, 2, "{errors}");
     assert!(
-        errors.contains("listeners find probes only in what it loads"),
+        errors.contains("listeners find probes only in loaded objects"),
         "{errors}"
     );
     assert!(target.finish().success());

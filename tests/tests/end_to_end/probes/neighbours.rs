@@ -100,7 +100,7 @@ fn others_are_refused_or_get_along() {
     // There is a probe of the kernel.
     match kernel_probe(id, &program, svma) {
         Some(event) => {
-            check_refused(&pid, "a probe of the kernel");
+            check_refused(&pid, "a kernel probe");
             drop(event);
             // A child that another test has just forked has the descriptor until it executes its
             // program.
@@ -137,7 +137,7 @@ fn code_that_changes_is_refused() {
     let before = changed_code(target.pid());
     for (function, reason) in [
         ("opened", "not in private, read-only memory of its file"),
-        ("written_over", "its code in memory is not that of its file"),
+        ("written_over", "its code in memory differs from its file"),
     ] {
         check_function_refused(&pid, function, reason);
     }

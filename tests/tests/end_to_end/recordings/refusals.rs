@@ -79,9 +79,12 @@ fn bad_input() {
         (vec!["report", "/tmp"], "a directory, not a recording"),
         (
             vec!["report", "/dev/null"],
-            "use - and pass it on standard input",
+            "use - and pass the recording on standard input",
         ),
-        (vec!["report", &pipe], "use - and pass it on standard input"),
+        (
+            vec!["report", &pipe],
+            "use - and pass the recording on standard input",
+        ),
         (vec!["diff", &good, "/tmp"], "a directory, not a recording"),
         (vec!["report", "-"], "standard input: the file is empty"),
         (
@@ -90,7 +93,7 @@ fn bad_input() {
         ),
         (
             vec!["report", &good, "--from", "20ms", "--to", "10ms"],
-            "nothing lies between",
+            "there is nothing between",
         ),
         (
             vec!["report", &good, "--from", "soon"],

@@ -188,7 +188,10 @@ fn refusals() {
     }
     record(&folder, &program, &["--mappings"], &args);
     let mappings = folder.path("run.mappings.mhk");
-    refused(&["advise", &mappings, "--what-if"], "it is one of mappings");
+    refused(
+        &["advise", &mappings, "--what-if"],
+        "it is a recording of mappings",
+    );
     let file = folder.path("run.mhk");
     let little = ["advise", &file, "--what-if", "--max-memory", "64K"];
     refused(&little, "a replay needs about");

@@ -213,7 +213,7 @@ fn a_core_dump_tells_the_same() {
     std::fs::write(core, &bytes[..bytes.len() / 2]).unwrap();
     for (file, word) in [
         (core, "truncated"),
-        ("/bin/true", "no core dump"),
+        ("/bin/true", "not a core dump"),
         ("/no/file", "No such file"),
         (&saved, "--load"),
     ] {
@@ -317,7 +317,7 @@ fn bad_input_is_one_line_and_exit_code_2() {
     let pid = target.pid().to_string();
     for (args, word) in [
         (vec!["scan", "2147483647"], "no process"),
-        (vec!["scan", &pid, "--why", "0x10"], "in no block"),
+        (vec!["scan", &pid, "--why", "0x10"], "not in any block"),
     ] {
         let (code, out, err) = run(&args);
         assert_eq!((code, out.as_str()), (2, ""), "{args:?}: {err}");

@@ -35,7 +35,7 @@ const KINDS: [(&str, Fate); 28] = [
     ("pipe", Kept),
     ("socket", Kept),
     ("by another process", Kept),
-    ("in flight", Refused("what waits in a local socket")),
+    ("in flight", Refused("data in a local socket")),
     ("aio", Refused("/[aio]")),
     ("io_uring", Refused("an io_uring")),
     ("complemented", Unknown("complemented")),

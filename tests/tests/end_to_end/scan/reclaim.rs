@@ -275,7 +275,7 @@ fn what_is_never_done() {
     let mut output = BufReader::new(other.stdout.take().unwrap());
     output.read_line(&mut line).unwrap();
     assert!(line.contains("released"), "{line}");
-    is_refused(target.pid(), &[], "another memhook-rs is at work");
+    is_refused(target.pid(), &[], "another memhook-rs is working on");
     other.kill().unwrap();
     other.wait().unwrap();
     let attacher = Attacher::start(&target, &[]);

@@ -158,7 +158,7 @@ fn verdicts_on_something_else_are_refused() {
         ["process", "boot"],
         "00000000-0000-0000-0000-000000000000".into(),
     );
-    reclaimed(&pid, "of an earlier boot");
+    reclaimed(&pid, "an earlier boot");
     change(["process", "started"], 1.into());
     reclaimed(&pid, "that started at another time");
     change(["program", "start"], 4096.into());

@@ -215,12 +215,12 @@ impl WithEvents {
         };
         let is_done = || writer.is_finished();
         let why = if !self.queue.wait_while_it_moves(PATIENCE, is_done) {
-            "nobody reads on, so its end is missing".to_owned()
+            "its reader is gone, so its end is missing".to_owned()
         } else {
             match writer.join().map(|written| written.error) {
                 Ok(None) => return,
                 Ok(Some(error)) => error.to_string(),
-                Err(_) => "its thread has failed".to_owned(),
+                Err(_) => "the thread that writes it failed".to_owned(),
             }
         };
         self.report_failure(&why);

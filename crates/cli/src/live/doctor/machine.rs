@@ -68,7 +68,7 @@ impl Machine {
             ("3", _) => Check::bad(
                 "rights",
                 "nobody may trace anything: kernel.yama.ptrace_scope is 3",
-                "it can be lifted only by a reboot with another setting",
+                "only a reboot with another setting changes that",
             ),
             (_, true) => Check::good("rights", "to trace every process of this machine"),
             ("2", false) => Check::bad(
@@ -87,10 +87,16 @@ impl Machine {
 
     fn written_pages(&self) -> Check {
         match self.is_since(6, 7) {
-            true => Check::good("written pages", "stale and scan see which are written"),
+            true => Check::good(
+                "written pages",
+                "stale and scan see which pages are written",
+            ),
             false => Check::note(
                 "written pages",
-                format!("Linux {} does not show them", self.release),
+                format!(
+                    "Linux {} does not show which pages are written",
+                    self.release
+                ),
                 "from Linux 6.7 on, stale sees all writes; here it has watchpoints alone",
             ),
         }
@@ -110,7 +116,7 @@ impl Machine {
             None => Check::note(
                 "watchpoints",
                 "this kernel has no perf events",
-                "stale sees writes alone, and --access sampled is not possible",
+                "stale sees only writes, and --access sampled is not possible",
             ),
         }
     }

@@ -14,7 +14,7 @@ pub fn of_commands(pid: i32, attach: Option<&Touches>) -> Vec<Touches> {
     let nothing = || "nothing".to_owned();
     let only_looks = |command| Touches {
         command,
-        stops: format!("{all}, but none in a call that a stop would end"),
+        stops: format!("{all}, but none in a call that a stop would interrupt"),
         calls: Vec::new(),
         mapped_bytes: 0,
         writes: nothing(),
@@ -61,7 +61,7 @@ pub fn of_commands(pid: i32, attach: Option<&Touches>) -> Vec<Touches> {
         only_looks("rss --read-only"),
         only_looks("advise --read-only"),
         Touches {
-            stops: format!("{all}, two times, but none in a call that a stop would end"),
+            stops: format!("{all}, two times, but none in a call that a stop would interrupt"),
             ..only_looks("stale --read-only")
         },
         scan.clone(),

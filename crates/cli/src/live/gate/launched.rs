@@ -304,7 +304,7 @@ impl Job for Judging {
         };
         let memory = match (&ending, &captured) {
             (Ending::Running, _) => {
-                Err("it still runs, the program that was started has ended".into())
+                Err("it still runs, although the program that was started has ended".into())
             }
             (_, Some(Ok(captured))) => Ok(&captured.snapshot),
             (_, Some(Err(error))) => Err(format!("its memory could not be copied: {error}")),

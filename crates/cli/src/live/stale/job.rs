@@ -71,7 +71,7 @@ impl StaleJob {
             Err(error) => {
                 let pages = EarlierBlocks::pages_of(self.pid);
                 let instead = if pages.are_pages() {
-                    ", so its pages count in their place, whatever lives there"
+                    ", so its whole pages count instead, whatever they hold"
                 } else {
                     ""
                 };

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 /// Time between two checks of the remaining time.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Limitation of this evidence.
-const BOUND: &str = "contents were compared, which shows neither reads nor writes of the same bytes: what is unchanged \
-                     is the most that can be stale, and it is not known which call stacks it comes from";
+const BOUND: &str = "contents were compared, which shows neither reads nor writes of the same bytes: at most the \
+                     unchanged blocks are stale, and their call stacks are not known";
 
 /// Compares one process with itself.
 pub(super) fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
@@ -154,12 +154,14 @@ impl Look {
                 return Err(error);
             }
             notes.push(format!(
-                "blocks are not known: {error}, so pages count in their place, whatever lives there"
+                "blocks are not known: {error}, so whole pages count instead, whatever they hold"
             ));
             Ok(pages)
         })?;
         if meta.method == Method::Running {
-            notes.push("blocks that were made or released while it was read may be missing".into());
+            notes.push(
+                "blocks that were allocated or released while it was read may be missing".into(),
+            );
         }
         let exe = meta.modules.first();
         Ok(Look {

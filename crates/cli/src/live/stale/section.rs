@@ -30,7 +30,7 @@ impl StaleSection {
         };
         let mut watching = Watching::new(pid, settings, top);
         watching.note(
-            "blocks from before the attach are not among these: memhook-rs stale has them, too"
+            "blocks from before the attach are not among these: memhook-rs stale shows them, too"
                 .into(),
         );
         StaleSection {
@@ -74,8 +74,9 @@ impl StaleSection {
         self.watching.end();
         self.copied_ms = now_ms(trace);
         if trace.consumer().lock().ledger.is_sampled() {
-            self.watching
-                .note("not every allocation was recorded: the sums are of those that were".into());
+            self.watching.note(
+                "not every allocation was recorded: the sums cover only the recorded ones".into(),
+            );
         }
     }
 

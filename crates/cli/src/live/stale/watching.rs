@@ -213,7 +213,7 @@ impl Watching {
         let watched_ms = watcher.watched_ms(now);
         if watched_ms < self.settings.older_ms {
             notes.push(format!(
-                "watched for {:.1} s, which is less than --older: nothing can be said to be stale",
+                "watched for {:.1} s, which is less than --older: no block can be called stale",
                 f64::from(watched_ms) / 1e3
             ));
         }

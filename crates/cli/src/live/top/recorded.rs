@@ -118,7 +118,7 @@ fn written_report(recording: &Recording) -> anyhow::Result<PathBuf> {
         merges_alike: true,
     };
     let report = recorded::report(recording, &symbols, &profile, &selection);
-    let report = report.context("the recorder's note of what it saw cannot be read")?;
+    let report = report.context("the recorder's note on what it saw cannot be read")?;
     save(
         &report,
         note(recording, "name"),

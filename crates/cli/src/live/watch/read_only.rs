@@ -24,7 +24,7 @@ const HISTORY_PAUSE: Duration = Duration::from_secs(5);
 const HISTORY_MOMENTS: usize = 120;
 /// The first note of each report.
 const READ_ONLY: &str =
-    "read only: nothing is traced, so it is not known which call stacks the live blocks come from";
+    "read only: nothing is traced, so it is not known which call stacks allocated the live blocks";
 
 /// Watches one process.
 pub(super) fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {

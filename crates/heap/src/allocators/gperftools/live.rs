@@ -65,7 +65,7 @@ impl LiveCheck for Live {
     fn are_live(&self, still: &Standstill, blocks: &[Block]) -> Result<Vec<bool>, &'static str> {
         let memory = &still.memory;
         let caches = self.caches.now(memory, &self.sizes);
-        let caches = caches.ok_or("the list of threads' caches is not where it was")?;
+        let caches = caches.ok_or("the list of thread caches has moved")?;
         let mut classes: BTreeMap<u64, Option<FxHashSet<u64>>> = BTreeMap::new();
         let mut is_live = |block: &Block| {
             self.is_live(memory, block, |class| {

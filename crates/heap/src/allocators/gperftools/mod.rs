@@ -40,21 +40,21 @@ impl HeapDissector for Gperftools {
         let mut modules = snapshot.meta.modules.iter();
         let is_there = modules.any(|m| m.allocator.as_deref() == Some(NAME));
         let Some(sizes) = SizeMap::find(snapshot, &data) else {
-            let reason = "is not gperftools', or of a version that is not known";
+            let reason = "is not gperftools, or is an unknown version";
             return if is_there { because(reason) } else { None };
         };
         let classes = sizes.bytes.len() as u64;
         let Some(central) = Central::find(snapshot, &data, classes) else {
-            let reason = "has central lists that are not known";
+            let reason = "has central lists with an unknown layout";
             return if is_there { because(reason) } else { None };
         };
         let threads = snapshot.meta.threads.len().max(1);
         let some = central.some_spans(snapshot);
         let Some(map) = PageMap::find(snapshot, &data, &some, threads) else {
-            return because("has no table of pages that is known");
+            return because("has no page table with a known layout");
         };
         let Some(caches) = Caches::find(snapshot, &data, &sizes) else {
-            return because("has a list of threads' caches that does not fit together");
+            return because("has an inconsistent list of thread caches");
         };
         let found = Dissection::of(snapshot, &sizes, &central, map, &caches);
         let found = found.finish(threads);
@@ -199,7 +199,7 @@ impl<'a> Dissection<'a> {
             if counts.0 + span.used != span.blocks() {
                 self.leave(
                     span,
-                    "a span has other numbers of free blocks than it counts",
+                    "a span does not have as many free blocks as it counts",
                 );
                 return;
             }
@@ -274,7 +274,7 @@ impl<'a> Dissection<'a> {
             let first = self.findings.first();
             let (address, what) = first.map_or((0, ""), |f| (f.address, f.what.as_str()));
             return Err(NotDissected::Because(format!(
-                "does not prove itself: {what} ({address:#x}), and {} things like that are not as they should be",
+                "has an inconsistent heap: {what} ({address:#x}); {} such faults in all",
                 self.unclear
             )));
         }

@@ -135,7 +135,7 @@ impl Spans {
         for (first, leaf) in map.leaves(snapshot) {
             let bytes = snapshot.bytes(leaf.start, leaf.end - leaf.start);
             let Some(bytes) = bytes else {
-                damaged.push((leaf.start, "a table of pages is not all mapped"));
+                damaged.push((leaf.start, "a page table is not completely mapped"));
                 continue;
             };
             for (page, address) in (first..).zip(words(bytes)) {
@@ -143,7 +143,7 @@ impl Spans {
                     continue;
                 }
                 let Some(fields) = Fields::at(snapshot, address) else {
-                    damaged.push((address, "a page leads to no span"));
+                    damaged.push((address, "a page belongs to no span"));
                     continue;
                 };
                 let end = page.saturating_add(fields.pages);
@@ -153,7 +153,7 @@ impl Spans {
                 next = end;
                 match Span::with(address, &fields, map, sizes) {
                     Some(span) => all.push(span),
-                    None => damaged.push((address, "a span is of no class")),
+                    None => damaged.push((address, "a span has no size class")),
                 }
             }
         }

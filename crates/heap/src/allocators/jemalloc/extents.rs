@@ -133,7 +133,7 @@ impl Extents {
                     extents.doubtful.extend(pages);
                     extents.findings.push(Finding {
                         address: descriptor,
-                        what: format!("an extent of jemalloc's {why}"),
+                        what: format!("a jemalloc extent {why}"),
                     });
                 }
             }
@@ -169,7 +169,7 @@ impl Extents {
                 doubtful.push(found.pages.clone());
                 findings.push(Finding {
                     address: found.pages.start,
-                    what: "extents of jemalloc's overlap here".into(),
+                    what: "jemalloc extents overlap here".into(),
                 });
             }
             is_kept
@@ -255,7 +255,7 @@ fn extent(
     }
     let pages = start..start + size;
     if mapped != (pages.start, pages.end) {
-        let why = format!("is at {start:#x}, and {:#x} leads to it", mapped.0);
+        let why = format!("is at {start:#x}, but {:#x} leads to it", mapped.0);
         return Err((Some(pages), why));
     }
     let mut found = Found {
@@ -283,11 +283,11 @@ fn extent(
     // Of a large extent that was recycled, only the leaf of the first page is written anew (`emap_remap`).
     let agree = leaves.agree || !bits.is_slab;
     if !agree || (entry.class, entry.is_slab) != (bits.class, bits.is_slab) {
-        return doubt("has another size class by the tree");
+        return doubt("has a different size class in the tree");
     }
     if !bits.is_slab {
         let Some(bytes) = only_block_bytes(&bits, address - start, size, padding) else {
-            return doubt("has not the size of its block");
+            return doubt("does not have the size of its block");
         };
         found.class_bytes = bytes;
         return Ok(found);

@@ -122,7 +122,7 @@ impl LiveCheck for Live {
         }
         for other in &self.others {
             let cache = self.example.at(memory, other.bins);
-            let cache = cache.ok_or("a cache that was no thread's is gone")?;
+            let cache = cache.ok_or("a cache that belonged to no thread is gone")?;
             Live::add_cached(memory, &cache, &classes, &mut cached).ok_or(unread)?;
         }
         let is_live = |block: &Block| {

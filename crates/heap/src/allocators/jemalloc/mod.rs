@@ -64,7 +64,7 @@ impl HeapDissector for Jemalloc {
         if trees.is_empty() {
             return match (found_any, is_there()) {
                 (true, _) => because("has structures that contradict each other"),
-                (false, true) => because("is laid out in a way that scan does not know"),
+                (false, true) => because("has a layout that scan does not know"),
                 (false, false) => None,
             };
         }
@@ -73,7 +73,7 @@ impl HeapDissector for Jemalloc {
             let caches = thread_caches::find(snapshot, &blocks, &extents);
             if caches.all.is_empty() {
                 return because(
-                    "has no thread caches that scan knows, so what they hold cannot be told from what is in use",
+                    "has no thread caches that scan knows, so cached blocks cannot be told from blocks in use",
                 );
             }
             parts.push(Part {
@@ -160,7 +160,7 @@ fn joined(snapshot: &Snapshot, parts: Vec<Part>) -> AllocatorHeap {
             heap.unparsed.push(pages.clone());
             heap.findings.push(Finding {
                 address: pages.start,
-                what: "an extent of jemalloc's was not copied whole".into(),
+                what: "a jemalloc extent was not copied completely".into(),
             });
             continue;
         }

@@ -266,7 +266,7 @@ impl Cache {
                 None => {
                     found.findings.push(Finding {
                         address: self.links,
-                        what: "the lists of a thread cache of jemalloc's are in no memory of its"
+                        what: "the lists of a jemalloc thread cache are outside jemalloc's memory"
                             .into(),
                     });
                     return;
@@ -336,7 +336,7 @@ impl ThreadCaches {
                 self.findings.push(Finding {
                     address: place,
                     what: format!(
-                        "a thread cache of jemalloc's has {region:#x}, which is no free region of its class"
+                        "a jemalloc thread cache has {region:#x}, which is not a free region of its class"
                     ),
                 });
                 return;

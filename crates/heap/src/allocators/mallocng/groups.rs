@@ -68,11 +68,11 @@ impl Group {
         let stride = match SIZE_CLASSES.get(meta.class as usize) {
             _ if meta.last == 0 && meta.pages > 0 => mapped_bytes - UNIT,
             Some(units) => units * UNIT,
-            None => return Err("a group is of no class"),
+            None => return Err("a group has no size class"),
         };
         let is_mapped = meta.class == MAPPED_CLASS;
         if meta.class >= CLASSES as u64 && !(is_mapped && meta.pages > 0) {
-            return Err("a group is of no class");
+            return Err("a group has no size class");
         }
         let group = Group { meta, stride };
         let bytes = group.range().end - meta.mem;
@@ -80,7 +80,7 @@ impl Group {
             return Err("a group does not fit into its mapping");
         }
         if !memory.has(meta.mem, bytes) {
-            return Err("a group is not all mapped");
+            return Err("a group is not completely mapped");
         }
         Ok(group)
     }
@@ -106,7 +106,7 @@ impl Group {
     pub fn slot(&self, memory: &impl Memory, index: u64) -> Slot {
         let Range { start, end } = self.slot_range(index);
         let end = end - HEADER_BYTES;
-        let unclear = Slot::Unclear("the header of a slot in use says something else");
+        let unclear = Slot::Unclear("the header of a slot in use contradicts the slot");
         let Some(header) = Header::at(memory, start) else {
             return unclear;
         };

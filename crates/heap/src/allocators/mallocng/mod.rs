@@ -35,7 +35,8 @@ impl HeapDissector for Mallocng {
         let Some(context) = Context::find(snapshot) else {
             let mut modules = snapshot.meta.modules.iter();
             let is_there = modules.any(|m| m.allocator.as_deref() == Some(MUSL));
-            let reason = "has no heap that is known: it is older than musl 1.2.1, or nothing was allocated yet";
+            let reason =
+                "has no known heap: it is older than musl 1.2.1, or nothing was allocated yet";
             return is_there.then(|| Err(NotDissected::Because(reason.into())));
         };
         Some(Dissection::of(snapshot, &context).finish(&context))
@@ -118,7 +119,7 @@ impl<'a> Dissection<'a> {
         }
         for active in context.active(snapshot) {
             if !metas.contains(&active) {
-                let what = "a group that slots are taken from is not of its class";
+                let what = "an active group is not of its size class";
                 found.contradiction(active.1, what);
             }
         }
@@ -134,7 +135,7 @@ impl<'a> Dissection<'a> {
     }
 
     fn refute(&mut self, address: u64, what: &str) {
-        let what = format!("does not prove itself: {what} ({address:#x})");
+        let what = format!("has an inconsistent heap: {what} ({address:#x})");
         self.refuted.get_or_insert(what);
     }
 
@@ -212,10 +213,7 @@ impl<'a> Dissection<'a> {
         if self.unclear > 3 * threads {
             let first = self.findings.first();
             let (address, what) = first.map_or((0, ""), |f| (f.address, f.what.as_str()));
-            let what = format!(
-                "{what}, and {} things like that are not as they should be",
-                self.unclear
-            );
+            let what = format!("{what}; {} such faults in all", self.unclear);
             self.refute(address, &what);
         }
         let mut ranges: Runs = context.areas.iter().map(|&a| a..a + AREA_BYTES).collect();

@@ -81,7 +81,7 @@ impl Page {
         }
         let bytes = snapshot
             .bytes(self.start, self.capacity * self.block_bytes)
-            .ok_or("a page is not all mapped")?;
+            .ok_or("a page is not completely mapped")?;
         let keys = self.address + layout.keys.unwrap_or(0);
         let keys = Keys::at(snapshot, layout, keys, self.address).ok_or("a page has no keys")?;
         let word = |offset: u64| {

@@ -74,7 +74,7 @@ impl HeapDissector for Mimalloc {
         }
         let mut modules = snapshot.meta.modules.iter();
         let is_there = modules.any(|m| m.allocator.as_deref() == Some(NAME));
-        let reason = "has neither a map of its pages nor a segment with a layout that is known";
+        let reason = "has neither a page map nor a segment with a known layout";
         is_there.then(|| Err(NotDissected::Because(reason.into())))
     }
 }
@@ -94,7 +94,7 @@ fn with_map(snapshot: &Snapshot, map: &PageMap) -> Result<AllocatorHeap, NotDiss
         }
     }
     let reason = nearest.and_then(|found| found.damage());
-    let reason = reason.unwrap_or_else(|| "has a layout that is not known".to_owned());
+    let reason = reason.unwrap_or_else(|| "has an unknown layout".to_owned());
     Err(NotDissected::Because(reason))
 }
 
@@ -205,7 +205,7 @@ impl<'a> Dissection<'a> {
         for heap in broken {
             found.find(
                 heap,
-                "the list of blocks that other threads have released is broken",
+                "the list of blocks that other threads released is broken",
             );
         }
         found.take_pages(&pages, &delayed);
@@ -347,16 +347,16 @@ impl<'a> Dissection<'a> {
         if self.unclear > most {
             let (address, what) = first.map_or((0, ""), |f| (f.address, f.what.as_str()));
             return Some(format!(
-                "does not prove itself: {what} ({address:#x}), and {} things like that are not as they should be",
+                "has an inconsistent heap: {what} ({address:#x}); {} such faults in all",
                 self.unclear
             ));
         }
         if self.pages == 0 {
-            return Some("has no page with a layout that is known".to_owned());
+            return Some("has no page with a known layout".to_owned());
         }
         (self.off_by_one > threads).then(|| {
             format!(
-                "does not prove itself: {} pages have other numbers of blocks in use than they count",
+                "has an inconsistent heap: {} pages do not have as many blocks in use as they count",
                 self.off_by_one
             )
         })

@@ -222,7 +222,7 @@ impl PageMap {
             if is_released(snapshot, layout, &arenas, (address, memory.is_some())) {
                 continue;
             }
-            let memory = memory.ok_or("a page does not say where its memory is from");
+            let memory = memory.ok_or("a page does not say where its memory comes from");
             let page = memory.and_then(|memory| {
                 let slices = match memory {
                     Source::Arena(_, slices) => slices,
@@ -248,7 +248,7 @@ impl PageMap {
             match left.checked_sub(slices) {
                 Some(rest) => left = rest,
                 None => {
-                    let what = "arenas are larger than all of them may be";
+                    let what = "the arenas exceed their largest total size";
                     found.damaged.push((arena..arena + SLICE_BYTES, what));
                     continue;
                 }
@@ -432,7 +432,7 @@ fn page(
     slices: Range<u64>,
 ) -> Result<Page, &'static str> {
     let found = described(snapshot, &layout.lists, address, slices.clone());
-    let (mut page, end) = found.ok_or("a page has blocks that cannot be")?;
+    let (mut page, end) = found.ok_or("a page describes impossible blocks")?;
     let region = snapshot.region(page.start);
     if page.start / SLICE_BYTES != slice / SLICE_BYTES || end > slices.end || region.is_none() {
         return Err("a page is not where it should be");

@@ -208,7 +208,7 @@ impl Page {
             || !self.block_bytes.is_multiple_of(8)
             || self.start < self.range.start
         {
-            return Err("a page has blocks that cannot be");
+            return Err("a page describes impossible blocks");
         }
         let most = (self.range.end - self.start) / self.block_bytes;
         let guards = if layout.keys.is_some() {

@@ -220,7 +220,7 @@ fn a_tree_that_does_not_fit_is_refused_in_one_line() {
     assert_eq!(
         refused(copied + 4000 * 24 - 1).as_deref(),
         Some(
-            "working out what 4000 blocks retain would take about 93.8 KiB, and 93.7 KiB is allowed"
+            "computing what 4000 blocks retain would take about 93.8 KiB, and 93.7 KiB is allowed"
         )
     );
 }

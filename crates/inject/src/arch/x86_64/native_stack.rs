@@ -71,7 +71,7 @@ pub(crate) fn room(
     // pthread_attr_setstack.
     if !(rsp..stack.end).contains(&thread_pointer) {
         return Err(format!(
-            "thread {tid} is on a stack of its own making at {rsp:#x} (coroutine or signal stack)"
+            "thread {tid} runs on a custom stack at {rsp:#x} (coroutine or signal stack)"
         ));
     }
     let end = stack
@@ -81,14 +81,14 @@ pub(crate) fn room(
     let begin = read(thread_pointer, &mut descriptor).then(|| begin(&descriptor, thread_pointer));
     let Some(begin) = begin.flatten().filter(|begin| *begin <= rsp) else {
         return Err(format!(
-            "thread {tid} is on a stack of unknown bounds at {rsp:#x}"
+            "thread {tid} runs on a stack with unknown bounds at {rsp:#x}"
         ));
     };
     let start = begin.max(stack.start).next_multiple_of(PAGE_BYTES);
     let lowest = start..start.saturating_add(ROOM_BYTES);
     if lowest.end > rsp || !is_unused(&lowest, &read) {
         return Err(format!(
-            "thread {tid} has used its stack up to its end, or nearly so, at {rsp:#x}"
+            "thread {tid} has little or no stack left at {rsp:#x}"
         ));
     }
     Ok(Room {

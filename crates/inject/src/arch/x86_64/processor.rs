@@ -48,7 +48,7 @@ pub(crate) fn check_keys(tid: i32, extended: &[u8]) -> Result<(), String> {
     let offset = std::arch::x86_64::__cpuid_count(13, PKRU).ebx as usize;
     if denies_all(extended, offset) {
         return Err(format!(
-            "thread {tid} denies itself access to ordinary memory (protection key 0)"
+            "thread {tid} has disabled its access to ordinary memory (protection key 0)"
         ));
     }
     Ok(())

@@ -253,9 +253,9 @@ fn nap() {
 
 const KILLED: &[u8] = b"memhook-rs: killed by its watchdog: it ";
 const STOOD_STILL: &[u8] = b"stood still (stopped, frozen or blocked)";
-const RAN: &[u8] = b"ran for ten seconds without getting on";
+const RAN: &[u8] = b"ran for ten seconds without progress";
 const BEFORE_PID: &[u8] = b" while it held threads of process ";
-const BEHIND_PID: &[u8] = b", which goes on\n";
+const BEHIND_PID: &[u8] = b", which continues\n";
 
 /// Kills the attacher, reports it, and exits.
 fn end(shared: &Shared, why: &[u8]) -> ! {

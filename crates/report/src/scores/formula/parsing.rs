@@ -31,7 +31,7 @@ impl Token {
 pub(super) fn parse(text: &str) -> Result<Formula> {
     let length = text.chars().count();
     if length > LONGEST {
-        let what = format!("the formula goes on beyond {LONGEST} characters: make it shorter");
+        let what = format!("the formula is longer than {LONGEST} characters: make it shorter");
         return Err(error(LONGEST + 1, what));
     }
     let Some((name, formula)) = text.split_once('=') else {
@@ -57,7 +57,7 @@ pub(super) fn parse(text: &str) -> Result<Formula> {
     }
     if parser.variables.is_empty() {
         let what = format!(
-            "no variable is used, so all sites would score the same; there are {}",
+            "no variable is used, so all sites would score the same; the variables are {}",
             names()
         );
         return Err(error(parser.tokens[0].1, what));
@@ -100,7 +100,7 @@ fn check_name(name: &str, column: usize) -> Result<()> {
         || FUNCTIONS.iter().any(|(known, ..)| *known == name)
         || RESERVED_NAMES.contains(&name);
     if is_taken {
-        let what = format!("'{name}' stands for something else already: choose another name");
+        let what = format!("'{name}' already has a meaning: choose another name");
         return Err(error(column, what));
     }
     Ok(())
@@ -130,7 +130,7 @@ fn tokens(text: &str, first_column: usize) -> Result<Vec<(Token, usize)>> {
             _ => {
                 let shown = visible(first.encode_utf8(&mut [0; 4])).into_owned();
                 let what = format!(
-                    "'{shown}' is of no use here: a formula has numbers, names, + - * /, parentheses and commas"
+                    "'{shown}' is not allowed here: a formula has numbers, names, + - * /, parentheses and commas"
                 );
                 return Err(error(column, what));
             }
@@ -221,7 +221,7 @@ impl Parser {
             let (_, column) = self.next();
             let right = self.operand()?;
             if step == Step::Divide && right == Some(0.0) {
-                return Err(error(column, "this divides by zero, whatever the site"));
+                return Err(error(column, "this divides by zero for every site"));
             }
             left = self.step(step, left, right, column)?;
         }
@@ -241,7 +241,7 @@ impl Parser {
         };
         match step.apply(left, right) {
             Some(value) => Ok(Some(value)),
-            None => Err(error(column, "this has no value, whatever the site")),
+            None => Err(error(column, "this has no value for any site")),
         }
     }
 
@@ -249,7 +249,7 @@ impl Parser {
     fn operand(&mut self) -> Result<Constant> {
         let (token, column) = self.next();
         if self.depth >= DEEPEST {
-            let what = format!("more than {DEEPEST} parentheses, calls and signs within another");
+            let what = format!("more than {DEEPEST} parentheses, calls and signs are nested");
             return Err(error(column, what));
         }
         self.depth += 1;
@@ -300,7 +300,10 @@ impl Parser {
             let what = if is_function {
                 format!("'{name}' is a function: write {name}(...)")
             } else {
-                format!("there is no variable '{name}'; there are {}", names())
+                format!(
+                    "there is no variable '{name}'; the variables are {}",
+                    names()
+                )
             };
             return Err(error(column, what));
         };
@@ -314,7 +317,10 @@ impl Parser {
     fn call(&mut self, name: &str, column: usize) -> Result<Constant> {
         let function = FUNCTIONS.iter().find(|(known, ..)| *known == name);
         let Some(&(_, function, operands)) = function else {
-            let what = format!("there is no function '{name}'; there are {}", functions());
+            let what = format!(
+                "there is no function '{name}'; the functions are {}",
+                functions()
+            );
             return Err(error(column, what));
         };
         let (_, opened) = self.next();
