@@ -24,6 +24,7 @@ fn prefer_huge_pages<T>(memory: &mut [T]) {
     }
 }
 
-/// Does nothing. Such machines only search snapshots of others, with ordinary pages.
+/// Does nothing. Machines without a tracer only search snapshots from other machines, with ordinary
+/// pages.
 #[cfg(not(target_arch = "x86_64"))]
 fn prefer_huge_pages<T>(_: &mut [T]) {}

@@ -7,9 +7,9 @@ use crate::{Error, dissect};
 /// Maximum number of snapshots of one process. Each of them holds the threads, so there are few.
 const LOOKS: usize = 3;
 
-/// Takes snapshots of `pid` until its heap parses whole, but at most three. The last one remembers
-/// what its predecessor found, so that [`Heap::cause_of`](crate::Heap::cause_of) can tell damage
-/// from a change that was caught halfway.
+/// Takes snapshots of `pid` until its heap parses completely, but at most three. The last snapshot
+/// stores the findings of the previous one, so that [`Heap::cause_of`](crate::Heap::cause_of) can
+/// distinguish damage from a change that was caught halfway.
 ///
 /// # Errors
 /// Fails if a snapshot cannot be taken. Memory does not suffice for two, so each one is dropped
@@ -20,7 +20,7 @@ pub fn capture_settled(pid: i32, request: Request) -> Result<Captured, Error> {
         let Ok(heap) = dissect(&captured.snapshot) else {
             break;
         };
-        // A third snapshot would repeat what the second has confirmed.
+        // A third snapshot would repeat what the second one has confirmed.
         let is_confirmed = heap.is_damaged();
         if heap.findings.is_empty() || is_confirmed {
             break;

@@ -92,7 +92,7 @@ pub enum Error {
     },
 }
 
-/// Formats seconds for people. The largest number stands for the end, wherever that is.
+/// Formats seconds for people. The largest number represents the end, wherever that is.
 fn seconds(ns: u64) -> String {
     match ns {
         u64::MAX => "the end".to_owned(),

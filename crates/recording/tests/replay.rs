@@ -1,4 +1,4 @@
-//! Events have the same effect on a ledger directly and through a file.
+//! Events have an equal effect on a ledger directly and through a file.
 
 mod program;
 

@@ -150,7 +150,7 @@ pub struct Finder<'a> {
 const GUARD_OFFSET: u64 = 0x30;
 
 /// Returns the pointer guard of the process. glibc copies the guard of the creating thread into
-/// each new thread. A thread that has set its thread pointer to memory of its own has another word
+/// each new thread. A thread that has set its thread pointer to its own memory has another word
 /// there.
 fn guard(snapshot: &Snapshot) -> u64 {
     let mut counts = BTreeMap::new();

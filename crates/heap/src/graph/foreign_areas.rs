@@ -33,8 +33,8 @@ const MOST_STATIC_TLS_BYTES: u64 = 1 << 20;
 struct VectorLayout {
     /// Distance of the vector's length before the vector.
     length_before: u64,
-    /// Distance between the entries of two modules. The entry of the first module comes one such
-    /// distance after the vector.
+    /// Distance between the entries of two modules. The entry of the first module comes at this
+    /// distance after the start of the vector.
     stride: u64,
 }
 
@@ -86,7 +86,7 @@ impl Heap {
             let is_private = matches!(area.kind, AreaKind::Anonymous | AreaKind::Brk);
             if runs_on_musl && (!is_private || holds_data(snapshot, area)) {
                 // musl gives its allocator the unused ends of the pages of a module's data. The
-                // rest of those pages belongs to the program or to the C library, which keeps the
+                // rest of these pages belongs to the program or to the C library, which keeps the
                 // descriptor of the initial thread there.
                 continue;
             }

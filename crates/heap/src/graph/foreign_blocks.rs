@@ -1,4 +1,4 @@
-//! Blocks of allocators whose heap we cannot walk, as far as a ledger knows them.
+//! Blocks of allocators whose heap we cannot walk. Only blocks that a ledger knows are included.
 //!
 //! All other memory of these allocators counts as roots: blocks from before the trace, free blocks,
 //! and the allocators' own data. So a leaked block may look reachable, but a reachable block never
@@ -14,7 +14,7 @@ use std::ops::Range;
 const GAP_BYTES: u64 = 1 << 20;
 const WORD_BYTES: u64 = 8;
 
-/// Adds a block to the last segment if that is near, or else to a new one. Returns false if the
+/// Adds a block to the last segment if it is near, or else to a new segment. Returns false if the
 /// block fits nowhere.
 pub(super) fn add_block(
     segments: &mut Vec<Segment>,
@@ -89,8 +89,7 @@ mod tests {
         memory[..8].copy_from_slice(&after.to_le_bytes());
         let snapshot = testing::snapshot(vec![(start, memory)]);
         let mut heap = Heap::empty();
-        // In the middle of another allocator's memory is a chunk that looks as if it had its own
-        // mapping.
+        // A chunk in the middle of another allocator's memory looks as if it had its own mapping.
         let (low, high) = (start + 0x4000, start + 0x8000);
         let mut mapped = Segment::new(low, high, SegmentKind::Mapped { tight: true });
         assert!(mapped.push(low + 16, high - low));

@@ -1,4 +1,4 @@
-//! Unreachable blocks, and which of them hold the others.
+//! Unreachable blocks, and which of them are reachable only through others.
 
 use crate::blocks::{BlockSet, BlockTable};
 use crate::graph::finder::{Finder, MarkOptions};
@@ -10,12 +10,12 @@ use crate::snapshot::Snapshot;
 pub struct Leak {
     /// Number of the block.
     pub block: u32,
-    /// The direct leak that the block hangs on. A direct leak names itself.
+    /// The direct leak through which the block was reachable. A direct leak names itself.
     pub owner: u32,
 }
 
 impl Leak {
-    /// Returns true if no other leaked block outside its own cycle points to this one.
+    /// Returns true if no leaked block outside this block's cycle points to the block.
     pub fn is_direct(&self) -> bool {
         self.block == self.owner
     }
@@ -25,10 +25,10 @@ const NONE: u32 = u32::MAX;
 
 /// Returns all leaked blocks in address order.
 ///
-/// A block is direct if no other leaked block points to it. The remaining blocks that no direct
-/// block reaches hang on cycles. If nothing outside a cycle points to it, one of its blocks
-/// represents it. That block is found as in Kosaraju's algorithm: the block that a depth-first
-/// search finishes last is in such a cycle.
+/// A block is direct if no other leaked block points to it. Blocks that no direct block reaches are
+/// in cycles, or are reached from cycles. If nothing outside a cycle points to it, one of its
+/// blocks represents it. That block is found as in Kosaraju's algorithm: the block that a
+/// depth-first search finishes last is in such a cycle.
 pub fn leaks(
     snapshot: &Snapshot,
     blocks: &BlockTable,

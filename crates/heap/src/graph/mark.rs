@@ -24,12 +24,12 @@ const ABREAST: usize = 16;
 const POINTERS_ABREAST: usize = 32;
 const WORD_BYTES: usize = 8;
 
-/// Blocks found so far, and those of them that have yet to be searched.
+/// Blocks found so far, and which of them have not been searched yet.
 struct Search<'a> {
     finder: &'a Finder<'a>,
     reached: BlockStartSet,
     waiting: Vec<BlockStart>,
-    /// Pointers that have yet to be looked up; the first `count` are valid.
+    /// Pointers that have not been looked up yet; the first `count` are valid.
     pointers: [Near; POINTERS_ABREAST],
     count: usize,
     scanned_bytes: u64,

@@ -25,9 +25,9 @@ fn end_of(&(address, bytes): &(u64, u64)) -> u64 {
 
 impl Heap {
     /// Returns the heap with `pieces` (address, bytes) as blocks. Of nested pieces, the innermost
-    /// are blocks. Pieces are left out if they are not aligned, partly overlap another one, were
+    /// are blocks. Pieces are left out if they are not aligned, partly overlap another piece, were
     /// not copied, or are gone because their slab is free. `released` is the memory of pieces that
-    /// were given back.
+    /// were released.
     pub fn cut(
         &self,
         snapshot: &Snapshot,
@@ -93,7 +93,7 @@ impl Heap {
     }
 }
 
-/// Returns true if one of the sorted ranges contains this one.
+/// Returns true if one of the sorted ranges contains this range.
 fn within_one(ranges: &[Range<u64>], start: u64, end: u64) -> bool {
     let at = ranges.partition_point(|range| range.end <= start);
     let found = ranges.get(at);

@@ -114,7 +114,7 @@ pub(crate) fn dead_stacks(snapshot: &Snapshot) -> Runs {
 ///
 /// The part is known only if the stack's bounds are certain, which means the stack of the initial
 /// thread, or bounds from `struct pthread`. A thread that runs on another kind of stack (coroutine,
-/// sigaltstack) hides nothing, even where that stack lies within the thread's own. Its frames show
+/// sigaltstack) hides nothing, even if that stack is inside the thread's own stack. Its frames show
 /// which kind it is. Another thread may use a piece of the initial thread's stack
 /// (pthread_attr_setstack(3)). Below that piece are frames to which the initial thread will still
 /// return.

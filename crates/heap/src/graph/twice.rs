@@ -8,7 +8,7 @@ use ring::digest::{Context, SHA256};
 use rustc_hash::FxHashMap;
 
 /// Identity of a block's contents. Verdicts carry it from one machine to another, so its definition
-/// is the same everywhere.
+/// does not depend on the machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint {
     /// Usable bytes.
@@ -60,8 +60,8 @@ pub fn fingerprints(snapshot: &Snapshot, blocks: &BlockTable, leaks: &[Leak]) ->
     all.collect()
 }
 
-/// Keeps the leaks that existed before with the same contents. A block whose owner is not among
-/// them becomes a direct leak.
+/// Keeps the leaks that existed before with unchanged contents. A block that was reachable only
+/// through a dropped leak becomes a direct leak.
 pub fn still_leaked(
     before: &Fingerprints,
     snapshot: &Snapshot,

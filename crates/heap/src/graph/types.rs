@@ -108,7 +108,7 @@ impl<'a> Types<'a> {
         }
     }
 
-    /// Adds the types that the program declares, where there is debug information.
+    /// Adds the types that the program declares, if there is debug information.
     pub fn declare(&mut self, heap: &Heap, files: &DeclaredFiles, limits: DeclaredLimits) {
         self.declared = DeclaredBlocks::find(self.snapshot, heap, self, files, limits);
     }

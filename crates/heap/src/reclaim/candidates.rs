@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::time::Duration;
 
-/// Releases blocks of a process that two scans find leaked with the same contents.
+/// Releases blocks of a process that two scans find leaked with unchanged contents.
 pub struct Reclaimer {
     pid: i32,
     request: Request,
@@ -46,8 +46,8 @@ pub struct Candidates {
 }
 
 impl Reclaimer {
-    /// Prepares for a process that nobody else reclaims or traces. Two reclaimers would release the
-    /// same blocks twice, and a tracer would not see the releases.
+    /// Prepares for a process that nobody else reclaims or traces. Two reclaimers would release
+    /// some blocks twice, and a tracer would not see the releases.
     pub fn new(pid: i32, request: Request) -> Result<Reclaimer, Error> {
         let path = format!("/proc/{pid}/stat");
         let stat = File::open(&path);
@@ -86,8 +86,8 @@ impl Reclaimer {
         read.is_ok() && (!state.starts_with(['Z', 'X']) || !has_ended(self.pid))
     }
 
-    /// Scans the process. Chooses the leaked blocks that were leaked with the same contents at the
-    /// previous scan. The first scan chooses none.
+    /// Scans the process. Chooses the leaked blocks that the previous scan also found leaked, with
+    /// equal contents. The first scan chooses none.
     pub fn scan(&mut self) -> Result<Candidates, Error> {
         let path = proc_path(self.pid, "mem");
         let memory = File::open(&path).map_err(|error| Error::Unread { path, error })?;
@@ -162,7 +162,7 @@ impl Reclaimer {
     /// Releases the chosen blocks of the last scan.
     pub fn release(&mut self, candidates: &Candidates, hold: &mut HoldAtSafePoint) -> Released {
         let done = candidates.release(hold);
-        // The program may allocate the same addresses, and leak them again, before the next scan.
+        // The program may allocate these addresses, and leak them again, before the next scan.
         for address in done.released.iter().map(|&b| candidates.address(b)) {
             self.before.iter_mut().for_each(|b| b.remove(address));
         }

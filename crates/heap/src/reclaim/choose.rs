@@ -45,7 +45,7 @@ pub fn refusal(snapshot: &Snapshot, heap: &Heap) -> Option<Refusal> {
     unsearched.map(|what| Refusal::Unsearched(what.clone()))
 }
 
-/// Returns the blocks that were leaked at both moments with the same contents and that pass three
+/// Returns the blocks that were leaked at both moments with unchanged contents and that pass three
 /// tests. They do not belong to libc, the kernel does not use them for a thread (`kernel_places`),
 /// and no leaked block outside the result points to them. A block that has just been leaked, or was
 /// written to meanwhile, may still be in use, and so may the blocks that it points to.

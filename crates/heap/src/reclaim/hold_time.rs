@@ -83,7 +83,7 @@ impl HoldTime {
     }
 
     /// Records the time from the last call to the release of the thread. A very long time was spent
-    /// waiting for a processor, and does not predict the next one.
+    /// waiting for a processor, and does not predict the next hold.
     pub fn finished(&mut self, took: Duration) {
         self.finish = (self.finish + took.min(HOLD / 2)) / 2;
     }

@@ -2,10 +2,10 @@
 //!
 //! The blocks are leaked, so nobody should be able to free them. But a program may have hidden
 //! their addresses, and may have freed some since the search. An allocator may leave a freed block
-//! unchanged. Then only its structures show the release, and only while all other threads stand
-//! still outside of the allocator. The threads run again before the first block is released. A
-//! thread that then frees one of the blocks by a hidden address, within the millisecond that the
-//! calls take, frees it for the second time. Such a thread cannot be detected.
+//! unchanged. Then only the allocator's structures show the release, and only while all other
+//! threads are stopped outside the allocator. The threads run again before the first block is
+//! released. A thread that then frees one of the blocks by a hidden address, within the millisecond
+//! that the calls take, frees it for the second time. This cannot be detected.
 
 use crate::allocators::live_check::{LiveCheck, Standstill};
 use crate::blocks::Block;
@@ -19,7 +19,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maximum time for which all threads stand still for one check.
+/// Maximum time for which all threads are stopped for one check.
 const LOOK: Duration = Duration::from_millis(8);
 
 /// Time for which a thread inside an allocator may run on: a first step, the longest step, and the
@@ -59,13 +59,13 @@ impl Look {
         }
     }
 
-    /// Returns true if the check requires that the other threads stand still.
+    /// Returns true if the check requires that the other threads are stopped.
     pub fn needs_standstill(&self) -> bool {
         self.check.needs_standstill()
     }
 
-    /// Returns true for each block that is live. If the check requires it, the other threads stand
-    /// still afterwards.
+    /// Returns true for each block that is live. If the check requires it, the other threads are
+    /// stopped afterwards.
     pub fn at(
         &self,
         held: &mut Held,
@@ -126,7 +126,7 @@ impl Look {
         if self.program.iter().any(is_program) {
             return is_inside_by(registers, &self.malloc, read);
         }
-        // The thread may be in code that the kernel maps, for example where clocks are read.
+        // The thread may be in code that the kernel maps, such as code that reads a clock.
         is_inside_by(registers, &self.malloc.called_at(registers.rip), read)
     }
 }

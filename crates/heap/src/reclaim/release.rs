@@ -1,4 +1,4 @@
-//! Releases blocks of a running process by calls of its own `free`.
+//! Releases blocks of a running process by calls of the process's own `free`.
 
 use super::callbacks::callback;
 use super::candidates::Candidates;
@@ -22,8 +22,8 @@ const HEAD_BYTES: u64 = 64;
 /// The first version of glibc (2.34) that does not call `__free_hook`.
 const NO_HOOKS_SINCE: u32 = 34;
 
-/// Number of blocks examined in one hold. The next hold examines blocks that this one did not
-/// reach.
+/// Number of blocks examined in one hold. The next hold examines blocks that the previous hold did
+/// not reach.
 const LOOKED_AT: usize = 128;
 /// Time for which a thread calls `free` of an allocator whose blocks need a second check.
 const CALLS: Duration = Duration::from_millis(1);
@@ -54,7 +54,7 @@ pub struct Released {
 pub type HoldAtSafePoint<'a> = dyn FnMut() -> Result<Held, memhook_inject::Error> + 'a;
 
 impl Candidates {
-    /// Releases those of the chosen blocks that have not changed since the snapshot.
+    /// Releases the chosen blocks that have not changed since the snapshot.
     ///
     /// After a failure, nobody knows which blocks of the last batch were released. They count as
     /// kept, and only another scan can tell.
@@ -80,7 +80,7 @@ impl Candidates {
         Ok(())
     }
 
-    /// Releases blocks of one allocator; `None` stands for glibc's.
+    /// Releases blocks of one allocator; `None` means glibc's.
     fn release_of(
         &self,
         allocator: Option<&str>,
@@ -113,7 +113,7 @@ impl Candidates {
         self.release_by(Some(&look), free, same, hold, done)
     }
 
-    /// Removes those glibc blocks that would look the same if they had been freed.
+    /// Removes the glibc blocks that would have equal contents if they had been freed.
     fn take_unsure(&self, blocks: &mut Vec<u32>) -> Vec<u32> {
         let heap = &self.scan.heap;
         let Some(live) = &heap.live else {
@@ -181,7 +181,7 @@ impl Candidates {
         Ok(())
     }
 
-    /// Returns those of these blocks, all of one allocator, whose first `most` bytes are unchanged.
+    /// Returns the blocks, all of one allocator, whose first `most` bytes are unchanged.
     fn unchanged(&self, blocks: &[u32], most: u64) -> Vec<u32> {
         let snapshot = &self.captured.snapshot;
         let heap = &self.scan.heap;
@@ -323,7 +323,7 @@ fn no_check(pid: i32, allocator: &str) -> Error {
     Error::NoHeap { pid, reason }
 }
 
-/// Returns the allocator of a block; `None` stands for glibc's.
+/// Returns the allocator of a block; `None` means glibc's.
 pub(super) fn allocator_of(heap: &Heap, block: u32) -> Option<&'static str> {
     match heap.blocks.segment_of(block).kind {
         SegmentKind::Sized(index) => heap.others.get(index as usize).map(|other| other.allocator),

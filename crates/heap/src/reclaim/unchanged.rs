@@ -12,9 +12,9 @@ const PIECES: usize = 1024;
 /// Bytes that are read from the process at a time, and from one block.
 const BATCH_BYTES: u64 = 16 << 20;
 
-/// Returns the blocks that are unchanged since the snapshot: in use by their headers, of the same
-/// size, and with the same first `most` bytes. A block that was released meanwhile has a list link
-/// in its first word.
+/// Returns the blocks that are unchanged since the snapshot: in use by their headers, with equal
+/// sizes, and with equal first `most` bytes. A block that was released meanwhile has a list link in
+/// its first word.
 pub fn unchanged(
     pid: i32,
     snapshot: &Snapshot,
@@ -169,7 +169,7 @@ mod tests {
     fn a_block_that_was_released_is_told() {
         let then = [0x21, 7, 8, 0x21];
         assert!(compare(then, then));
-        // The neighbours may come and go, and the next chunk may be replaced.
+        // The neighbours may be allocated and freed, and the next chunk may be replaced.
         assert!(compare(then, [0x20, 7, 8, 0x1001]));
         // The block is in a cache or a bin, merged with a neighbour, of another size, or written
         // to.

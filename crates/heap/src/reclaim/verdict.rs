@@ -2,8 +2,8 @@
 //! another machine.
 //!
 //! A verdict replaces the first of the two scans that reclaiming makes. The second scan always
-//! examines the process itself: a block is released only if it is still leaked then, at the same
-//! address, with the same size and contents. So a verdict that is wrong, old or forged releases
+//! examines the process itself: a block is released only if it is still leaked then, at its old
+//! address, with its old size and contents. So a verdict that is wrong, old or forged releases
 //! nothing that reclaiming would not release by itself.
 
 use super::choose::refusal;

@@ -94,8 +94,8 @@ pub struct Holding {
 pub struct Account {
     /// Memory counters of the kernel.
     pub memory: MemoryUse,
-    /// True if `memory` includes the bytes that were written, and those that other processes map
-    /// too.
+    /// True if `memory` also counts the bytes that were written, and the bytes that other processes
+    /// map.
     pub has_shares: bool,
     /// Bytes by part; they add up to `memory.rss`.
     pub parts: BTreeMap<Part, u64>,

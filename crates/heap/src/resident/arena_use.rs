@@ -119,8 +119,8 @@ pub fn count(
     let is_main = list.piece.arena == 0;
     for index in 0..list.len() {
         let chunk = list.range(index);
-        // The block before a chunk owns the chunk's first word. In the same way, this block owns
-        // the first word of the next chunk.
+        // The previous block owns the chunk's first word, and this block owns the first word of the
+        // next chunk.
         let own = chunk.start + 8..chunk.end + 8;
         match list.owner(index) {
             Owner::Class(_) => {

@@ -40,7 +40,7 @@ pub struct NetGrowth {
     pub live_bytes: u64,
     /// Growth that no other call stack can account for.
     pub at_least_bytes: u64,
-    /// Growth if as much of it as possible comes from this call stack.
+    /// Growth, if as much as possible of the growth comes from this call stack.
     pub at_most_bytes: u64,
 }
 

@@ -78,7 +78,7 @@ impl MemoryCopy {
         };
         traced.sort_unstable_by_key(|block| block.address);
         let mut account = account_with(&captured, heap.as_ref(), pins, &traced)?;
-        // For another allocator, the account already has such a note.
+        // For another allocator, the account already has a note about it.
         let is_foreign = account.parts.contains_key(&Part::ForeignHeap);
         let why = why.filter(|_| !is_foreign);
         account

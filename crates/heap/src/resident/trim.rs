@@ -1,5 +1,5 @@
 //! Pages that malloc_trim(3) returns, by the rules of `mtrim`, `systrim` (malloc/malloc.c) and
-//! `heap_trim` (malloc/arena.c), which are the same in glibc 2.26 to 2.44.
+//! `heap_trim` (malloc/arena.c), which have not changed from glibc 2.26 to 2.44.
 
 use crate::glibc::arenas::{DEFAULT_TRIM_BYTES, Parameters};
 use crate::glibc::layout::MIN_CHUNK_BYTES;

@@ -1,10 +1,11 @@
 //! Makes a running process call malloc_trim(3).
 //!
-//! One of its threads makes the call at a safe point, as it calls `free` for `scan --reclaim`. While it does, threads
-//! that need the arena that is being trimmed wait. The call cannot be ended half-way, so what it will take is
-//! estimated before, by what the same work takes here and now, and it is not made if that is too long. If it has to
-//! wait for an arena's lock for too long, it is abandoned: malloc_trim holds no other lock then. If this process is
-//! killed meanwhile, the thread finishes the call and goes back to its work.
+//! One of the process's threads makes the call at a safe point, as it calls `free` for `scan
+//! --reclaim`. During the call, threads that need the arena that is being trimmed wait. The call
+//! cannot be ended halfway. So its duration is estimated beforehand, from the duration of this work
+//! here and now, and the call is not made if the estimate is too long. If the call waits too long
+//! for an arena's lock, it is abandoned, because malloc_trim holds no other lock then. If this
+//! process is killed meanwhile, the thread finishes the call and resumes its work.
 
 use crate::capture::limits::Limits;
 use crate::capture::{Captured, Request, capture};
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 const TRIES: usize = 3;
 /// Pages that are returned in this process to measure the time.
 const SAMPLE_PAGES: u32 = 512;
-/// Factor by which the call may take longer than the same work in this process, because of another
+/// Factor by which the call may take longer than this work in our process, because of another
 /// processor and cold caches.
 const CAUTION: u32 = 2;
 

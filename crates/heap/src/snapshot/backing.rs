@@ -11,8 +11,8 @@ const SPARE_BYTES: usize = 64 << 20;
 
 /// Zeroed bytes. Only written pages take room.
 ///
-/// The kernel does not account for the mapping in advance (MAP_NORESERVE, mmap(2)), and the mapping
-/// may fail, where `vec!` would abort.
+/// The kernel does not account for the mapping in advance (MAP_NORESERVE, mmap(2)), and an error is
+/// returned if the mapping fails, where `vec!` would abort.
 #[derive(Debug)]
 pub struct Backing {
     memory: Memory,

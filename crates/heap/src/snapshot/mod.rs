@@ -260,8 +260,8 @@ impl Snapshot {
         self.regions.iter().map(|r| run_bytes(&r.runs)).sum()
     }
 
-    /// Succeeds if both snapshots belong to the same run of the same program. The error names the
-    /// fact that differs.
+    /// Succeeds if both snapshots belong to one run of one program. The error names the fact that
+    /// differs.
     pub fn same_program(&self, other: &Snapshot) -> Result<(), &'static str> {
         let (Some(own), Some(others)) = (&self.meta.identity, &other.meta.identity) else {
             return Err("a snapshot does not say which process it is from");

@@ -56,7 +56,7 @@ pub struct SiteActivity {
     pub lifetimes: Vec<(u8, f64)>,
 }
 
-/// Blocks of one stack that another one released.
+/// Blocks allocated by one stack and released by another.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ReleaseFlow {
     /// Stack id of the allocations.
@@ -109,8 +109,8 @@ pub struct Activity {
     pub peak_ns: u64,
     /// Maximum of live bytes in the window; 0 if allocations were sampled.
     pub peak_bytes: u64,
-    /// Number of allocations in the window that were recorded as samples, while others were
-    /// recorded one by one.
+    /// Number of allocations in the window that were recorded as samples, while other allocations
+    /// were recorded individually.
     pub sampled_allocations: u64,
     /// Recorded sums of the run up to the start, without estimates.
     pub totals_before: Totals,
@@ -318,7 +318,7 @@ impl Recording {
     /// nanoseconds since the attach. `points` is an approximate upper bound on the points of the
     /// timeline.
     ///
-    /// In a recording of sums, both ends move to those of intervals. Fails at damage, and if the
+    /// In a recording of sums, both ends move to the ends of intervals. Fails at damage, and if the
     /// window has no length or lies outside the recorded time.
     pub fn activity(
         &self,
@@ -408,7 +408,8 @@ impl Recording {
         }
         stretch.run(self, start)?;
         if stretch.replay.now_ns() >= end_ns {
-            // At the end of the file, no later events can decide about those that are held back.
+            // At the end of the file, no later events can decide about the events that are held
+            // back.
             stretch.replay.ledger.finish();
         }
         self.meter().end();

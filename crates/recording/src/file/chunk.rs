@@ -41,7 +41,7 @@ impl ChunkHeader {
         out
     }
 
-    /// Parses a header; `None` if these bytes are not one.
+    /// Parses a header; `None` if the bytes are not a header.
     pub fn parse(bytes: &[u8; CHUNK_HEADER_BYTES]) -> Option<ChunkHeader> {
         let whole = bytes[0..4] == CHUNK_MAGIC
             && crc32fast::hash(&bytes[..40]) == u32_at(bytes, 40)

@@ -179,7 +179,7 @@ impl ChunkFile {
         Some(())
     }
 
-    /// Finds the chunks one after the other, up to the last complete one.
+    /// Finds the chunks in sequence, up to the last complete one.
     fn walk(&mut self) {
         let mut offset = FILE_HEADER_BYTES as u64;
         while let Some(header) = self.header_at(offset) {

@@ -1,4 +1,4 @@
-//! Numbers and layouts of the file. `FORMAT.md` states the same numbers, and a test compares the
+//! Numbers and layouts of the file. `FORMAT.md` also states the numbers, and a test compares the
 //! two.
 
 /// First bytes of a file. As in PNG, the high bit, line ends and end-of-file mark reveal a transfer

@@ -17,7 +17,7 @@ pub fn marks_text(marks: &[NamedMoment]) -> String {
     lines.collect()
 }
 
-/// Parses such a value into marks, in order.
+/// Parses the value of a note into marks, in order.
 pub(crate) fn marks_of(text: &str) -> Result<Vec<NamedMoment>, Error> {
     let mark = |line: &str| {
         let (time, name) = line.split_once(' ')?;

@@ -1,13 +1,13 @@
 //! State of the coder of events within one frame, from which it predicts the next event.
 //!
-//! Encoder and decoder run the same model over the same events, so a correct prediction needs no
-//! bytes. Every frame starts with an empty model, so that each frame can be read alone.
+//! Encoder and decoder run one model over the events, so a correct prediction needs no bytes. Every
+//! frame starts with an empty model, so that each frame can be read alone.
 //!
 //! - *Releases* name their block by the number of allocations since.
-//! - *Allocations* are predicted where a block of the same size class was just released, as
-//!   allocators do, or directly after the previous allocation.
+//! - *Allocations* are predicted where a block of their size class was just released, as allocators
+//!   do, or directly after the previous allocation.
 //! - *Stacks* are predicted to follow each other as they did the last time, and a stack to request
-//!   the same size as before.
+//!   its previous size again.
 //! - *Sequence numbers* are predicted to match the target's table of sequence words.
 
 use memhook_abi::{SEQUENCE_BITS, SEQUENCE_WORDS};
@@ -22,8 +22,8 @@ pub(crate) const SEQUENCE_MASK: u32 = (1 << SEQUENCE_BITS) - 1;
 /// Mask of an address in granules of 8 bytes.
 pub(crate) const GRANULE_MASK: u64 = (1 << 45) - 1;
 /// Bytes added to a size before it is rounded down to 16 for its class. The value 15 fits
-/// allocators whose blocks hold exactly the size class, and 7 fits those that put an 8-byte word
-/// before the block.
+/// allocators whose blocks have exactly the size class, and 7 fits allocators that put an 8-byte
+/// word before the block.
 pub(crate) const CLASS_BIASES: [u64; 2] = [7, 15];
 
 /// The last released addresses, latest first, in granules; 0 means none.
@@ -40,7 +40,7 @@ impl Released {
     /// Removes the address at `rank`.
     #[inline]
     pub fn remove(&mut self, rank: usize) -> u64 {
-        // They are moved one by one, because a copy whose length is unknown at compile time is a
+        // They are moved individually, because a copy whose length is unknown at compile time is a
         // call.
         let [a, b, c, d] = self.0;
         let granule;
@@ -93,7 +93,7 @@ pub(crate) struct Model {
     pub last_released: u64,
     /// Last released block from before this frame.
     pub last_stranger: u64,
-    /// Predicted address if the next block is cut from the same piece of memory as the last one.
+    /// Predicted address if the next block comes directly after the last one in memory.
     pub bump: u64,
     /// Stacks by local number. Number 0 is "no stack".
     pub stacks: Vec<KnownStack>,

@@ -52,7 +52,7 @@ pub fn resident_text(samples: &[ResidentSample]) -> String {
     texts.collect::<Vec<_>>().join(" ")
 }
 
-/// Parses such a value into samples, in chronological order. Leaves out anything else.
+/// Parses the value of a note into samples, in chronological order. Leaves out anything else.
 pub fn resident_of(text: &str) -> Vec<ResidentSample> {
     let sample = |one: &str| {
         let mut numbers = one.split(',').map(|number| number.parse::<u64>().ok());

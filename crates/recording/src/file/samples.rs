@@ -12,7 +12,7 @@ pub fn samples_text(counts: &SampledAllocations) -> String {
     format!("{first} {}", counts.sample_bytes().unwrap_or(0))
 }
 
-/// Returns the meaning of the samples in such a value. `levels` has the levels of the file's
+/// Returns the meaning of the samples in the value of a note. `levels` has the levels of the file's
 /// samples.
 pub(crate) fn samples_of(text: &str, levels: impl Iterator<Item = u8>) -> SampledAllocations {
     let number = |text: &str| text.parse().ok().filter(|&bytes: &u64| bytes > 0);

@@ -141,7 +141,7 @@ impl Spool {
         self.shared.end(end);
     }
 
-    /// Returns a used frame to be filled again, if one has come back.
+    /// Returns a used frame to be filled again, if one is available.
     pub fn spare(&self) -> Frame {
         self.spare.try_recv().unwrap_or_default()
     }
@@ -155,7 +155,7 @@ impl Spool {
         end.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns true if part `number` should be followed by another one.
+    /// Returns true if part `number` should be followed by another part.
     pub fn is_full(&self, number: u32) -> bool {
         self.shared.full_part.load(Relaxed) == number + 1
     }

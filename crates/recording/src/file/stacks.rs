@@ -1,8 +1,8 @@
 //! Backtraces: their coding, and a reader's table of them.
 //!
 //! Backtraces that are adjacent in time often share their outer frames. So frames are written from
-//! the outermost inwards: first the number shared with the previous stack, then the others as
-//! differences.
+//! the outermost inwards: first the number of frames shared with the previous stack, then the other
+//! frames as differences.
 
 use crate::Error;
 use crate::file::varint::{Cursor, put, zigzag};
@@ -140,7 +140,7 @@ impl Stacks {
         self.by_id.is_empty()
     }
 
-    /// Iterates over all ids except those of samples, in no order.
+    /// Iterates over all ids except those of samples, in any order.
     pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
         self.by_id.keys().copied()
     }

@@ -351,7 +351,7 @@ impl Writer {
         }));
     }
 
-    /// Passes on the frames whose stacks are now resolved, after those stacks.
+    /// Passes on the frames whose stacks are now resolved, after the stacks themselves.
     fn release_frames(&mut self) {
         if self.waiting.is_empty() {
             return;
@@ -372,8 +372,7 @@ impl Writer {
     }
 
     /// Returns true if [`checkpoint`](Writer::checkpoint) should be called now, at the end of a
-    /// pass, because enough was recorded since the last one, a file is full, or an interval is
-    /// over.
+    /// pass: enough was recorded since the last checkpoint, a file is full, or an interval is over.
     pub fn wants_checkpoint(&self, live_blocks: u64) -> bool {
         if !self.active {
             return false;
@@ -395,8 +394,8 @@ impl Writer {
         self.max_parts > 1 && self.spool.is_full(self.part)
     }
 
-    /// Writes the state of a ledger that has received the same passes, between two passes: the live
-    /// heap, or the sums of the interval that ends. `stack` is the same as for
+    /// Writes the state of a ledger that has received exactly these passes, between two passes: the
+    /// live heap, or the sums of the interval that ends. `stack` has the meaning that it has for
     /// [`end_pass`](Writer::end_pass).
     ///
     /// This only copies the live blocks. Another thread does the rest.
@@ -446,7 +445,7 @@ impl Writer {
 
     /// Replaces a checkpoint if the ledger is not exact, because readers would trust its values.
     /// Events continue, and are replayed from the previous checkpoint. A recording of sums ends
-    /// here, and so does one that has to begin another part.
+    /// here, and so does a recording that has to begin another part.
     pub fn go_on_without_ledger(&mut self) {
         if !self.active {
             return;

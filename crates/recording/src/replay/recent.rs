@@ -1,7 +1,7 @@
 //! The events of the last two passes before a checkpoint.
 //!
 //! A ledger compares an arriving event with younger ones by their sequence numbers. A checkpoint
-//! does not have those, but the events before it do.
+//! does not contain these numbers, but the events before it do.
 
 use crate::file::decode::Visitor;
 use memhook_abi::{Event, Op, sequence_before};

@@ -48,7 +48,7 @@ pub(crate) struct Stretch<O, W: Watch<O>> {
     pending: Vec<Item>,
     /// True after a pass beyond the end was seen.
     is_over: bool,
-    /// True if the start is a mark, and the same for the end.
+    /// True if the start is a mark, and true if the end is a mark.
     is_exact: (bool, bool),
     /// Number of passes that ended after the start, and after the end.
     behind: (u64, u64),

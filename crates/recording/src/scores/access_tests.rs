@@ -186,8 +186,8 @@ proptest! {
     }
 }
 
-/// A site whose module does not report accesses has no such scores, even if other modules access
-/// its blocks.
+/// A site whose module does not report accesses has no scores of accesses, even if other modules
+/// access its blocks.
 #[test]
 fn only_modules_that_tell_are_scored() {
     let block = Block {

@@ -1,4 +1,4 @@
-//! Chunks that are stored one by one, to draw them.
+//! Individually stored chunks, which the page draws.
 
 use memhook_abi::Accesses;
 
@@ -74,7 +74,7 @@ impl KeptChunks {
         self.step > 0 && number.is_multiple_of(self.step)
     }
 
-    /// Drops every second chunk. Returns the number of dropped ones.
+    /// Drops every second chunk. Returns the number of dropped chunks.
     pub(super) fn thin_out(&mut self) -> usize {
         let before = self.chunks.len();
         if before <= 1 {

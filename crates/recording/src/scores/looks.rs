@@ -3,27 +3,27 @@
 //!
 //! A *look* watches one block, beginning before the program gets it. Up to four words of the block
 //! have watchpoints. A watchpoint fires once and is set again a while later; the older the block,
-//! the longer that takes. So for each word, the first access is known, and the last one is known to
-//! be within a certain time. Uncertainty remains if the look was given up before the release, or if
-//! the word was not watched for a while. It is expressed as a range that contains the score of the
-//! block, whatever the program did. The estimate for a site is the middle of the mean range. Its
-//! interval includes the range and the random error.
+//! the longer that takes. So for each word, the first access is known, and the last access is known
+//! to be within a certain time. Uncertainty remains if the look was given up before the release, or
+//! if the word was not watched for a while. It is expressed as a range that contains the score of
+//! the block, whatever the program did. The estimate for a site is the middle of the mean range.
+//! Its interval includes the range and the random error.
 //!
-//! A trap takes its time while the block lives. If a block would otherwise live for only a few
+//! A trap takes some time while the block lives. If a block would otherwise live for only a few
 //! microseconds, most of its lifetime is spent in traps, and its active life remains unknown.
 //!
-//! A block of up to four words is seen completely. In a larger block, four words represent the
-//! others, one in each quarter. A word counts as used if it is touched or lies between two that
-//! are. So the estimate of usage is that of the words themselves, which is less than the access
-//! interval if there are holes at its ends. Accesses to other words can only make the useful
+//! A block of up to four words is watched completely. In a larger block, four words represent the
+//! others, one in each quarter. A word counts as used if it is touched or is between two touched
+//! words. So the estimate of usage is the usage of the words themselves, which is less than the
+//! access interval if there are holes at its ends. Accesses to other words can only make the useful
 //! lifetime longer than estimated.
 //!
 //! Words do not show how many of their bytes are used. At the ends of the access interval, up to
 //! seven unused bytes count at each end. So half of the looks watch one random byte of each word or
 //! quarter. If the bytes of the outermost words are used consecutively, the mean over such looks is
-//! the access interval to the byte. If they have holes, it is less. So the truth lies between the
+//! the access interval to the byte. If they have holes, it is less. So the truth is between the
 //! mean over looks at bytes and the mean over looks at words, and the interval of usage reaches
-//! from one to the other.
+//! from one mean to the other.
 
 use std::fmt::Write;
 
@@ -36,7 +36,8 @@ const WORD_BYTES: u64 = 8;
 /// released block. The program's last access to a watched word is followed by its trap, which takes
 /// longer than this.
 const RELEASE_NS: u64 = 1000;
-/// Duration of the longest trap of a watchpoint, even in a virtual machine, where it costs most.
+/// Duration of the longest trap of a watchpoint, even in a virtual machine, where a trap costs
+/// most.
 const TRAP_NS: u64 = 50_000;
 /// Maximum delay of an allocation's event after the look. They use different clocks.
 const CLOCKS_NS: u64 = 50_000;
@@ -257,7 +258,7 @@ pub(super) fn sampled(outcomes: &[Outcome]) -> Option<SampledAccesses> {
     })
 }
 
-/// Returns the range given by two kinds of looks. One of them shows too little, if it errs, and the
+/// Returns the range given by two kinds of looks. If the kinds err, one shows too little and the
 /// other too much.
 fn between(little: Bounds, much: Bounds) -> SampledScore {
     let least = little.least.min(much.most);

@@ -14,10 +14,10 @@
 //!
 //! # Time
 //!
-//! By default the target's clock advances once a millisecond. Events with equal times are taken to be spread
-//! evenly over that time, in their order: so a chunk that is released before the clock advances has a
-//! short lifetime instead of none, and a group within one tick has a score. With `--set clock=tsc` each
-//! event has a time of its own.
+//! By default the target's clock advances once a millisecond. Events with equal times are assumed
+//! to be spread evenly over that time, in their order. So a chunk that is released before the clock
+//! advances has a short lifetime instead of none, and a group within one tick has a score. With
+//! `--set clock=tsc` each event has a separate time.
 
 #[cfg(test)]
 mod access_tests;
@@ -59,7 +59,7 @@ pub enum GroupLimit {
 pub struct ScoreOptions {
     /// Maximum distance in time between two allocations of one group.
     pub group: GroupLimit,
-    /// Maximum number of chunks that are stored one by one, for all sites together; 0 stores none.
+    /// Maximum number of individually stored chunks, for all sites together; 0 stores none.
     pub max_chunks: usize,
 }
 
@@ -160,13 +160,13 @@ pub struct ScoredSite {
     pub kept: KeptChunks,
 }
 
-/// Groups whose chunks come and go one after the other. They have at least [`Loops::LEAST_CHUNKS`]
-/// chunks, a score of at most [`Loops::HIGHEST_SCORE`], and a mean lifetime of at most
-/// [`Loops::LONGEST`] of the run time. Chunks that `realloc` replaces by larger ones are left out,
-/// because an object that grows needs each of them.
+/// Groups whose chunks are allocated and released one after another. They have at least
+/// [`Loops::LEAST_CHUNKS`] chunks, a score of at most [`Loops::HIGHEST_SCORE`], and a mean lifetime
+/// of at most [`Loops::LONGEST`] of the run time. Chunks that `realloc` replaces by larger ones are
+/// left out, because an object that grows needs each of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loops {
-    /// Number of such groups.
+    /// Number of these groups.
     pub groups: u64,
     /// Number of chunks in these groups.
     pub chunks: u64,

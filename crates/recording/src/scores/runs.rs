@@ -1,5 +1,5 @@
 //! Runs of growing blocks. Each block is larger than its predecessor and replaces it, like the
-//! blocks of a vector without `reserve`, or those of a chain of `realloc`.
+//! blocks of a vector without `reserve`, or of a chain of `realloc`.
 //!
 //! If a site does not call `realloc`, a run belongs to one site and thread. A block then replaces
 //! its predecessor if the predecessor is released after the new block was allocated and before the
@@ -122,8 +122,8 @@ pub(super) struct Run {
     address: u64,
     size: u64,
     is_live: bool,
-    /// The block before the last one, if its release is still needed for the last one to replace
-    /// it.
+    /// The block before the last one, if its release is still needed to show that the last one
+    /// replaces it.
     outgrown: Option<(u64, u64)>,
     first_size: u64,
     /// Last size that is certainly part of the run.

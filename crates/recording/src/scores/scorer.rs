@@ -113,8 +113,8 @@ impl Scorer {
         self.known.is_live(accesses);
     }
 
-    /// Counts this many blocks, at least one, that were allocated and released again one after the
-    /// other.
+    /// Counts this number of blocks, at least one, that were allocated and released again one after
+    /// another.
     pub fn pairs(&mut self, block: &BlockOf, stack: u32, count: u64) {
         self.add(Happening::Pairs(*block, stack, count));
     }
@@ -126,7 +126,7 @@ impl Scorer {
         }
     }
 
-    /// Counts the events of one time. `next_ns` is the time of the next ones.
+    /// Counts the events of one time. `next_ns` is the time of the next events.
     fn end_tick(&mut self, next_ns: u64) {
         let spread = self.tick.spread(next_ns);
         let (mut next_ns, step_ns) = (spread.first_ns, spread.step_ns);

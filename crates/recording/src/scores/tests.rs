@@ -169,7 +169,7 @@ proptest! {
     }
 }
 
-/// A loop of the shortest blocks has the same result as one folded event and as single ones.
+/// A loop of the shortest blocks has equal results as one folded event and as single events.
 #[test]
 fn folded_pairs_are_a_loop() {
     let block = BlockOf {

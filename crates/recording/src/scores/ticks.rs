@@ -1,5 +1,5 @@
-//! Events between two ticks of the target's clock have the same time. This module spreads them
-//! evenly over the tick.
+//! Events between two ticks of the target's clock have equal times. This module spreads them evenly
+//! over the tick.
 
 use memhook_ledger::{BlockOf, ReleaseBy};
 
@@ -30,7 +30,7 @@ impl Happening {
 #[derive(Default)]
 pub(super) struct Tick {
     time_ns: u64,
-    /// Time at which the next events are placed, after those of the same time.
+    /// Time at which the next events are placed, after earlier events with the time of this tick.
     next_ns: u64,
     happenings: Vec<Happening>,
 }
@@ -58,7 +58,7 @@ impl Tick {
         self.happenings.len() >= MOST
     }
 
-    /// Takes the collected events. `next_ns` is the time of the next ones.
+    /// Takes the collected events. `next_ns` is the time of the next events.
     pub fn spread(&mut self, next_ns: u64) -> Spread {
         let happenings = std::mem::take(&mut self.happenings);
         let events: u64 = happenings.iter().map(Happening::events).sum();

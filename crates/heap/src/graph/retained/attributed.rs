@@ -70,7 +70,7 @@ pub struct TypeGrowth {
 pub struct Change {
     /// Usable bytes in the newer snapshot minus those in the older one.
     pub change_bytes: i64,
-    /// Number of blocks in the newer snapshot minus that in the older one.
+    /// Number of blocks in the newer snapshot minus the number in the older one.
     pub change_blocks: i64,
     /// Blocks that are only in the newer snapshot.
     pub added: Sum,
@@ -193,7 +193,7 @@ fn add(sum: &mut Change, change: &Change) {
     sum.gone.add(change.gone.bytes, change.gone.blocks);
 }
 
-/// Returns the `top` rows that changed, the largest growth first, and the number of the others.
+/// Returns the `top` rows that changed, the largest growth first, and the number of further rows.
 fn type_rows(sums: FxHashMap<u32, Change>, names: &[String], top: usize) -> (Vec<TypeGrowth>, u64) {
     let changed = sums.into_iter().filter(|(_, change)| !change.is_none());
     let mut rows: Vec<TypeGrowth> = changed

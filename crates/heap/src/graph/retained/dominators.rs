@@ -1,15 +1,16 @@
 //! Immediate dominators, by the semi-NCA algorithm (Georgiadis, Tarjan: "Finding dominators in practice", 2004).
 //!
-//! The predecessors of a node are what such algorithms need and what memory does not say: a block holds its
-//! successors. Most edges need no list of them. The lowest predecessor that was reached before a node is kept by the
-//! search itself, so that only edges to lower numbers are left, those of cycles and of what is shared. They are
-//! collected for as many nodes at a time as there is room for, by reading the blocks in address order, which is far
-//! faster than in that of the search. Twenty bytes a node are taken, and four for edges.
+//! The algorithm needs the predecessors of each node, but a block in memory only contains its
+//! successors. Most edges need no list of predecessors: the search itself keeps the predecessor
+//! with the lowest number that was reached before a node. This leaves only edges to lower numbers,
+//! which belong to cycles and to shared blocks. They are collected for as many nodes at a time as
+//! there is space for. For this, the blocks are read in address order, which is far faster than the
+//! order of the search. A node takes twenty bytes, and an edge four.
 //!
-//! Iterating to a fixed point over the edges as they lie (Cooper, Harvey, Kennedy) takes fewer
-//! arrays, but walks up the tree for each edge. For a list of a million nodes that a table also
-//! points to, that is a million walks of up to a million steps. The last step of semi-NCA walks up
-//! once for each node as well, and takes shortcuts ([`Ways`]).
+//! Iterating over the edges to a fixed point (Cooper, Harvey, Kennedy) takes fewer arrays, but
+//! walks up the tree for each edge. For a list of a million nodes that a table also points to, that
+//! is a million walks of up to a million steps. The last step of semi-NCA also walks up once for
+//! each node, but it takes shortcuts ([`Ways`]).
 
 use super::search::{Edges, NONE, Numbered};
 use crate::large_lists::{filled, with_room};
@@ -113,7 +114,7 @@ impl Ways {
         let depth = |at: u32| self.depth[at as usize];
         let one = self.shortcut[above as usize];
         let two = self.shortcut[one as usize];
-        // Two shortcuts of the same length are merged into one.
+        // Two shortcuts of equal length are merged into one.
         let is_twice = depth(above) - depth(one) == depth(one) - depth(two);
         let shortcut = if is_twice { two } else { above };
         let depth = depth(above) + 1;
@@ -221,7 +222,7 @@ fn edges_of(
     edges
 }
 
-/// Prefetches the first two links for edges that come up soon. The lookups would otherwise wait for
+/// Prefetches the first two links for edges that come next. Otherwise the lookups would wait for
 /// memory at random places.
 fn ask_ahead(links: &[Link], edges: &[u64]) {
     let from = |before: usize| Some(edges[edges.len().checked_sub(before)?] as u32);

@@ -38,8 +38,8 @@ pub enum HolderKind {
 }
 
 impl HolderKind {
-    /// Returns true if the holder counts only for blocks that no other kind holds. The process, as
-    /// the top, counts for all that nothing holds.
+    /// Returns true if the holder counts only for blocks that no other kind of holder holds. The
+    /// process is at the top, and counts for everything that nothing else holds.
     fn is_searched_later(self) -> bool {
         use HolderKind::*;
         matches!(self, Process | Thread | Kernel | Leaked)
@@ -63,7 +63,8 @@ pub struct Holder {
 pub(crate) struct Holders {
     /// The holders. The process comes first and the leaked blocks last.
     pub all: Vec<Holder>,
-    /// Index in `targets` where the targets of each holder begin, plus the end of the last one.
+    /// Index in `targets` where the targets of each holder begin, plus the end of the last holder's
+    /// targets.
     starts: Vec<u32>,
     /// Nodes: blocks by their number, then holders.
     targets: Vec<u32>,
@@ -230,7 +231,7 @@ impl Found<'_> {
         finder.root_pieces(root.start, root.end, |piece| {
             finder.in_piece(&piece, |block| found.push((holder, block)));
         });
-        // Memory of other allocators may be large, and may point to the same blocks many times.
+        // Memory of other allocators may be large, and may point to a block many times.
         found.sort_unstable();
         found.dedup();
         self.edges.extend(found);

@@ -3,7 +3,8 @@
 //!
 //! A node retains what it dominates: every path from outside the heap leads through the node. Paths
 //! that begin in a variable or in other memory take precedence. Paths that begin in a thread's
-//! stack and registers, or in the kernel, count only for blocks that no such path reaches.
+//! stack and registers, or in the kernel, count only for blocks that no path of the first kind
+//! reaches.
 
 mod attributed;
 mod dominators;
@@ -76,8 +77,8 @@ struct HeapEdges<'a> {
     blocks: u32,
 }
 
-/// Returns the number of block bytes that one step covers, as a power of two. It is chosen such
-/// that the steps of any block can be counted in 32 bits.
+/// Returns the number of block bytes that one step covers, as a power of two. It is chosen so that
+/// the steps of any block can be counted in 32 bits.
 fn step_bits(block: Block) -> u32 {
     3 + (block.bytes >> 35)
         .checked_ilog2()

@@ -1,8 +1,8 @@
 //! The dominator tree as a picture shows it: bounded, with related blocks merged into one node.
 //!
-//! In memory, a map of a million nodes is a million blocks that hold each other. Blocks of the same
-//! type and size that retain one another directly form one structure, and a block that hangs on any
-//! of them hangs on the structure.
+//! In memory, a map of a million nodes is a million blocks that hold each other. Blocks of one type
+//! and size that retain one another directly form one structure, and a block that any of them
+//! retains is a child of the structure.
 
 use super::kinds::HOLDER;
 use super::rows::Sum;
@@ -16,7 +16,7 @@ use std::collections::BinaryHeap;
 
 /// Number of nodes at which splitting stops. The children of the last split node may exceed it.
 const NODES: usize = 2000;
-/// Children into which a node is split, in addition to the summed-up ones.
+/// Maximum number of children of a node, in addition to the summed-up ones.
 const CHILDREN: usize = 60;
 /// Maximum depth of a picture. JSON parsers limit nesting, and people do not read further down.
 const LEVELS: u32 = 40;
@@ -25,7 +25,8 @@ const LEVELS: u32 = 40;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PictureKind {
-    /// Blocks of one type and size. Every block but the first is retained by another one of them.
+    /// Blocks of one type and size. Every block but the first is retained by another block of the
+    /// structure.
     Structure,
     /// Blocks of one type that the parent retains side by side, with all that they retain.
     Group,
@@ -39,7 +40,7 @@ pub enum PictureKind {
 /// A node of a picture.
 #[derive(Clone, Debug, Serialize)]
 pub struct PictureNode {
-    /// Index of the node that retains this one; `None` for the first node.
+    /// Index of the node that retains this node; `None` for the first node.
     pub parent: Option<u32>,
     /// Meaning of the node.
     pub kind: PictureKind,
@@ -58,7 +59,7 @@ pub struct PictureNode {
     pub retained_blocks: u64,
 }
 
-/// A block or a structure that hangs on a structure or a holder.
+/// A block or a structure that a structure or a holder retains.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Child {
     retained: u64,
@@ -143,7 +144,7 @@ impl Retained {
     }
 
     /// Returns the largest blocks that only holders hold. Each comes with the chain of structures
-    /// that contain most of what it retains.
+    /// that contain most of the bytes that it retains.
     pub fn largest_blocks(&self, heap: &Heap, types: &Types, top: usize) -> Vec<LargestBlock> {
         let positions = self.largest(top);
         let nodes: Vec<u32> = positions.iter().map(|&at| self.tree.node(at)).collect();
@@ -171,8 +172,8 @@ impl Retained {
         rows.collect()
     }
 
-    /// Returns the structure at a position, then repeatedly the largest structure that hangs on the
-    /// last one, as long as it has half of the bytes that its predecessor retains.
+    /// Returns the structure at a position, and then repeatedly the largest child of the last
+    /// structure, as long as the child has half of the bytes that its parent retains.
     fn way_down(&self, heap: &Heap, types: &Types, position: u32) -> Vec<StructureStep> {
         let mut steps: Vec<StructureStep> = Vec::new();
         let mut at = position;
@@ -203,8 +204,8 @@ impl Retained {
         steps
     }
 
-    /// Calls `found` with the position of each block that hangs on the structure that begins at
-    /// this position. Returns the sum of the structure itself.
+    /// Calls `found` with the position of each child of the structure that begins at this position.
+    /// Returns the sum of the structure itself.
     fn hanging_on(&self, position: u32, mut found: impl FnMut(u32)) -> Sum {
         let mut own = Sum::default();
         let range = self.tree.dominated(position);
@@ -242,8 +243,8 @@ impl Retained {
 pub struct LargestBlock {
     /// The holder of the block; `None` if there are several.
     pub held_by: Option<String>,
-    /// If there are several holders, or several variables of one module: those that point to the
-    /// block. The list is empty if all of them point to other blocks, which lead to this one.
+    /// If there are several holders, or several variables of one module: the ones that point to the
+    /// block. The list is empty if all of them point to other blocks, which lead to this block.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pointed_to_by: Vec<String>,
     /// Usable bytes that the block retains.
@@ -300,7 +301,7 @@ impl Drawing<'_, '_> {
             kind,
             name,
             address: address.map(|address| format!("{address:#x}")),
-            // In a structure that is not split, the first block stands for all blocks.
+            // In a structure that is not split, the first block represents all blocks.
             blocks: u64::from(is_block),
             bytes: if is_block {
                 self.retained.tree.own(position)
@@ -313,7 +314,7 @@ impl Drawing<'_, '_> {
         self.waiting.push((bytes, Reverse(index), position, level));
     }
 
-    /// Splits a node into the children that hang on it.
+    /// Splits a node into its children.
     fn split(&mut self, index: u32, position: u32, level: u32) {
         let hanging = self.hanging(position);
         if let Node::Block(_) = self.retained.at(position) {

@@ -52,7 +52,7 @@ pub struct TypeRow {
     pub bytes: u64,
     /// Number of blocks.
     pub blocks: u64,
-    /// Usable bytes that these blocks retain. Bytes are counted once where one block of the type
+    /// Usable bytes that these blocks retain. Bytes are counted once if one block of the type
     /// retains another.
     pub retained_bytes: u64,
     /// Number of retained blocks.
@@ -120,7 +120,8 @@ impl Retained {
         sum
     }
 
-    /// Returns the `top` holders that retain most, the largest first, and the number of the others.
+    /// Returns the `top` holders that retain most, the largest first, and the number of further
+    /// holders.
     pub fn holders(&self, top: usize) -> (Vec<HolderRow>, u64) {
         let mut rows = Vec::new();
         for child in self.tree.children(0) {
@@ -176,11 +177,11 @@ impl Retained {
         rows
     }
 
-    /// Returns the `top` types whose blocks retain most, and the number of the others.
+    /// Returns the `top` types whose blocks retain most, and the number of further types.
     pub fn types(&self, types: &Types, top: usize) -> (Vec<TypeRow>, u64) {
         let mut rows: Vec<(Sum, Sum)> = Vec::new();
         // Types of the blocks that retain the current position, with the end of the part that each
-        // block retains. A block of the same type further down is already counted, so there are
+        // block retains. A block of a type that is already in the list is not added, so there are
         // never more entries than types.
         let mut open: Vec<(u32, u32)> = Vec::new();
         for position in 0..self.tree.len() {

@@ -1,10 +1,11 @@
 //! A depth-first search that numbers the nodes that it reaches.
 //!
-//! It reads a node once, when it gets there, and looks at all of its edges side by side: one at a time, each would wait
-//! for the memory anew, and once more on the way back, when nothing of the node is in the cache any more. Targets that
-//! nothing has reached yet wait on a stack of their own. That stack is bounded: of a node with more of them, and of all
-//! nodes where it is full, the search remembers where to go on, and reads it again. A node takes 13 bytes, the stack
-//! four, and a list of nodes that are read again, eight each, at most.
+//! The search reads a node once, when it reaches it, and looks up all of its edges side by side.
+//! Looked up one at a time, each edge would wait for memory, and again on the way back, when the
+//! node is no longer in the cache. Targets that have not been reached yet wait on a separate stack,
+//! which is bounded. If a node has too many targets, or if the stack is full, the search stores its
+//! position in the node, and reads the node again later. Per node, the search takes 13 bytes, four
+//! for the stack, and at most eight for the list of nodes to read again.
 
 use crate::blocks::BlockSet;
 use crate::large_lists::{filled, with_room};
@@ -27,7 +28,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 const BUCKETS: usize = 1 << 14;
 /// Bits of [`Numbered::left`] for the number of waiting targets of the node.
 const WAITING: u8 = 0x7f;
-/// Bit of [`Numbered::left`] that is set if the node has more edges than the waiting ones.
+/// Bit of [`Numbered::left`] that is set if the node has further edges besides the waiting ones.
 const MORE: u8 = 0x80;
 
 /// Nodes in the order of the search.

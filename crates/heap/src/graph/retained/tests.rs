@@ -32,7 +32,7 @@ impl Edges for Listed {
     }
 }
 
-/// Returns the nodes that can be reached from a node without passing another one.
+/// Returns the nodes that can be reached from a node without passing another given node.
 fn reachable(edges: &[Vec<u32>], from: u32, without: u32) -> BTreeSet<u32> {
     let mut seen = BTreeSet::new();
     let mut waiting = vec![from];
@@ -83,8 +83,9 @@ fn a_node_with_many_targets_is_read_in_parts() {
     }
 }
 
-/// A long list whose last node has many children, to which the first node points as well. The first
-/// node dominates each of these children, and the path up to it from the last node is long.
+/// A long list whose last node has many children, and whose first node also points to these
+/// children. The first node dominates each of the children, and the path up to it from the last
+/// node is long.
 struct Ladder {
     length: u32,
 }
@@ -97,7 +98,7 @@ impl Edges for Ladder {
     fn each(&self, node: u32, from: u32, mut found: impl FnMut(u32, u32) -> ControlFlow<()>) {
         let rungs = self.length..self.length * 2;
         let targets = match node {
-            // The next node of the first one comes first.
+            // The first node's next node comes first.
             0 => (1..2).chain(rungs),
             _ if node + 1 < self.length => (node + 1..node + 2).chain(0..0),
             _ if node + 1 == self.length => (0..0).chain(rungs),

@@ -1,4 +1,4 @@
-//! The dominator tree, laid out such that a node is directly followed by the nodes that it retains.
+//! The dominator tree, laid out so that a node is directly followed by the nodes that it retains.
 
 use super::dominators::Dominators;
 use crate::large_lists::{filled, with_room};
@@ -102,7 +102,7 @@ impl Tree {
         })
     }
 
-    /// Returns the positions on the path from the top to this one, both included.
+    /// Returns the positions on the path from the top to this position, including both.
     pub fn path(&self, to: u32) -> Vec<u32> {
         let mut path = vec![0];
         let mut at = 0;

@@ -15,14 +15,14 @@ pub(crate) struct Variables {
 }
 
 impl Variables {
-    /// Collects the variables that the snapshot names, and those of the modules' symbols.
+    /// Collects the variables that the snapshot names, and the variables in the modules' symbols.
     pub fn of(snapshot: &Snapshot, images: &[ModuleImage]) -> Variables {
         let mut all = snapshot.meta.variables.clone();
         for image in images {
             add_symbols(image, &mut all);
         }
-        // If a variable has several names, the shortest one is used. The others are internal to the
-        // library.
+        // If a variable has several names, the shortest name is used. The other names are internal
+        // to the library.
         all.sort_by_key(|v| (v.start, Reverse(v.end), v.name.len()));
         all.dedup_by_key(|v| v.start);
         Variables { all }
