@@ -3,7 +3,7 @@
 // and pending signals.
 //
 // Protocol: prints "ready", or "missing" if the kernel provides no huge pages. At "c" on stdin it
-// compares its own state and answers "done FAILURES".
+// checks its own state and answers "done FAILURES".
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>

@@ -50,7 +50,7 @@ static void kill_at_foreign_calls() {
           SECCOMP_RET_KILL_PROCESS);
 }
 
-// Kills also at the loader's system calls, which the program does not need: it opens nothing, and
+// Also kills at the loader's system calls, which the program does not need: it opens nothing, and
 // standard output has its buffer.
 static void kill_at_calls_of_loaders() {
   static char buffer[1 << 12];

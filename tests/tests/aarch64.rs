@@ -56,7 +56,7 @@ impl Elsewhere {
     }
 }
 
-/// Returns the output of a command that uses no cached names of the other one.
+/// Returns the output of a command that does not use cached names.
 fn output(command: &mut Command) -> Output {
     command
         .env("XDG_CACHE_HOME", "/dev/null")

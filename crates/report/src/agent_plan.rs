@@ -18,7 +18,7 @@ const COLUMNS_OF_TABLE: usize = 9;
 pub struct AgentPlan {
     /// `memhook-rs/agent-plan/1`.
     pub schema: &'static str,
-    /// Upper bound on processes that are traced at the same time.
+    /// Upper bound on the number of processes that are traced simultaneously.
     pub max_targets: u32,
     /// Upper bound on the processors that the agent uses.
     pub max_processors: f64,
@@ -148,7 +148,7 @@ impl PlannedTarget {
 }
 
 impl PlannedTarget {
-    /// Returns the namespace, pod and container, as far as they are known.
+    /// Returns the namespace, pod and container, if they are known.
     fn place(&self) -> String {
         let known = [&self.namespace, &self.pod, &self.container_name];
         let known: Vec<&str> = known.into_iter().flatten().map(String::as_str).collect();

@@ -64,7 +64,7 @@ pub fn call_times_note(times: &CallTimes) -> Option<String> {
     serde_json::to_string(&numbers.collect::<Vec<_>>()).ok()
 }
 
-/// Reads such a note; `None` if the text is something else.
+/// Reads the text of a note; `None` if it is something else.
 pub(crate) fn call_times_of_note(text: &str) -> Option<CallTimes> {
     let numbers: Vec<Numbers> = serde_json::from_str(text).ok()?;
     let mut times = CallTimes::default();
@@ -75,7 +75,7 @@ pub(crate) fn call_times_of_note(text: &str) -> Option<CallTimes> {
 }
 
 /// Estimates the time of all sites' allocations. A site without a timed call is assumed to be like
-/// the others.
+/// the other sites.
 pub(crate) fn all_in_allocator(sites: &[ProfileSite], times: Option<&CallTimes>) -> TimeTaken {
     let mut all = TimeTaken::default();
     let Some(times) = times else {

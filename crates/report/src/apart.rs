@@ -1,5 +1,5 @@
-//! Differences between rows that would otherwise look alike: sites that end in the same function
-//! but have different callers.
+//! Differences between rows that would otherwise look alike: sites that end in one function but
+//! have different callers.
 
 use crate::labels::NO_STACK;
 use crate::names::without_parameters;
@@ -35,10 +35,10 @@ pub(crate) struct Label {
     pub callers: String,
 }
 
-/// Labels the sites. If two sites begin with the same function, each label shows the first
-/// differing caller directly after it. If all functions are the same, the labels show the differing
-/// line. Parameters appear only for functions that differ in nothing else. A label wider than
-/// `room` loses callers, then parts of names and directories. It never loses a line number.
+/// Labels the sites. If two sites begin with one function, each label shows the first differing
+/// caller directly after it. If all functions are equal, the labels show the differing line.
+/// Parameters appear only for functions that differ in nothing else. A label wider than `room`
+/// loses callers, then parts of names and directories. It never loses a line number.
 pub(crate) fn labels(sites: &[KnownSite<'_>], room: usize, style: Style) -> Vec<Label> {
     let labels = all_parts(sites, style).into_iter();
     labels.map(|parts| parts.fit(room)).collect()
@@ -208,9 +208,9 @@ impl Parts {
     }
 }
 
-/// Returns, for each of these sites, its difference from the first other site that looks the same:
-/// a caller, a line, or the library function that was called. The text is empty for a site that
-/// needs none. `looks` has each site as it is shown.
+/// Returns, for each of these sites, its difference from the first other site that looks like it: a
+/// caller, a line, or the library function that was called. The text is empty for a site that needs
+/// none. `looks` has each site as it is shown.
 pub(crate) fn asides(sites: &[KnownSite<'_>], looks: &[String]) -> Vec<String> {
     let mut found = vec![String::new(); sites.len()];
     // A third site may share the difference from the second one. Then compare with the third site,
@@ -327,7 +327,7 @@ fn parts(
     parts
 }
 
-/// Returns how a site differs from others with the same functions outside the C++ library.
+/// Returns how a site differs from other sites with equal functions outside the C++ library.
 fn in_the_library(site: &KnownSite<'_>, others: &[&KnownSite<'_>]) -> String {
     let called = |site: &KnownSite<'_>| {
         let inner = site.frames.len() - from_responsible(site.frames).len();

@@ -6,8 +6,8 @@ use std::borrow::Cow;
 /// Variables that name a terminal's charset. The first one that is set counts (locale(7)).
 const VARIABLES: [&str; 3] = ["LC_ALL", "LC_CTYPE", "LANG"];
 
-/// Returns false if the locale names a charset other than UTF-8. Where it names none, as in most
-/// containers, the terminal nearly always shows UTF-8.
+/// Returns false if the locale names a charset other than UTF-8. If the locale names none, as in
+/// most containers, the terminal nearly always shows UTF-8.
 pub fn terminal_has_utf8() -> bool {
     has_utf8(|name| std::env::var(name).ok())
 }
@@ -37,7 +37,7 @@ pub fn in_ascii(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Replaces the symbols on a screen, where each cell has room for one character.
+/// Replaces the symbols on a screen, where each cell has space for one character.
 pub(crate) fn put_in_ascii(screen: &mut Buffer) {
     for cell in &mut screen.content {
         let sign = cell.symbol().chars().next().and_then(sign);

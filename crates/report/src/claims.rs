@@ -1,6 +1,6 @@
 //! Statements of a report about its own numbers: that they are complete, or where blocks come from.
 //!
-//! Each such sentence is made here, from facts, together with its proof. No other part of a report
+//! Each such statement is made here, from facts, together with its proof. No other part of a report
 //! makes such statements, so none lacks a proof.
 
 use crate::ReportModel;
@@ -47,7 +47,7 @@ impl Seen {
 /// Evidence for a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// The hook counts the events that it could not record, and all those counts are 0.
+    /// The hook counts the events that it could not record, and all these counts are 0.
     NothingLost,
     /// By the relocations of all modules, each slot that leads to an allocator's function holds a
     /// wrapper.
@@ -100,7 +100,7 @@ impl SecondSource {
         let is_beyond = more.unsigned_abs() > found.bound_bytes;
         match (is_beyond, more > 0) {
             (true, true) => SecondSource::HasMore(more.unsigned_abs()),
-            // Releases of blocks from before the attach can hide the same number of unseen bytes.
+            // Releases of blocks from before the attach can hide an equal number of unseen bytes.
             _ if found.has_unknown_releases => SecondSource::Silent,
             (true, false) => SecondSource::HasLess(more.unsigned_abs()),
             (false, _) => SecondSource::Agrees(found.bound_bytes),

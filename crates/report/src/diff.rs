@@ -29,9 +29,9 @@ use std::fmt::Write;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
-    /// The site has more bytes, or the same bytes in more blocks.
+    /// The site has more bytes, or an equal number of bytes in more blocks.
     Grew,
-    /// The site has fewer bytes, or the same bytes in fewer blocks.
+    /// The site has fewer bytes, or an equal number of bytes in fewer blocks.
     Shrank,
     /// The old run did not have the site.
     Appeared,
@@ -514,7 +514,8 @@ mod tests {
             ("shrinks", Fate::Shrank, -30),
         ];
         let expected = expected.map(|(name, fate, by)| (name.to_owned(), fate, by));
-        // "twice" is two blocks in the old run and one in the new: fewer blocks of the same bytes.
+        // "twice" is two blocks in the old run and one in the new run: fewer blocks with an equal
+        // number of bytes.
         let mut expected = expected.to_vec();
         expected[2].1 = Fate::Shrank;
         assert_eq!(list, expected);

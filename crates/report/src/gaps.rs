@@ -5,7 +5,7 @@ use crate::units::{bytes, count, counted, milliseconds};
 use memhook_stream::Gap;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of gaps that are listed one by one.
+/// Maximum number of individually listed gaps.
 const TOLD: usize = 3;
 
 /// A time in which no event was seen, in seconds since the attach.
@@ -42,8 +42,8 @@ pub struct LiveBounds {
 }
 
 impl LiveBounds {
-    /// Computes bounds from the live blocks, and from those that have not been seen since the last
-    /// gap.
+    /// Computes bounds from the live blocks, and from the live blocks that have not been seen since
+    /// the last gap.
     pub(crate) fn new(live: Amount, unseen: Amount) -> LiveBounds {
         LiveBounds {
             least_bytes: live.bytes.saturating_sub(unseen.bytes),

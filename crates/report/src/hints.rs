@@ -59,7 +59,7 @@ fn hidden(model: &ReportModel) -> Option<String> {
     model.is_final.then(|| one_line(hidden.clone()))
 }
 
-/// Allocators whose heaps can be dissected, besides those of C libraries.
+/// Allocators whose heaps can be dissected, in addition to the allocators of C libraries.
 const DISSECTED: [&str; 3] = ["jemalloc", "mimalloc", "tcmalloc"];
 
 /// Returns the hint about commands that do not know this allocator's heap.

@@ -1,4 +1,4 @@
-//! Labels of frames in exported formats. A function has the same name everywhere.
+//! Labels of frames in exported formats. A function has one name in all formats.
 
 use crate::names::{is_plumbing, readable};
 use crate::{Profile, ProfileFrame, StackFrame};

@@ -27,7 +27,7 @@ pub struct Leaks {
     /// unless the user asked for them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub possible: Vec<LeakSite>,
-    /// Number of unlisted call stacks of such blocks.
+    /// Number of unlisted call stacks of possibly lost blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub more_possible: Option<u64>,
     /// Parts of the memory that were not seen.
@@ -133,7 +133,7 @@ pub(crate) struct Shown<'a> {
     depth: u32,
     /// True if the rows describe an earlier time.
     ends_early: bool,
-    /// Facts about what may have been missed.
+    /// Facts about leaks that may have been missed.
     seen: Seen,
 }
 

@@ -55,7 +55,7 @@ pub struct LiveView {
     pub older: Option<Duration>,
 }
 
-/// A report that waits for names while another one is made.
+/// A report that waits for names while another report is made.
 pub struct SetAside(Seen);
 
 /// Makes the reports of one attach.
@@ -281,11 +281,11 @@ impl LiveReporter {
         Some(self.finish(seen, run))
     }
 
-    /// Returns the current report with the names that have arrived, and keeps waiting for the
-    /// others.
+    /// Returns the current report with the names that have arrived, and keeps waiting for the other
+    /// names.
     pub fn so_far(&mut self, run: &mut dyn TracedRun) -> Option<ReportModel> {
         let begun = self.begun.clone()?;
-        // The complete report must compare with the same previous one.
+        // The complete report must be compared with the report before this one.
         let before = self.before.clone();
         let report = self.give_up_names(run);
         (self.before, self.begun) = (before, Some(begun));

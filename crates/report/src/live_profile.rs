@@ -206,7 +206,7 @@ impl Profile {
         if self.sites.len() <= most {
             return self;
         }
-        // Sites are ordered by weight. The one that represents others comes last.
+        // Sites are ordered by weight. The site that represents others comes last.
         let left_out = self.sites.drain(most.saturating_sub(1)..);
         let other = together(left_out.map(|site| site.measures));
         self.push_others(other);
@@ -276,8 +276,8 @@ mod tests {
         (live.bytes, allocated.bytes)
     }
 
-    /// Live sums are those of the moment, allocated sums those of the interval, and the rest is
-    /// merged into one site.
+    /// Live sums are those of the moment, allocated sums are those of the interval, and all other
+    /// sites are merged into one.
     #[test]
     fn intervals_add_up_and_sums_are_kept() {
         let symbols = Symbolizer::new(Vec::new());

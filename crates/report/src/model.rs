@@ -85,7 +85,8 @@ pub struct ReportModel {
     /// another. `totals` has the sums of the first heap.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub heaps: Vec<crate::HeapTotals>,
-    /// Number of call stacks, and of those that were cut; `None` if rows have no call stacks.
+    /// Number of call stacks, and number of truncated call stacks; `None` if rows have no call
+    /// stacks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call_stacks: Option<CallStacks>,
     /// Measure of the bytes and blocks of sites and groups, with its sums.

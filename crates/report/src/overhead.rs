@@ -3,7 +3,7 @@
 use crate::units::{counted, milliseconds};
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of times that the text lists one by one.
+/// Maximum number of times that the text lists individually.
 const LISTED: usize = 3;
 
 /// Result of tracing within a budget.

@@ -51,7 +51,7 @@ pub struct ProbeStacks {
 
 /// Call stacks with names.
 pub struct NamedStacks {
-    /// All call stacks. In this profile, a block stands for a call.
+    /// All call stacks. In this profile, a block represents a call.
     pub profile: Profile,
     /// The probe of each site of the profile.
     probes: Vec<usize>,
@@ -171,8 +171,8 @@ impl ProbeStacks {
 }
 
 impl NamedStacks {
-    /// Returns the stacks of one probe, those with the most calls first, without calls of unknown
-    /// stack.
+    /// Returns the stacks of one probe, the stacks with the most calls first, without calls of
+    /// unknown stack.
     pub fn rows(&self, probe: usize) -> Vec<StackRow> {
         let sites = self.profile.sites.iter().zip(&self.probes);
         let of_probe = sites.filter(|(_, of)| **of == probe);

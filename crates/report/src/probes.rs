@@ -60,7 +60,7 @@ pub struct ProbeRow {
     /// Arguments that the user asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<ArgumentRow>,
-    /// Call stacks of the callers, if the user asked for them; those with the most calls come
+    /// Call stacks of the callers, if the user asked for them. The stacks with the most calls come
     /// first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stacks: Option<Vec<StackRow>>,

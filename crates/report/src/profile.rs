@@ -108,7 +108,7 @@ pub struct Profile {
     /// Scores of the sites, if the user asked for them.
     #[serde(skip)]
     pub scores: Option<ProfileScores>,
-    /// Set if the profile holds two runs: this one, followed by the sites of an older one.
+    /// Set if the profile contains two runs: this run, followed by the sites of an older run.
     #[serde(skip)]
     pub compared: Option<Compared>,
     /// Lines of source files around the lines of frames, if the files were found.
@@ -185,7 +185,7 @@ pub struct ComparedPoint {
 pub const CUT_ROOT: &str = "\u{2026}";
 
 impl Profile {
-    /// Returns the module of a frame, if the reader is to look up the frame's name in the module's
+    /// Returns the module of a frame, if the reader has to look up the frame's name in the module's
     /// file.
     pub(crate) fn unnamed_module(&self, frame: &ProfileFrame) -> Option<&ProfileModule> {
         let module = frame.module.filter(|m| self.unnamed_modules.contains(m))?;

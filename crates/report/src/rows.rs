@@ -305,8 +305,8 @@ fn is_root(row: &Row) -> bool {
     function.is_some_and(|(name, _)| says_nothing(name)) && row.self_bytes == 0.0
 }
 
-/// Sorts rows. Rows of functions with which threads begin come last. Among equal rows, the one with
-/// more bytes of its own comes first, then the one that released more.
+/// Sorts rows. Rows of functions with which threads begin come last. Among equal rows, the row with
+/// more bytes of its own comes first, then the row that released more.
 pub(crate) fn sort(rows: &mut [Row], by: SortBy) {
     let largest = |number: f64| Reverse(number.round() as i64);
     rows.sort_by_cached_key(|row| {
@@ -330,7 +330,7 @@ pub(crate) fn sort(rows: &mut [Row], by: SortBy) {
     });
 }
 
-/// Converts rows to those of a report. Ages refer to `now_ns`.
+/// Converts rows to rows of a report. Ages refer to `now_ns`.
 pub(crate) fn shown(
     by: RowsBy,
     rows: Vec<Row>,
@@ -376,7 +376,8 @@ pub(crate) fn shown(
         }
         groups.push(GroupRow {
             frame: match by {
-                // The row shows the function that contains the call, not those inlined there.
+                // The row shows the function that contains the call, not the functions inlined
+                // there.
                 RowsBy::Frame => run.frames_at(row.key.number).pop(),
                 _ => None,
             },

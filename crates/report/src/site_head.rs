@@ -15,7 +15,7 @@ const LEAST_NAME: usize = 12;
 /// First part of a site's line, by which readers recognize the site.
 pub(crate) struct SiteHead {
     name: String,
-    /// Difference from another site with the same name and place.
+    /// Difference from another site with an equal name and place.
     aside: String,
     place: String,
 }

@@ -285,9 +285,9 @@ impl Role {
     }
 }
 
-/// Finds the frame that a reader looks for. It is the innermost one that is not in the C or C++
-/// runtime or library, not a wrapper of an allocator, and not the interpreter's below a Python
-/// function. If there is no such frame, it is the innermost one.
+/// Finds the frame that a reader looks for. It is the innermost frame outside the C or C++ runtime
+/// and library that is neither a wrapper of an allocator nor the interpreter's below a Python
+/// function. If there is no such frame, it is the innermost frame.
 pub(crate) fn responsible(frames: &[StackFrame]) -> Option<&StackFrame> {
     from_responsible(frames).first()
 }
@@ -342,10 +342,10 @@ pub(crate) fn without_template_arguments(name: &str) -> String {
     if depth == 0 { short } else { name.to_owned() }
 }
 
-/// Shortens a name that is too long, step by step. The parameters go first, then template
+/// Shortens a name that is too long, step by step. The parameters are removed first, then template
 /// arguments, then the marks of these omissions, scopes from the left, and the part after the
 /// parameters. Only a name that is still longer loses its middle, or its end if only the beginning
-/// is useful. `fittingName` in `view/names.js` does the same.
+/// is useful. `fittingName` in `view/names.js` does this, too.
 pub fn shortened(name: String, most: usize) -> String {
     const GAP: &str = "...";
     /// Width below which a beginning and an end do not both fit.

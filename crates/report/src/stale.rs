@@ -92,7 +92,7 @@ pub struct StaleEvidence {
     #[serde(default)]
     pub clears: u64,
     /// Longest such reset in milliseconds. Threads that mapped or unmapped memory, or touched some
-    /// for the first time, waited as long.
+    /// for the first time, waited for this time.
     #[serde(default)]
     pub longest_clear_ms: f64,
     /// True if only contents were compared at two moments. Unchanged bytes are then an upper bound

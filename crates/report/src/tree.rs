@@ -132,9 +132,9 @@ impl Tree {
 /// Width of a line in a file or a pipe.
 const COLUMNS_ELSEWHERE: usize = 160;
 
-/// Returns the indentation of a line, and the room for the name after it. No line is wider than the
-/// terminal, because the rest of a name would appear where names of other levels begin. With `-v`,
-/// names are complete.
+/// Returns the indentation of a line, and the space for the name after it. No line is wider than
+/// the terminal, because the rest of a name would appear where names of other levels begin. With
+/// `-v`, names are complete.
 fn room(depth: usize, error_columns: usize, style: Style) -> (String, usize) {
     /// Columns of a number and a share.
     const COLUMNS: usize = 11 + 1 + 6 + 1 + 2;

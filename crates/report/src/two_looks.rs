@@ -7,8 +7,8 @@ use memhook_recording::{Recording, TWO_LOOKS_NOTE};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 
-/// Maximum number of call stacks that a recording stores. Those with the most bytes are kept, and
-/// each takes about 40 bytes.
+/// Maximum number of call stacks that a recording stores. The stacks with the most bytes are kept,
+/// and each takes about 40 bytes.
 const MAX_STACKS: usize = 100_000;
 
 /// Comparison of a process's memory at a first moment and at the last one.
@@ -69,8 +69,7 @@ impl TwoLooks {
         Some(Box::new(looks))
     }
 
-    /// Renumbers the call stacks, merges those with the same new number, and drops those without
-    /// one.
+    /// Renumbers the call stacks, merges stacks that get one number, and drops stacks without one.
     fn renumber(&mut self, number: impl Fn(u32) -> Option<u32>) {
         for one in &mut self.stacks {
             one.stack = number(one.stack).unwrap_or(u32::MAX);

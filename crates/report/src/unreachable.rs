@@ -5,8 +5,8 @@ use crate::{Amount, Leaks};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 
-/// Maximum number of sites that a recording stores. Those with the most bytes are kept, and each
-/// takes about 40 bytes.
+/// Maximum number of sites that a recording stores. The sites with the most bytes are kept, and
+/// each takes about 40 bytes.
 const MAX_SITES: usize = 100_000;
 
 /// Unreachable blocks of one stack and one thread.
@@ -25,8 +25,8 @@ pub struct UnreachableSite {
 pub struct UnreachableAtEnd {
     /// Result of the search, for people.
     pub leaks: Leaks,
-    /// All unreachable blocks with a known allocation, including those that other such blocks point
-    /// to.
+    /// All unreachable blocks with a known allocation, including blocks that other unreachable
+    /// blocks point to.
     pub sites: Vec<UnreachableSite>,
 }
 
@@ -61,7 +61,7 @@ pub fn unreachable_note(leaks: &Leaks, sites: &[UnreachableSite]) -> Option<Stri
 }
 
 impl UnreachableAtEnd {
-    /// Reads such a note; `None` if the text is something else.
+    /// Reads the text of a note; `None` if it is something else.
     pub fn of_note(text: &str) -> Option<UnreachableAtEnd> {
         let note: Note<Leaks> = serde_json::from_str(text).ok()?;
         let sites = note.sites.into_iter();

@@ -97,7 +97,7 @@ impl Kills {
         format!("; the kernel has killed {who} of its memory cgroup because memory ran out")
     }
 
-    /// Describes the end of a watch whose process goes on.
+    /// Describes the end of a watch whose process continues.
     pub fn beside_living(&self, pid: i32) -> String {
         let others = if self.any() {
             self.words(pid)

@@ -26,7 +26,7 @@ pub struct WhoFrees {
     /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_bytes: Option<u64>,
-    /// Live bytes of the same sites at the end.
+    /// Live bytes of these sites at the end.
     pub live_bytes: u64,
     /// Number of live blocks.
     pub live_blocks: u64,
@@ -178,7 +178,7 @@ impl Document for WhoFrees {
                 kind: pair.kind,
                 frames: frames_of(pair),
             });
-            // A stack may be in many pairs, and has the same name in all of them.
+            // A stack may be in many pairs, and has one name in all of them.
             known
                 .flat_map(|site| heads(&[site], style))
                 .collect::<Vec<_>>()

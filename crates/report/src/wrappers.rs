@@ -1,10 +1,10 @@
-//! Functions that only pass an allocation on. Their callers are the interesting ones.
+//! Wrappers: functions that only pass an allocation on. A report should blame their callers.
 
 use crate::names::qualified_name;
 use crate::stacks::without_template_arguments;
 use memhook_foreign::star_glob;
 
-/// Names of such functions, without arguments. `*` stands for any text.
+/// Names of wrappers, without arguments. `*` matches any text.
 const WRAPPERS: &[&str] = &[
     "malloc",
     "calloc",

@@ -1,4 +1,4 @@
-//! JSON reports that can be compared, and those that cannot.
+//! JSON reports that can be compared, and JSON reports that cannot.
 
 use memhook_report::{
     AttachInfo, Document, Measure, Measured, ReportModel, ReportTotals, SiteRow, StackFrame, Style,

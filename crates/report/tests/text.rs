@@ -557,7 +557,7 @@ fn alike_rows_and_narrow_rows() {
         assert!(shown.contains(shown_at_80), "{shown}");
         assert_eq!(shown.contains("itself"), name == "main", "{shown}");
     }
-    // Text folds the rows into one, and JSON has each of them.
+    // Text merges the rows into one, and JSON has each row.
     model.by = "thread";
     model.groups = vec![group("thread 8 (ended)"), group("thread 9 (ended)")];
     model.more_rows = 9_998;

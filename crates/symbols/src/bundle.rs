@@ -131,7 +131,7 @@ impl Bundle {
         (named.count(), all().count())
     }
 
-    /// Returns the names of a module with the same build-id, or, if it has none, with the same
+    /// Returns the names of a module with an equal build-id, or, if it has none, with an equal
     /// path.
     pub(crate) fn of(&self, file: &ModuleFile) -> Option<&BundledModule> {
         let id = file.build_id.as_deref().map(hex);

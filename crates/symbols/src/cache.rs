@@ -1,4 +1,4 @@
-//! Names that were looked up once, stored for the next run.
+//! Cached names, stored for the next run.
 //!
 //! A file of the cache is a [`Bundle`] of one module. Only names from DWARF are stored, because a
 //! symbol table is read quickly, and a debug file that is installed later would give better names.
@@ -6,9 +6,9 @@
 //! ([`Fingerprint`](crate::fingerprint::Fingerprint)). Any file can claim any build-id, so with the
 //! build-id alone, a forged file would name another file's functions in all later runs.
 //!
-//! Several processes may write at the same time. Each writes a separate file and renames it, so a
-//! reader sees one writer's file or another's. A file that cannot be read, or is damaged, counts as
-//! absent.
+//! Several processes may write simultaneously. Each writes a separate file and renames it, so a
+//! reader sees the complete file of one writer. A file that cannot be read, or that is damaged,
+//! counts as absent.
 
 use crate::bundle::{Bundle, BundledModule};
 use crate::fingerprint::Fingerprint;
@@ -20,7 +20,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Version of the names. Increase it if the same file yields different names than before.
+/// Version of the names. Increase it if a file yields different names than before.
 const NAMES_VERSION: u32 = 3;
 /// Maximum bytes of all files of names.
 const MAX_NAMES_BYTES: u64 = 256 << 20;

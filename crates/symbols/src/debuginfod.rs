@@ -55,7 +55,7 @@ pub struct Debuginfod {
 
 /// Reason why a server gave no file.
 enum Refusal {
-    /// The server has no such file.
+    /// The server does not have the requested file.
     Absent,
     /// The server, or the connection to it, failed.
     Failed(String),

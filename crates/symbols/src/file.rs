@@ -23,7 +23,7 @@ pub(crate) enum Image {
         file: File,
         extent: Extent,
         /// Number of bytes that may still be read in large parts. In a damaged file, many tables
-        /// may name the same part.
+        /// may name one part.
         left: Cell<u64>,
     },
 }
@@ -213,7 +213,7 @@ pub(crate) fn image(
     let given = module.image.clone();
     let given = given.map(|bytes| (PathBuf::from(&module.path), Image::Bytes(bytes)));
     // A very large file is available only in its mapped parts, without names. Without a build-id,
-    // it is unknown whether another file is the same.
+    // it is unknown whether another file is identical.
     let has_names = |image: &Image| {
         parse(Path::new(""), image).is_ok_and(|elf| elf.elf_section_table().iter().len() > 1)
     };

@@ -108,7 +108,7 @@ impl Files {
         ]
     }
 
-    /// Returns the same open files, without the parts that were read.
+    /// Returns these open files, without the parts that were read.
     pub fn unread(self) -> std::io::Result<Files> {
         let of_debug = |file: DebugFile| -> std::io::Result<DebugFile> {
             Ok(DebugFile {

@@ -1,4 +1,4 @@
-//! Fingerprint that distinguishes files with the same build-id.
+//! Fingerprint that distinguishes files with equal build-ids.
 
 use crate::file::Image;
 use ring::digest::{Context, SHA256};

@@ -2,9 +2,9 @@
 //! --jit` (tools/perf/Documentation/jitdump-specification.txt). The file consists of records, some
 //! of which have the place and name of a piece of code.
 //!
-//! The file grows while the program runs, so each reading continues at the end of the last one. The
-//! rest of a record is skipped: the code itself, its unwind tables, and its lines, whose addresses
-//! V8 shifts by the size of a header that perf adds.
+//! The file grows while the program runs, so each reading continues at the end of the previous one.
+//! The rest of a record is skipped: the code itself, its unwind tables, and its lines, whose
+//! addresses V8 shifts by the size of a header that perf adds.
 
 use crate::PerfMap;
 use memhook_foreign::Extent;
@@ -42,7 +42,7 @@ pub struct JitDump {
 type Read<'a> = &'a dyn Fn(u64, &mut [u8]) -> bool;
 
 impl JitDump {
-    /// Reads the new part of a file. Returns true if there was one.
+    /// Reads the new part of a file. Returns true if there was a new part.
     ///
     /// # Errors
     /// Errors of stat(2).

@@ -83,7 +83,7 @@ struct Outer {
     tag: gimli::DwTag,
 }
 
-/// Returns the entries on the path from the unit to this one.
+/// Returns the entries on the path from the unit to this entry.
 fn way_to(unit: UnitRef<'_, Slice<'_>>, wanted: UnitOffset) -> gimli::Result<Option<Vec<Outer>>> {
     let mut way: Vec<(isize, Outer)> = Vec::new();
     let mut entries = unit.entries();

@@ -2,8 +2,8 @@
 //!
 //! The caller provides the modules as they are mapped ([`ModuleFile`]: bounds, build-id, and either
 //! the file's bytes or paths to read it from) and, for separate debug files, the file system roots
-//! to search. No process is needed, so a recording is resolved on another machine in the same way.
-//! With [`Debuginfod`] in [`SearchPath`], missing debug files are downloaded.
+//! to search. No process is needed, so a recording can also be resolved on another machine. With
+//! [`Debuginfod`] in [`SearchPath`], missing debug files are downloaded.
 //!
 //! The sources of a module's names, best first, are: DWARF in the file; DWARF in a separate debug
 //! file, found by build-id (`/usr/lib/debug/.build-id/xx/yyy.debug`) or by `.gnu_debuglink`, with
@@ -19,8 +19,8 @@
 //! in a [`SymbolCache`].
 //!
 //! Units of split DWARF are read on demand, from a package next to the program (`.dwp`) or from the
-//! `.dwo` files that it names. If they are gone, such code gets function names from the symbol
-//! table and lines from the skeletons.
+//! `.dwo` files that it names. If they are gone, code of these units gets function names from the
+//! symbol table and lines from the skeletons.
 
 // The crate is linked for its `#[test]`, which lets a test pass if it needs a program that is not
 // installed.

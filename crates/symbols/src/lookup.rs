@@ -49,7 +49,7 @@ fn chosen_sections<'d>(
     }
 }
 
-/// Returns true for sections that function and line lookups need. The others (locations of
+/// Returns true for sections that function and line lookups need. All other sections (locations of
 /// variables, macros, types in separate sections) are a large part of a debug file.
 fn is_needed(id: SectionId) -> bool {
     !matches!(

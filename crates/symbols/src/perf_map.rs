@@ -9,7 +9,7 @@ use memhook_foreign::{Extent, read_exactly};
 use std::collections::BTreeMap;
 use std::fs::File;
 
-/// Pseudo-module for such code.
+/// Pseudo-module for generated code.
 pub const MADE_CODE: &str = "[jit]";
 /// Maximum bytes of a file that are read.
 const MOST_BYTES: u64 = 256 << 20;
@@ -18,7 +18,7 @@ const LONGEST_NAME: usize = 1024;
 /// Maximum size of a piece of code, in bytes.
 const LARGEST_CODE: u64 = 64 << 20;
 
-/// The names in such a file.
+/// The names in a perf map.
 #[derive(Clone, Debug, Default)]
 pub struct PerfMap {
     /// End and name of each piece of code, by its first address (avma).

@@ -1,12 +1,13 @@
 //! Shared file readers for many symbolizers, each of which works on another process.
 //!
 //! The data read from a module takes ten times as much memory as all other data about a process,
-//! and the processes of a host run the same few programs and libraries. So a file is read only
-//! once, by a separate thread. All data that is held at one time is bounded: an idle reader gives
-//! up its data as soon as another one needs the room.
+//! and the processes of a host run only a few programs and libraries. So a file is read only once,
+//! by a separate thread. The total amount of data is bounded: an idle reader drops its data as soon
+//! as another reader needs the space.
 //!
-//! Files are the same if their open descriptors say so: by device, inode, size and times of change.
-//! No process can make its own files look like another's, whatever build-id and path they claim.
+//! Two files are identical if their open descriptors say so: by device, inode, size and times of
+//! change. No process can make its own files look like another's, whatever build-id and path they
+//! claim.
 
 use crate::Frame;
 use crate::file::Image;
@@ -123,7 +124,7 @@ pub(crate) struct Reader {
 impl Reader {
     fn start(files: Files, room: Arc<Room>) -> Reader {
         let (requests, inbox) = unbounded();
-        // Without a thread, or after it has panicked, the inbox is gone, and so is the answer to
+        // If the thread is missing, or has panicked, the inbox is gone, and so is the answer to
         // each request.
         let _ = std::thread::Builder::new()
             .name("names".into())
@@ -177,8 +178,8 @@ struct Room {
     most: AtomicU64,
     used: Mutex<u64>,
     freed: Condvar,
-    /// Lock of the reader that waits for room. The others wait for the lock, however little room
-    /// they need.
+    /// Lock of the reader that waits for space. The other readers wait for this lock, however
+    /// little space they need.
     turn: Mutex<()>,
     /// Messages that a reader waits for room. One idle reader takes the message and gives up its
     /// data.
@@ -246,7 +247,7 @@ mod tests {
         let first = room.take(60);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| drop(room.take(60)));
-            // This stands for an idle reader.
+            // This represents an idle reader.
             room.asks.1.recv().expect("it asks");
             assert!(!waiting.is_finished());
             drop(first);

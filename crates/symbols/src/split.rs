@@ -1,6 +1,6 @@
 //! Split DWARF. With `-gsplit-dwarf`, functions and their names are in `.dwo` files next to the
 //! object files, or in one package (`.dwp`) next to the program. The program has only skeletons of
-//! the units, which name those files.
+//! the units, which name the `.dwo` files.
 
 use crate::debug_files::below;
 use crate::file::{Image, parse};
@@ -142,7 +142,7 @@ impl<'p> SplitDwarf<'p> {
         .ok()
     }
 
-    /// Returns a section of such a file; an empty one if it is missing.
+    /// Returns a section of a split file; an empty one if it is missing.
     fn section(
         &self,
         path: &Path,

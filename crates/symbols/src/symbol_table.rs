@@ -57,7 +57,7 @@ impl<'d> SymbolTable<'d> {
         self.functions
             .sort_by(|a, b| (a.start, rank(a.name), a.name).cmp(&(b.start, rank(b.name), b.name)));
         self.functions.dedup_by_key(|function| function.start);
-        // A function without a stated size (hand-written assembly) extends to the next one.
+        // A function without a stated size (hand-written assembly) extends to the next function.
         for i in 0..self.functions.len() {
             let next = self
                 .functions

@@ -92,7 +92,7 @@ impl Symbolizer {
         self.reads_files
     }
 
-    /// Uses the names of a bundle for modules with the same build-id. Call it before setting the
+    /// Uses the names of a bundle for modules with equal build-ids. Call it before setting the
     /// modules.
     pub fn add_bundle(&mut self, bundle: Bundle) {
         self.bundles.push(bundle);

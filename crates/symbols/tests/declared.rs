@@ -204,7 +204,7 @@ fn damage_costs_only_types() {
         .filter_map(|name| elf.section_by_name(name)?.file_range())
         .collect();
     assert_eq!(ranges.len(), 3);
-    // Numerical Recipes' generator causes the same damage each time.
+    // Numerical Recipes' generator causes equal damage each time.
     let mut random = 1u64;
     let mut next = |below: u64| {
         random = random

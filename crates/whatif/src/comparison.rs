@@ -46,7 +46,7 @@ pub struct Comparison {
     /// Comparison of the replay with the recorded allocator and the recorded process; `None` if it
     /// is not possible.
     pub truth: Option<Truth>,
-    /// All replays. The one with the recorded allocator comes first.
+    /// All replays. The replay with the recorded allocator comes first.
     pub rows: Vec<ReplayRow>,
     /// Recommendation; `None` if no allocator would need less memory, or if the replays are not
     /// accurate.

@@ -88,7 +88,7 @@ pub(crate) fn allocator(recording: &Recording, known: &[&'static str]) -> Option
     known.iter().copied().find(|name| is_there(name))
 }
 
-/// Allocating functions by the ids of their stacks, so that the replay calls similar ones.
+/// Allocating functions by the ids of their stacks, so that the replay calls similar functions.
 struct Functions {
     asked: FxHashMap<u32, Asked>,
     reallocs: FxHashSet<u32>,

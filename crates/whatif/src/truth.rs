@@ -27,7 +27,7 @@ pub(crate) fn compare(resident: &[ResidentSample], curve: &[(u64, u64)]) -> Opti
         .iter()
         .filter_map(|sample| {
             let time = sample.time_ms * 1_000_000;
-            // If several points have this time, the first one is the requested one.
+            // If several points have this time, the first point is the requested one.
             let at = curve.binary_search_by(|(t, _)| t.cmp(&time)).ok()?;
             let recorded = sample.anonymous_bytes.saturating_sub(begin);
             Some((time, recorded, curve[at].1))

@@ -2,7 +2,7 @@
 //!
 //! The thread that takes the events puts them into a [queue](queue) and never waits. Another
 //! thread, the [writer](writer), names call stacks and writes. If the reader is slow, the queue
-//! fills up, and events that find no room are counted in [records](record) of their own.
+//! fills up, and separate [records](record) count the events that find no space.
 
 mod queue;
 mod record;

@@ -120,7 +120,7 @@ impl EventQueue {
         (std::mem::take(&mut waiting.items), waiting.end.clone())
     }
 
-    /// Tells the queue that the reader has closed the stream.
+    /// Informs the queue that the reader has closed the stream.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Relaxed);
         self.lock().items = Vec::new();

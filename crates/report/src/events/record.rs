@@ -78,7 +78,7 @@ pub enum Why {
 pub struct Lost {
     /// Reason.
     pub why: Why,
-    /// Number of records, each of which may stand for many calls.
+    /// Number of records, each of which may represent many calls.
     pub records: u64,
     /// Known number of missing allocations.
     pub allocations: u64,

@@ -44,9 +44,9 @@ impl EventTap {
         }
     }
 
-    /// Puts a release before the last event if that event is an allocation at the same address. The
-    /// ledger reports the allocation first, and then the block that is gone. But for a reader, an
-    /// address has only one block at a time.
+    /// Puts a release before the last event if that event is an allocation at the released address.
+    /// The ledger reports the allocation first, and then the block that is gone. But for a reader,
+    /// an address has only one block at a time.
     fn goes_before_last(&mut self, free: Item) -> bool {
         let Item::Free {
             block: gone, by, ..

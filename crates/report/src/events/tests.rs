@@ -1,4 +1,4 @@
-//! A queue that is full, and readers that go away.
+//! A full queue, and readers that disappear.
 
 use super::queue::ROOM;
 use super::{EventQueue, EventSource, EventTap, EventsBegin, EventsEnd, write_events};
@@ -131,7 +131,7 @@ fn block(address: u64, time_ns: u64) -> BlockOf {
     }
 }
 
-/// A reader that knows one block for each address has the same live blocks as the ledger.
+/// A reader that knows one block for each address has exactly the live blocks of the ledger.
 #[test]
 fn an_address_has_one_block_at_a_time() {
     let by = ReleaseBy {
@@ -150,7 +150,7 @@ fn an_address_has_one_block_at_a_time() {
     tap.allocated(&block(32, 4), 7);
     tap.allocated(&block(32, 3), 7);
     tap.released(&block(32, 3), 7, None);
-    // The same holds for realloc.
+    // This also holds for realloc.
     tap.allocated(&block(48, 5), 7);
     tap.reallocated((&block(48, 5), 7), by, (&block(16, 6), 7));
     tap.released(&block(16, 2), 7, None);

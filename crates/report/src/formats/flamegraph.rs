@@ -185,7 +185,7 @@ fn fitting(name: &str, width: f64) -> String {
     }
 }
 
-/// Returns the color of a name, which is the same in every graph.
+/// Returns the color of a name. A name has one color in all graphs.
 fn color(name: &str, is_root: bool) -> String {
     if is_root {
         return "hsl(210 12% 82%)".into();

@@ -1,13 +1,13 @@
 //! heaptrack's file is a sequence of allocations and releases, which its reader counts. A profile
-//! has only sums, so this module writes a sequence with the same sums: for each site the number of
+//! has only sums, so this module writes a sequence with these sums: for each site the number of
 //! allocations and of temporary ones, and the bytes live at the peak and at the end. The order of
 //! the events is not that of the run.
 //!
-//! The reader calls a release temporary if the line before it is the allocation with the same
-//! index. It also does so if index 0 is released right after another release, because it reads
-//! index 0 as "none". So index 0 is given to one block that cannot be mistaken. The last index is a
-//! block of no bytes that is never allocated. Its release separates an allocation from a release
-//! that is not temporary.
+//! The reader calls a release temporary if the line before it is the allocation with its index. It
+//! also does so if index 0 is released right after another release, because it reads index 0 as
+//! "none". So index 0 is given to one block that cannot be mistaken. The last index is a block of
+//! no bytes that is never allocated. Its release separates an allocation from a release that is not
+//! temporary.
 //!
 //! heaptrack_gui counts allocations by index, and expects each index to appear first after all
 //! lower ones (`ParserData::handleAllocation`). Otherwise it crashes.
@@ -42,11 +42,11 @@ enum FirstBlock {
     Temporary,
     /// A block that lives from the beginning to the end.
     Kept,
-    /// A block that is released after the allocation of this index, which has the same size and
+    /// A block that is released after the allocation of this index, which has an equal size and
     /// site.
     Brief(u32),
-    /// One of `missing_temporary`, which have no bytes. A block of this index makes up for its
-    /// call: it stands for two blocks of its site that are live at the peak and released after the
+    /// One of `missing_temporary`, which have no bytes. A block of this index compensates for its
+    /// call: it represents two blocks of its site that are live at the peak and released after the
     /// peak.
     Missing(u32),
     /// No site has such a block, so index 0 is a block of no bytes that is never allocated.
@@ -62,8 +62,8 @@ pub(super) struct Events {
     /// Live bytes that the plan allocates before they were live in the run. Brief blocks below the
     /// peak have that much less room.
     early_bytes: u64,
-    /// Index of a block of no bytes. Its release separates an allocation from the release of the
-    /// same block.
+    /// Index of a block of no bytes. Its release separates an allocation from the release of that
+    /// block.
     between: u32,
     plans: Vec<Plan>,
     /// Number of temporary allocations that are live at the peak, and so cannot be released

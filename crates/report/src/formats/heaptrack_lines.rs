@@ -104,7 +104,7 @@ impl Lines<'_> {
         Ok(())
     }
 
-    /// Writes blocks that come and go below the peak.
+    /// Writes blocks that are allocated and released below the peak.
     pub(super) fn brief(
         &mut self,
         plan: &Plan,

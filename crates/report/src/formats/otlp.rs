@@ -37,7 +37,7 @@ struct Table<K, M> {
 }
 
 impl<K: Eq + Hash, M: Default> Default for Table<K, M> {
-    /// Creates a table with the entry that stands for "none".
+    /// Creates a table with the entry that means "none".
     fn default() -> Table<K, M> {
         Table {
             numbers: HashMap::new(),

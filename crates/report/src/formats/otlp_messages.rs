@@ -11,7 +11,7 @@ pub(super) struct ExportProfilesServiceRequest {
     pub dictionary: Option<ProfilesDictionary>,
 }
 
-/// Tables to which profiles refer by index. The first entry of each table stands for "none".
+/// Tables to which profiles refer by index. The first entry of each table means "none".
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct ProfilesDictionary {
     #[prost(message, repeated, tag = "1")]

@@ -1,4 +1,5 @@
-//! `profile.proto`, which `go tool pprof`, pprof's web page, Grafana Pyroscope and others read.
+//! `profile.proto`, which `go tool pprof`, pprof's web page, Grafana Pyroscope and other programs
+//! read.
 
 use super::locations::locations;
 use super::pprof_messages as message;
@@ -282,8 +283,8 @@ impl Tables {
                 file_offset: 0,
                 filename: self.string(&module.path),
                 build_id: self.string(&module.build_id),
-                // This keeps pprof from looking in another file of the same name for names that we
-                // did not find.
+                // Keeps pprof from searching another file with this name for names that we did not
+                // find.
                 has_functions: !is_unnamed,
                 has_filenames: of.iter().any(|f| f.frame.file.is_some()),
                 has_line_numbers: of.iter().any(|f| f.frame.line.is_some()),

@@ -96,7 +96,7 @@ impl Format<Profile> for Speedscope {
 
 /// Functions and lines without duplicates: speedscope sums up equal frames.
 struct Frames {
-    /// Frames. The first one stands for stacks without frames.
+    /// Frames. The first frame represents stacks without frames.
     list: Vec<Frame>,
     /// Index in `list` of each frame of the profile.
     of_frame: Vec<u32>,

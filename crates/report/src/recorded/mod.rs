@@ -1,4 +1,4 @@
-//! Reports of a recording. A profile is turned into the same model that a live attach fills.
+//! Reports of a recording. A profile is turned into the model that a live attach also fills.
 
 mod profile;
 mod series;
@@ -43,7 +43,7 @@ pub struct Selection {
     pub top: usize,
     /// True if the profile covers only a part of the run.
     pub is_window: bool,
-    /// True to merge sites that read the same, such as calls from one line.
+    /// True to merge sites with equal texts, such as calls from one line.
     pub merges_alike: bool,
 }
 
@@ -145,8 +145,7 @@ pub fn add_types(profile: &mut Profile, symbols: &Symbolizer) {
     profile.types = types;
 }
 
-/// Keeps only the sites whose blocks have an accepted type. Sums over the whole run stay as they
-/// are.
+/// Keeps only the sites whose blocks have an accepted type. Sums over the whole run do not change.
 pub fn keep_types(profile: &mut Profile, passes: impl Fn(&str) -> bool) {
     let types = std::mem::take(&mut profile.types);
     profile.keep_stacks(|stack| passes(types.get(&stack).map_or(UNKNOWN_TYPE, String::as_str)));
@@ -154,7 +153,7 @@ pub fn keep_types(profile: &mut Profile, passes: impl Fn(&str) -> bool) {
 }
 
 /// Keeps only the sites whose stacks have an accepted frame, by its function or its place
-/// (`src/shop.cc:28`). Sums over the whole run stay as they are.
+/// (`src/shop.cc:28`). Sums over the whole run do not change.
 pub fn keep_frames(profile: &mut Profile, passes: impl Fn(&str) -> bool) {
     let is_one = |frame: &crate::ProfileFrame| {
         let StackFrame {
@@ -363,7 +362,7 @@ fn parts(profile: &Profile, by: RowsBy, measure: Measure) -> Vec<Part> {
     of_sites.chain(of_releases).collect()
 }
 
-/// Gives stacks that read the same the number of the first of them.
+/// Gives stacks with equal texts the number of the first of them.
 fn merge_alike(parts: &mut [Part], profile: &Profile) {
     let labels = Labels::with_places(profile);
     let kinds = profile.sites.iter().map(|site| (site.stack, &site.kind));

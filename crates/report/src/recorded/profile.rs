@@ -70,7 +70,7 @@ pub fn profile(
     contents: Contents,
 ) -> Result<Profile, memhook_recording::Error> {
     if window == Window::default() {
-        // All names will be needed. Other threads look them up while this one replays.
+        // All names will be needed. Other threads look them up during the replay.
         request(recording, recording.stacks().ids(), symbols);
     }
     let options = ActivityOptions {
@@ -524,8 +524,8 @@ struct Tables<'a> {
     of_stack: FxHashMap<u32, u32>,
 }
 
-/// Returns the modules in the order in which an address most likely belongs to them: loaded ones,
-/// then the most recently unloaded.
+/// Returns the modules in the order in which an address most likely belongs to them: loaded
+/// modules, then the most recently unloaded.
 pub fn ordered_modules(recording: &Recording) -> Vec<&Module> {
     let mut modules: Vec<&Module> = recording.modules().iter().collect();
     modules.sort_by_key(|module| Reverse(module.unloaded_ns.unwrap_or(u64::MAX)));

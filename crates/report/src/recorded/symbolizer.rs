@@ -58,7 +58,7 @@ pub(crate) fn candidates(
     build_id: Option<&[u8]>,
     (roots, are_of_target): (&[PathBuf], bool),
 ) -> Vec<PathBuf> {
-    // Without a build-id, a file of this machine may be a different one. A file in a sysroot was
+    // Without a build-id, a file of this machine may be a different file. A file in a sysroot was
     // put there on purpose.
     let is_known = build_id.is_some() || are_of_target;
     let inside = path.trim_start_matches('/');

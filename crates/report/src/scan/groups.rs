@@ -1,4 +1,5 @@
-//! Leaked blocks grouped by their kind, their size, and the block that they hang on.
+//! Leaked blocks grouped by their kind, their size, and the kind of block through which they are
+//! reachable.
 
 use memhook_heap::{BlockTable, Leak, Snapshot, Types};
 use rustc_hash::FxHashMap;
@@ -12,7 +13,7 @@ pub struct LeakGroup {
     pub bytes: u64,
     /// Number of blocks.
     pub blocks: u64,
-    /// True if nothing points to the blocks. Otherwise they hang on other leaked blocks.
+    /// True if nothing points to the blocks. Otherwise other leaked blocks lead to them.
     pub direct: bool,
     /// C++ class, or a description of the contents: `text`, `pointers`, `zeros`, `data`.
     #[serde(rename = "type")]
@@ -21,11 +22,11 @@ pub struct LeakGroup {
     pub stack: Option<Vec<String>>,
     /// Usable bytes of each block.
     pub block_bytes: u64,
-    /// For direct leaks: bytes that hang on the blocks.
+    /// For direct leaks: bytes that are reachable only through the blocks.
     pub held_bytes: u64,
-    /// For direct leaks: number of blocks that hang on the blocks.
+    /// For direct leaks: number of blocks that are reachable only through the blocks.
     pub held_blocks: u64,
-    /// For indirect leaks: the kind of block that the blocks hang on.
+    /// For indirect leaks: the kind of the direct leak that leads to the blocks.
     pub owner: Option<String>,
     /// Address of one of the blocks.
     pub example: String,
@@ -42,7 +43,7 @@ struct Group {
     example: u32,
 }
 
-/// Groups leaked blocks by class or content, size, and the block that they hang on.
+/// Groups leaked blocks by class or content, size, and the direct leak that leads to them.
 pub(super) fn group(
     snapshot: &Snapshot,
     blocks: &BlockTable,

@@ -1,4 +1,4 @@
-//! A list of every block of a heap, one on each line, for programs that compare such lists.
+//! A list of every block of a heap, one per line, for programs that compare lists.
 
 use memhook_foreign::visible;
 use memhook_heap::{Scan, Snapshot, inside_malloc_note};

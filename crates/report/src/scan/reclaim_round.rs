@@ -24,7 +24,7 @@ pub struct ReclaimRound {
     /// Number of blocks released.
     pub released_blocks: u64,
     /// Leaked blocks that were kept. They are new, were written to since the previous scan, or are
-    /// within reach of such a block.
+    /// reachable from such a block.
     pub kept_blocks: u64,
     /// Number of blocks in the verdict that the round was given, if any.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -10,7 +10,8 @@ const LEAST_BYTES: u64 = 1024;
 const MOST_BLOCKS: f64 = 0.9;
 /// Unused share of each block from which a smaller block would suffice.
 const UNUSED: f64 = 0.5;
-/// Idle share of the lifetime, before the first access or after the last one, that makes a finding.
+/// Idle share of the lifetime, before the first access or after the last one, that leads to a
+/// finding.
 const IDLE: f64 = 0.5;
 /// Share of the run below which lifetimes are too short for idleness to matter.
 const LEAST_LIFETIME: f64 = 0.01;

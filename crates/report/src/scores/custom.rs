@@ -15,9 +15,9 @@ pub struct CustomScore {
     pub formula: String,
     /// Sum over the sites with a value; `None` if there are none.
     pub sum: Option<f64>,
-    /// Mean over the same sites.
+    /// Mean over these sites.
     pub mean: Option<f64>,
-    /// Variance over the same sites.
+    /// Variance over these sites.
     pub variance: Option<f64>,
     /// Number of sites with a value.
     pub known_sites: u64,

@@ -25,7 +25,7 @@ const PERCENTILE: f64 = 0.9;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InferenceKind {
-    /// Blocks that come and go one after the other.
+    /// Blocks that are allocated and released one after another.
     ShortLivedInLoop,
     /// Each block is outgrown by the next one.
     GrowingRun,
@@ -45,11 +45,11 @@ pub enum InferenceKind {
     HeldLong,
     /// Threads write to different bytes of one cache line.
     FalseSharing,
-    /// Several threads access the same blocks.
+    /// Several threads access the blocks.
     SeveralThreads,
-    /// The site is among those with the most bytes live at once.
+    /// The site is among the sites with the most bytes live simultaneously.
     TopBytes,
-    /// The site is among those with the most allocations.
+    /// The site is among the sites with the most allocations.
     TopBlocks,
 }
 

@@ -157,8 +157,8 @@ impl RunScores {
     }
 }
 
-/// Returns the standard error of a geometric mean of numbers, each with its own error; `None` if
-/// none has one.
+/// Returns the standard error of a geometric mean of numbers, each with its own error; `None` if no
+/// number has an error.
 fn error_of_mean(scores: impl Iterator<Item = (Option<f64>, Option<f64>)>) -> Option<f64> {
     let known: Vec<(f64, f64)> = scores
         .filter_map(|(score, error)| Some((score?, error?)))

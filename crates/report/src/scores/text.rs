@@ -192,7 +192,7 @@ fn from_to(old: Option<f64>, new: Option<f64>, change: Option<f64>) -> String {
     format!("{old} -> {new}{}", change.unwrap_or_default())
 }
 
-/// Two scores that read the same count as equal, because they differ only by rounding.
+/// Two scores with equal texts count as equal, because they differ only by rounding.
 fn from_to_score(name: &str, old: Option<f64>, new: Option<f64>, change: f64) -> String {
     let (old, new) = (score(old), score(new));
     let verdict = match old == new {

@@ -71,7 +71,7 @@ pub enum Reaction {
     Report,
     /// Open the source line of the selected row ([`Board::source_line`]).
     Edit,
-    /// Leave the mouse to the terminal, or take it back.
+    /// Leave the mouse to the terminal, or use it again.
     Mouse,
 }
 
@@ -105,7 +105,8 @@ pub struct Board {
     pub has_color: bool,
     /// Place of the process among several traced ones.
     pub among: Option<Among>,
-    /// If the process has several heaps: the place of this one, from 1 on, and their number.
+    /// If the process has several heaps: the place of this heap, from 1 on, and the number of
+    /// heaps.
     pub heap: Option<(usize, usize)>,
     /// Time that the process ran untraced before the attach, if that may matter.
     pub unseen: Option<Duration>,
@@ -402,7 +403,7 @@ impl Board {
         }
     }
 
-    /// Returns the file and line that the selected row, or the first one, shows.
+    /// Returns the file and line of the selected row, or of the first row.
     ///
     /// # Errors
     /// The error says why there is no such line, in words for the user.

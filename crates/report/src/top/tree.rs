@@ -34,7 +34,7 @@ impl Tree {
         }
     }
 
-    /// Adds a site, whose functions come from the outermost to the innermost.
+    /// Adds a site, whose functions are ordered from the outermost to the innermost.
     pub fn add(&mut self, functions: impl Iterator<Item = String>, numbers: &Numbers) {
         self.nodes[0].numbers.add(numbers);
         let mut at = 0;

@@ -51,7 +51,7 @@ pub(super) struct Place {
 
 /// The tree. Node 0 is the root, which is not a frame. Each node comes after its parent.
 pub(super) struct Calls {
-    /// Frames without visible duplicates. Calls on the same line are one frame.
+    /// Frames without visible duplicates. Calls on one line are one frame.
     pub places: Vec<Place>,
     pub parent: Vec<u32>,
     /// Place of each node; 0 for the root.

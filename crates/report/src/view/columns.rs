@@ -19,8 +19,8 @@ use std::io::{Result, Write};
 /// Each change takes about four bytes of the page.
 const MAX_CHANGES: usize = 500_000;
 
-/// Maximum number of pairs of an allocating and a releasing stack. Those with the most bytes are
-/// kept, and each takes about ten bytes of the page.
+/// Maximum number of pairs of an allocating and a releasing stack. The pairs with the most bytes
+/// are kept, and each takes about ten bytes of the page.
 const MAX_FLOWS: usize = 100_000;
 
 /// The part of a page's data other than columns of numbers.
@@ -38,7 +38,7 @@ struct Head<'a> {
     is_sampled: bool,
     /// [`Amount::unhit`] of every sum.
     unhit_variance: f64,
-    /// Allocations that were recorded one by one, in addition to samples.
+    /// Allocations that were recorded individually, in addition to samples.
     exact_allocations: Option<u64>,
     gaps: &'a [UnseenTime],
     resident: &'a [ResidentPoint],

@@ -1,9 +1,9 @@
 //! Columns of numbers as bytes, which a page decodes several times as fast as JSON.
 //!
 //! The data of a page begins with the length of a head (four bytes, little-endian) and the head,
-//! which is JSON. Then come the numbers of all columns, in the order in which the head lists them.
-//! A number is a zigzag varint: 0, -1, 1, -2, ... become 0, 1, 2, 3, ..., in groups of seven bits,
-//! the lowest first. The highest bit of a byte says that another one follows.
+//! which is JSON. After the head come the numbers of all columns, in the order in which the head
+//! lists them. A number is a zigzag varint: 0, -1, 1, -2, ... become 0, 1, 2, 3, ..., in groups of
+//! seven bits, the lowest first. The highest bit of a byte says that another byte follows.
 
 use serde::Serialize;
 
@@ -40,7 +40,7 @@ impl Packed {
         let mut length = 0;
         let mut last = 0;
         for value in values {
-            // No count comes near the largest number.
+            // No count is close to the largest number.
             let value = value.try_into().unwrap_or(i64::MAX);
             self.push(if is_running {
                 value.wrapping_sub(last)

@@ -4,10 +4,10 @@ use crate::same_code::Code;
 use crate::{Compared, ComparedPoint, Profile, ProfileFrame, ProfileSite};
 use std::collections::{HashMap, HashSet};
 
-/// Returns the new run with the sites of the old one appended. Everything else is the new run's:
-/// its scores, its releases, and its heap over time, next to which the page draws the old one's.
-/// Stacks of the same code have the same frames in the result, so that the page joins the same
-/// stacks as [`crate::diff()`].
+/// Returns the new run with the sites of the old run appended. Everything else comes from the new
+/// run: its scores, its releases, and its heap over time, next to which the page draws the old
+/// run's heap. Stacks of equal code have equal frames in the result, so that the page joins exactly
+/// the stacks that [`crate::diff()`] joins.
 pub fn beside(mut new: Profile, old: Profile) -> Profile {
     let cut_root = match (new.cut_root, old.cut_root) {
         (None, Some(_)) => {
@@ -88,7 +88,7 @@ fn name_modules(both: &mut Profile, first_old: u32) {
     }
 }
 
-/// Gives stacks of the same code and kind of allocation the frames of the first of them. These are
+/// Gives stacks with equal code and kind of allocation the frames of the first of them. These are
 /// frames of the new run, if it has the stack.
 fn join_stacks(both: &mut Profile) {
     let code = Code::of(both);

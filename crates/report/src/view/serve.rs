@@ -134,7 +134,7 @@ mod tests {
         }
     }
 
-    /// Each token is a new one.
+    /// Each token is different.
     #[test]
     fn tokens_are_random() {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));

@@ -80,7 +80,7 @@ fn top(file: &TemporaryFile, sample_type: &str) -> BTreeMap<String, (u64, u64)> 
     rows.map(row).collect()
 }
 
-/// Returns the same numbers from the profile.
+/// Returns the numbers that pprof must print, computed from the profile.
 fn expected(
     profile: &Profile,
     options: &FormatOptions,
@@ -105,8 +105,8 @@ fn expected(
     sums
 }
 
-/// Returns the names, frame by frame, which are the same in every format. pprof prints them with
-/// single spaces.
+/// Returns the names, frame by frame, as in every other format. pprof prints them with single
+/// spaces.
 fn names(profile: &Profile) -> Vec<String> {
     let names = profile.frames.iter().map(|frame| frame_name(&frame.frame));
     names

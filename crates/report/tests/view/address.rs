@@ -1,4 +1,4 @@
-//! The address holds the state, so every reader who opens it sees the same.
+//! The address contains the state, so it shows every reader the same view.
 
 use super::*;
 

@@ -89,7 +89,7 @@ impl Process {
 
 /// A browser with one page.
 pub struct Browser {
-    /// Process of the browser. Closing takes it.
+    /// Process of the browser; `None` after closing.
     process: Option<Process>,
     context: Value,
     session: Value,
@@ -219,7 +219,7 @@ impl Browser {
         self.value(frame);
     }
 
-    /// Moves the mouse with its button held, or clicks if both ends are the same.
+    /// Moves the mouse with its button held, or clicks if both ends are equal.
     pub fn drag(&mut self, from: (f64, f64), to: (f64, f64)) {
         let event = |kind: &str, at: (f64, f64), buttons: u32| json!({ "type": kind, "x": at.0, "y": at.1, "button": "left", "buttons": buttons, "clickCount": 1 });
         let mut events = vec![event("mouseMoved", from, 0), event("mousePressed", from, 1)];

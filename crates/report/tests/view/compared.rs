@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 #[test]
 fn red_is_more_and_blue_is_less() {
     let new = run();
-    // The old run has twice as many bytes of worker 1, and none of the others.
+    // The old run has twice as many bytes of worker 1, and none of the other workers.
     let mut old = new.clone();
     let worker = new.sites[0].tid;
     for site in &mut old.sites {
@@ -36,8 +36,8 @@ fn red_is_more_and_blue_is_less() {
         shown.contains(if change > 0 { "(+" } else { "(-" }),
         "{shown}"
     );
-    // Frames of the new run alone are as red as possible. A third of worker 1's bytes in both runs
-    // belongs to the new one.
+    // Frames that only the new run has are as red as possible. A third of worker 1's bytes in both
+    // runs belongs to the new run.
     let step = |is_worker: bool| {
         format!(
             "(() => {{ const {} = app; const of = (site) => data.strings[data.sites.thread[site]].includes('({worker})') === {is_worker}; \

@@ -79,7 +79,7 @@ fn wrappers_are_hidden_by_a_list_that_can_be_edited() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// The page uses the same rule as reports and the gate.
+/// The page uses the rule of reports and the gate.
 #[test]
 fn the_page_hides_what_reports_skip() {
     let names = [
@@ -270,7 +270,7 @@ fn a_graph_can_be_walked_by_keyboard() {
         (browser.text("#path").as_str(), browser.text("#shown")),
         ("", all)
     );
-    // With the root at the top, the keys go in the other direction.
+    // With the root at the top, the keys have the opposite direction.
     browser.click("#shapes [data-name=icicle]");
     browser.value("document.getElementById('flame').focus()");
     browser.key("ArrowDown");

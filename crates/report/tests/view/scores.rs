@@ -176,7 +176,7 @@ fn a_million_chunks_are_rows() {
         MANY
     );
     browser.picture("chunks-all");
-    // One by one, only chunks on the screen are drawn, at any scroll position.
+    // Only chunks on the screen are drawn individually, at any scroll position.
     browser.click("#talls [data-name='6']");
     let box_height = browser
         .value("app.chunks.box.clientHeight")

@@ -114,7 +114,7 @@ fn lists_show_their_first_entries_and_more_when_asked() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Filters offer the most important threads. For the others, rows serve as filters.
+/// Filters offer the most important threads. For the other threads, rows serve as filters.
 #[test]
 fn a_thread_beyond_the_options_is_filtered_by_its_row() {
     let page = Page::of(&large_run(), "threads");

@@ -21,7 +21,7 @@ pub fn placed_run() -> Profile {
             continue;
         }
         let heap = HEAPS[random.below(2) as usize];
-        // No page holds more than its bytes. The other pages follow, as those of a block do.
+        // No page contains more than its bytes. The other pages follow, like those of a block.
         let whole = live.bytes / 4096;
         let start = heap + random.below(PAGES);
         cells.push(AddressCell {

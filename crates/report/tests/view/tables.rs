@@ -95,7 +95,8 @@ fn every_column_sorts_both_ways() {
         };
         let header = format!("#columns .{column} button");
         let state = format!("#columns .{column}");
-        // By name, the first in the alphabet comes first. By number, the largest does.
+        // Sorted by name, the first in the alphabet comes first. Sorted by number, the largest
+        // comes first.
         let (first, then) = if column == "name" {
             (">", "<")
         } else {

@@ -15,7 +15,7 @@ pub(super) struct Units<'s> {
     bases: Vec<u64>,
     /// Units, in the order of modules and of their sections.
     units: Vec<OpenUnit<'s>>,
-    /// Types in units of their own, by signature.
+    /// Types in separate units, by signature.
     by_signature: FxHashMap<u64, TypeRef>,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Entry<'s> {
     /// The entry that this one completes.
     pub completes: Option<TypeRef>,
     pub is_declaration: bool,
-    /// The entry in another unit that this one stands for.
+    /// The entry in another unit for which this entry is a placeholder.
     pub stands_for: Option<TypeRef>,
     /// Address of a variable in the module's file.
     pub address: Option<u64>,

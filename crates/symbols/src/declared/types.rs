@@ -26,8 +26,7 @@ pub struct TypeRef {
     pub(super) offset: u32,
 }
 
-/// A type by number. Types of the same name and size have the same number, wherever they are
-/// described.
+/// A type by number. Types of equal name and size have one number, wherever they are described.
 pub type TypeId = u32;
 
 /// A type without typedefs and qualifiers.

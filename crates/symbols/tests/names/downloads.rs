@@ -183,7 +183,7 @@ fn a_server_that_fails_is_told_once() {
         assert_eq!(problems.len(), 1, "{url}: {problems:?}");
         assert!(problems[0].starts_with(url.as_str()), "{problems:?}");
         assert_eq!(downloaded(&program), Vec::<PathBuf>::new(), "{url}");
-        // Another module uses the same servers.
+        // Another module uses these servers.
         let (_, _, problems) = program.look_in(program.module(), places);
         assert!(problems.is_empty(), "{problems:?}");
     }

@@ -31,7 +31,7 @@ fn a_deleted_file_by_its_bytes() {
     assert!(problems.is_empty(), "{problems:?}");
 }
 
-/// Several threads read an open file at once, each at other places.
+/// Several threads read an open file simultaneously, each at different places.
 #[test]
 fn a_deleted_file_that_is_open() {
     let program = Program::build(&[]);

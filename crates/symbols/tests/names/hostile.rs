@@ -85,7 +85,7 @@ fn section_of_sparse(path: &Path, name: &str) -> (u64, u64) {
     section(&copy, name)
 }
 
-/// Without a build-id, only the checksum of the whole file shows that it is the right one.
+/// Without a build-id, only the checksum of the whole file shows that it is the right file.
 #[test]
 fn debug_files_that_never_end() {
     let program = Program::build(&["-Wl,--build-id=none"]);

@@ -407,7 +407,7 @@ fn a_recording_keeps_it() {
         .split_once("Untouched for at least: ")
         .expect("a section");
     assert!(!section.contains("--depth"), "stacks are whole: {text}");
-    // A part of the run has no such information.
+    // A report on a part of the run has no section about stale blocks.
     let (code, out, _) = run(&["report", &recording, "--json", "--to", "1s"]);
     assert_eq!(code, 0);
     let report: Value = serde_json::from_str(&out).expect("JSON");

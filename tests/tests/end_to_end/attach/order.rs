@@ -5,7 +5,7 @@ use memhook_tests::{Attacher, Target, build_target};
 #[test]
 fn live_set_is_exact_when_addresses_change_hands() {
     memhook_tests::patiently(|| {
-        // MEMHOOK_ORACLE_OPERATIONS=25000000 gives 100 million.
+        // MEMHOOK_ORACLE_OPERATIONS=25000000 gives 100 million operations.
         let operations = std::env::var("MEMHOOK_ORACLE_OPERATIONS").unwrap_or("500000".into());
         run(&operations, "4");
     });

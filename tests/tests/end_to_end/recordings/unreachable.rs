@@ -104,7 +104,7 @@ fn one_function_can_be_asked_about() {
     );
 }
 
-/// A filter with an unknown name is a mistake in the question, and no answer.
+/// A filter with an unknown name is a mistake, so the command is refused.
 #[test]
 fn no_filter_may_match_nothing() {
     let folder = Folder::new("filters");
