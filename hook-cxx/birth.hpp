@@ -53,6 +53,12 @@ inline void prepare_gate() {
   g.max_size = c->max_size;
   g.exact_count = c->exact_count <= 16 ? c->exact_count : 16;
   for (uint32_t i = 0; i < 16; i++) g.exact_sizes[i] = c->exact_sizes[i];
+  bool has_filter = g.flags & flag_size_filter;
+  g.passed_below = has_filter ? g.min_size : 0;
+  // A countdown does not know which larger sizes are left out.
+  bool has_other_filter = has_filter && (g.max_size != ~0ull || g.exact_count != 0);
+  bool counts_down = (g.flags & (flag_sample | flag_budget)) && !has_other_filter;
+  g.countdown_offset = counts_down ? g.tid_offset : 0;
 }
 
 // Copies the data that the hook trusts.
@@ -169,6 +175,7 @@ inline bool begin_life(unsigned char* own, Frame frame) {
   uint32_t pid = may_call_kernel() ? static_cast<uint32_t>(sys::call(sys::nr_getpid)) : kept;
   __atomic_store_n(&t->birth_pid, pid, __ATOMIC_RELAXED);
   trusted.is_inherited = true;
+  clear_claims();
   prepare_gate();
   gate().stale_number = 0;
   if (may_call_kernel()) {

@@ -4,6 +4,7 @@
 // routine runs when an exception of operator new passes through, and ends the call.
 #pragma once
 #include "birth.hpp"
+#include "countdowns.hpp"
 #include "passage.hpp"
 #include "record.hpp"
 
@@ -79,13 +80,11 @@ template <typename... A>
   return block;
 }
 
-// An allocation that is skipped (selective.hpp), without the call of the original; and a release.
-[[gnu::noinline, gnu::cold]] inline uint64_t pass_an_allocation(RingHeader* ring, const void* block) {
-  uint32_t epoch = gate_word();
-  if (epoch == 0 || !seated_ring(epoch) || gate().flags & selects) return 0;
-  uint64_t left = __atomic_load_n(&ring->sample_left, __ATOMIC_RELAXED);
-  if (__atomic_load_n(&ring->outer, __ATOMIC_RELAXED) == 0) return 0;
-  __atomic_store_n(&ring->sample_left, left, __ATOMIC_RELAXED);
+// Does what passing an allocation (selective.hpp) does, without the call of the original; and a release.
+[[gnu::noinline, gnu::cold]] inline uint64_t pass_an_allocation(RingHeader*, const void* block) {
+  Claim* claim = hinted_claim();
+  if (!claim || reinterpret_cast<uint64_t>(block) < once(gate().passed_below)) return 0;
+  set_countdown(claim, once(claim->countdown));
   return reinterpret_cast<uint64_t>(block);
 }
 [[gnu::noinline, gnu::cold]] inline uint64_t pass_a_release(RingHeader*, const void* block) {

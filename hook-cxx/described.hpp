@@ -98,6 +98,7 @@ inline RingHeader* begin_in_heap(uint64_t* frame, uint64_t& outer) {
   if (epoch == 0) return nullptr;
   RingHeader* ring = ring_of(epoch, reinterpret_cast<uint64_t>(frame));
   if (!ring) return nullptr;
+  end_countdown();
   outer = ring->outer;
   if (outer & 1) {
     __atomic_store_n(&ring->reentrant, ring->reentrant + 1, __ATOMIC_RELAXED);

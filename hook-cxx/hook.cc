@@ -26,7 +26,7 @@ uint64_t originals[function_count][max_variants];
 unsigned char* region;
 uint32_t waited_in_vain;
 AccessIndex access_index;
-Claim claims[max_rings];
+Claims claims;
 uint64_t passed_frames[max_rings];
 Seat seats[seat_count];
 uint64_t waiting[waiting_count];
@@ -150,8 +150,9 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region, uint64_t code, uin
     return no_wipe_on_fork;
   region = new_region;
   trust(c);
-  prepare_gate();
+  clear_claims();
   clear_seats();
+  prepare_gate();
   Object::begin();
   if (code && !memhook_passage.code) {
     for (int i = 0; i < 5; i++, saved >>= 8) {
@@ -184,5 +185,6 @@ MEMHOOK_EXPORT long memhook_exchange(Exchange* words, uint64_t count, uint64_t i
 
 MEMHOOK_EXPORT void memhook_close() {
   __atomic_store_n(&gate().epoch, 0u, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&gate().countdown_offset, 0u, __ATOMIC_RELAXED);
   Object::end();
 }

@@ -11,8 +11,14 @@
 // A block for which the table has no room leaves its page unsure. A block is entered before the program has it and
 // removed before the allocator gets it back, so the program's own synchronization orders the two.
 //
+// Without a budget, the byte counts the page's blocks in the table in place of the first mark, so a page that has lost
+// its last recorded block costs its releases nothing again. The count goes up before a block is entered and down after
+// it was removed: it is never lower than the number of blocks there, and every change belongs to one bit of the table.
+// A count that has reached its highest value stays.
+//
 // With a budget (budget.hpp), threads that record everything enter nothing and mark pages as unsure, which they nearly
-// always are by then: a load and a branch. The hook removes no marks. The attacher does, as it enters all live blocks.
+// always are by then: a load and a branch. The hook removes no marks then. The attacher does, as it enters all live
+// blocks; it could not do that with counts, because it may enter a block that is being released.
 // There are two marks of each kind:
 //
 //   phase 0   the first marks are set
@@ -37,8 +43,14 @@
 
 namespace memhook {
 
+// The number of recorded blocks has the bits above the marks.
+inline constexpr uint8_t one_recorded = 0x10, most_recorded = 0xf0;
+static_assert(((entered_marks | unsure_marks) & most_recorded) == 0);
+
 [[gnu::always_inline]] inline uint8_t* page_marks(uint64_t address) {
-  return in_report<uint8_t>(filter_offset) + ((address >> 12) & (filter_pages - 1));
+  // The low half of an address has the bits of as many pages.
+  static_assert(filter_pages == 1ull << (32 - 12));
+  return in_report<uint8_t>(static_cast<uint32_t>(address) >> 12) + filter_offset;
 }
 
 // Returns whether the block may be a recorded one; never false for one that is.
@@ -81,24 +93,53 @@ inline constexpr uint64_t table_bits = 0xffff'ffff;
 // pre: the block is about to be recorded, and the thread has said that it is recording.
 [[gnu::always_inline]] inline void mark_unsure(uint64_t address) { set_marks(address, first_unsure_mark); }
 
-// Returns whether there was room for it.
-inline bool enter_table(uint64_t address) {
-  if (!TablePlace::has(address)) return false;
+inline void count_recorded(uint64_t address) {
+  uint8_t* marks = page_marks(address);
+  uint8_t found = __atomic_load_n(marks, __ATOMIC_RELAXED);
+  while (found < most_recorded &&
+         !__atomic_compare_exchange_n(marks, &found, found + one_recorded, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
+
+// Another process may have written the report, so the count may be 0.
+inline void discount_recorded(uint64_t address) {
+  uint8_t* marks = page_marks(address);
+  uint8_t found = __atomic_load_n(marks, __ATOMIC_RELAXED);
+  while (found >= one_recorded && found < most_recorded &&
+         !__atomic_compare_exchange_n(marks, &found, found - one_recorded, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+  }
+}
+
+enum class Entry { no_room, entered, known };
+
+inline Entry enter_table(uint64_t address) {
+  if (!TablePlace::has(address)) return Entry::no_room;
   TablePlace place = TablePlace::of(address);
   for (uint64_t i = 0; i < 2; i++) {
     uint64_t* word = place.word(i);
     uint64_t found = __atomic_load_n(word, __ATOMIC_RELAXED);
-    while (found == 0 || (found ^ place.tag) >> 32 == 0)
+    while (found == 0 || (found ^ place.tag) >> 32 == 0) {
+      // Its release was not seen.
+      if (place.is_in(found)) return Entry::known;
       if (__atomic_compare_exchange_n(word, &found, found | place.tag | place.bit, true, __ATOMIC_RELEASE,
                                       __ATOMIC_RELAXED))
-        return true;
+        return Entry::entered;
+    }
   }
-  return false;
+  return Entry::no_room;
 }
+
+inline bool counts_recorded() { return !(gate().flags & flag_budget); }
 
 // pre: as in mark_unsure().
 [[gnu::noinline, gnu::cold]] inline void enter_recorded(uint64_t address) {
-  set_marks(address, enter_table(address) ? first_entered_mark : first_unsure_mark);
+  if (counts_recorded()) count_recorded(address);
+  Entry entry = enter_table(address);
+  if (entry == Entry::no_room)
+    mark_unsure(address);
+  else if (!counts_recorded())
+    set_marks(address, first_entered_mark);
+  if (counts_recorded() && entry != Entry::entered) discount_recorded(address);
 }
 
 // Returns whether the release of the block has to be recorded.
@@ -115,14 +156,17 @@ inline bool enter_table(uint64_t address) {
 inline bool leave_recorded(uint64_t address) {
   uint8_t marks = __atomic_load_n(page_marks(address), __ATOMIC_ACQUIRE);
   TablePlace place = TablePlace::of(address);
-  for (uint64_t i = 0; i < 2 && marks & entered_marks && TablePlace::has(address); i++) {
+  bool may_be_entered = (marks & (entered_marks | most_recorded)) && TablePlace::has(address);
+  for (uint64_t i = 0; i < 2 && may_be_entered; i++) {
     uint64_t* word = place.word(i);
     uint64_t found = __atomic_load_n(word, __ATOMIC_RELAXED);
     while (place.is_in(found)) {
       uint64_t rest = found & ~place.bit;
-      if (__atomic_compare_exchange_n(word, &found, rest & table_bits ? rest : 0, true, __ATOMIC_RELAXED,
-                                      __ATOMIC_RELAXED))
-        return true;
+      if (!__atomic_compare_exchange_n(word, &found, rest & table_bits ? rest : 0, true, __ATOMIC_RELAXED,
+                                       __ATOMIC_RELAXED))
+        continue;
+      if (counts_recorded()) discount_recorded(address);
+      return true;
     }
   }
   return marks & unsure_marks;

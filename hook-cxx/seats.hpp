@@ -18,6 +18,8 @@
 // yet: then nothing else writes into the ring, and the new thread continues it. A seat with halves of two threads leads
 // to a ring whose header names the other one.
 //
+// A claim also has the thread's countdown, see countdowns.hpp.
+//
 // Only words of the current attach lead anywhere: the memory of an earlier one may be gone. Epochs are reused, so each
 // attach begins with empty seats.
 //
@@ -30,10 +32,22 @@
 
 namespace memhook {
 
-struct Claim {
+// On a cache line of its own, because its thread writes the countdown all the time.
+struct alignas(64) Claim {
   uint64_t thread_pointer;
+  uint64_t countdown;
   uint32_t tid;
   uint32_t epoch;
+};
+
+inline constexpr uint64_t hint_count = 4096;
+
+struct Claims {
+  // No thread's. Hints lead here until there is a better one.
+  Claim of_nobody;
+  // Byte offsets of claims in here, by the number of the claim's thread.
+  uint32_t hints[hint_count];
+  Claim of_ring[max_rings];
 };
 
 struct alignas(16) Seat {
@@ -46,7 +60,7 @@ inline constexpr uint64_t seat_count = 4096, seat_window = 4, waiting_count = 25
 // An epoch of 12 bits above 24 others (state.hpp). A thread's number has 22 bits at most (PID_MAX_LIMIT).
 inline constexpr uint64_t waiting_bits = 36;
 
-extern Claim claims[max_rings];
+extern Claims claims;
 // Frame of the last call through the passage, for the thread of each ring.
 extern uint64_t passed_frames[max_rings];
 extern Seat seats[seat_count];
@@ -83,7 +97,7 @@ inline uint32_t own_number(uint64_t thread_pointer) {
 
 // Returns the word for ring `i` if it belongs to this thread, otherwise 0.
 [[gnu::always_inline]] inline uint64_t word_if_owned(uint64_t i, uint64_t thread_pointer, uint32_t tid) {
-  const Claim& claim = claims[i];
+  const Claim& claim = claims.of_ring[i];
   if (__atomic_load_n(&claim.thread_pointer, __ATOMIC_RELAXED) != thread_pointer) return 0;
   if (__atomic_load_n(&claim.tid, __ATOMIC_RELAXED) != tid) return 0;
   if (claim.epoch != gate().last_epoch) return 0;
@@ -147,6 +161,13 @@ inline void take_seat(uint64_t home, uint64_t thread_pointer, uint64_t word) {
   return search_claims(home, thread_pointer, tid);
 }
 
+// Called when an attach or the life of a fork child begins: no claim is one of its threads' from here on.
+inline void clear_claims() {
+  for (Claim& claim : claims.of_ring)
+    if (__atomic_load_n(&claim.thread_pointer, __ATOMIC_RELAXED) != 0)
+      __atomic_store_n(&claim.thread_pointer, 0ull, __ATOMIC_RELAXED);
+}
+
 // Called when an attach begins.
 inline void clear_seats() {
   // A seat that was never taken is on a page that may have no memory yet.
@@ -165,10 +186,12 @@ inline void clear_seats() {
   // the other is returned when the thread has ended.
   for (uint64_t i = 0; i < max_rings; i++)
     if (i != mine && word_if_owned(i, thread_pointer, tid))
-      __atomic_store_n(&claims[i].thread_pointer, 0ull, __ATOMIC_RELAXED);
-  __atomic_store_n(&claims[mine].tid, tid, __ATOMIC_RELAXED);
-  __atomic_store_n(&claims[mine].epoch, epoch, __ATOMIC_RELAXED);
-  __atomic_store_n(&claims[mine].thread_pointer, thread_pointer, __ATOMIC_RELEASE);
+      __atomic_store_n(&claims.of_ring[i].thread_pointer, 0ull, __ATOMIC_RELAXED);
+  Claim& claim = claims.of_ring[mine];
+  __atomic_store_n(&claim.countdown, 0ull, __ATOMIC_RELAXED);
+  __atomic_store_n(&claim.tid, tid, __ATOMIC_RELAXED);
+  __atomic_store_n(&claim.epoch, epoch, __ATOMIC_RELAXED);
+  __atomic_store_n(&claim.thread_pointer, thread_pointer, __ATOMIC_RELEASE);
   take_seat(hash_of_thread(thread_pointer), thread_pointer, reinterpret_cast<uint64_t>(ring) | epoch);
 }
 

@@ -7,28 +7,52 @@
 
 namespace memhook {
 
-// Returns whether this operator new only calls another hooked function with the same size.
+// Who counts an allocation of this function: itself, a call that it makes, or whichever it is. That is the case of
+// operator new, if it only calls another hooked function with the same size: its bit in Control::forwarding_operators.
+inline constexpr uint32_t counts_itself = 32, counts_within = 33;
 template <uint32_t F, uint32_t V>
-[[gnu::always_inline]] inline bool forwards() {
-  if constexpr (!is_operator_new(F)) return false;
-  constexpr uint32_t bit = is_operator_new(F) ? (F - first_operator) * max_variants + V : 0;
-  static_assert(bit < 32);
+constexpr uint32_t forwarding_bit() {
+  if (!calls_another(F)) return counts_itself;
+  return is_operator_new(F) ? (F - first_operator) * max_variants + V : counts_within;
+}
+static_assert((last_operator + 1 - first_operator) * max_variants <= counts_itself);
+
+[[gnu::always_inline]] inline bool forwards(uint32_t bit) {
   return __atomic_load_n(&control()->forwarding_operators, __ATOMIC_RELAXED) >> bit & 1;
 }
 
-// Returns whether an allocation can be skipped; if false, the full wrapper decides.
+// Returns whether an allocation is skipped without any other question.
 template <uint32_t F, uint32_t V>
 [[gnu::always_inline]] inline bool passes(uint64_t size) {
-  Gate& g = gate();
-  // Calls made by operator new must be distinguished from those of the program; if it only makes
-  // one such call, that call makes the same decision, and counts the countdown down for both. The
-  // gate first: a fork child's is empty.
-  if (calls_another(F) && (!(g.flags & (selects | flag_budget)) || !forwards<F, V>())) return false;
+  constexpr uint32_t bit = forwarding_bit<F, V>();
+  if (bit == counts_within) return false;
+  Claim* claim = nullptr;
+  uint64_t countdown = 0;
+  if (size >= gate().passed_below) {
+    claim = hinted_claim();
+    if (!claim) return false;
+    countdown = once(claim->countdown);
+    if (__builtin_expect(size >= countdown, 0)) return false;
+  }
+  // Calls made by operator new must be distinguished from those of the program; if it only makes one such call, that
+  // call makes the same decision, and counts the countdown down for both.
+  if (bit != counts_itself) return forwards(bit);
+  if (claim) set_countdown(claim, countdown - size);
+  return true;
+}
+
+// Returns whether any other allocation can be skipped; if not, the full wrapper decides.
+[[gnu::noinline, gnu::cold]] inline bool passes_after_all(uint64_t size, uint32_t bit) {
+  const Gate& g = gate();
+  end_countdown();
+  // The gate first: a fork child's is empty.
+  if (bit != counts_itself && (!(g.flags & (selects | flag_budget)) || bit == counts_within || !forwards(bit)))
+    return false;
   if (g.flags & flag_size_filter) {
     if (size - g.min_size > g.max_size - g.min_size) return true;
     if (g.exact_count != 0) return false;
   }
-  // With a budget, the countdown is below 0 while all allocations are recorded.
+  // With a budget, `sample_left` is below 0 while all allocations are recorded.
   if (!(g.flags & (flag_sample | flag_budget))) return false;
   uint32_t epoch = gate_word();
   RingHeader* ring = epoch != 0 ? seated_ring(epoch) : nullptr;
@@ -36,52 +60,74 @@ template <uint32_t F, uint32_t V>
   uint64_t left = ring->sample_left - size;
   // A size that no block has would make the countdown start all over.
   if (ring->outer != 0 || static_cast<int64_t>(left | size) < 0) return false;
-  if (!calls_another(F)) ring->sample_left = left;
+  if (bit == counts_itself) ring->sample_left = left;
+  begin_countdown(ring);
   return true;
 }
 
-// Returns whether a release can be skipped.
-[[gnu::always_inline]] inline bool passes_release(const void* block) {
-  return __builtin_expect(!is_recorded_block(reinterpret_cast<uint64_t>(block)), 1);
+// Returns whether a release can be skipped, of a block on a page that may have recorded ones.
+[[gnu::noinline]] inline bool passes_release(const void* block) {
+  if (!is_recorded_block(reinterpret_cast<uint64_t>(block))) return true;
+  end_countdown();
+  return false;
 }
 
-// `full` is the wrapper that records.
+// `full` is the wrapper that records. What is seldom needed is in functions of its own, so that the others need no
+// stack.
 struct Passing {
   using Full = Recording;
 
-  template <uint32_t F, uint32_t V, auto full, typename... A>
-  [[gnu::always_inline]] static void* pass_if(bool condition, A... args) {
-    return __builtin_expect(condition, 1) ? original<void*>(F, V, args...) : full(args...);
+  template <uint32_t F, uint32_t V, auto full, typename R, typename... A>
+  [[gnu::noinline, gnu::cold]] static R allocate_seldom(uint64_t size, A... args) {
+    return passes_after_all(size, forwarding_bit<F, V>()) ? original<R>(F, V, args...) : full(args...);
   }
 
   template <uint32_t F, uint32_t V, auto full, typename... A>
   [[gnu::always_inline]] static void* allocate(uint64_t size, A... args) {
-    return pass_if<F, V, full>(passes<F, V>(size), args...);
+    if (__builtin_expect(passes<F, V>(size), 1)) return original<void*>(F, V, args...);
+    return allocate_seldom<F, V, full, void*>(size, args...);
   }
 
   template <uint32_t F, uint32_t V, auto full>
   [[gnu::always_inline]] static int allocate_into(void** out, uint64_t align, uint64_t size) {
-    return __builtin_expect(passes<F, V>(size), 1) ? original<int>(F, V, out, align, size) : full(out, align, size);
+    if (__builtin_expect(passes<F, V>(size), 1)) return original<int>(F, V, out, align, size);
+    return allocate_seldom<F, V, full, int>(size, out, align, size);
+  }
+
+  template <uint32_t F, uint32_t V, auto full, typename... A>
+  [[gnu::noinline, gnu::cold]] static void release_seldom(void* block, A... args) {
+    return passes_release(block) ? original<void>(F, V, block, args...) : full(block, args...);
   }
 
   template <uint32_t F, uint32_t V, auto full, typename... A>
   [[gnu::always_inline]] static void release(void* block, A... args) {
-    return __builtin_expect(passes_release(block), 1) ? original<void>(F, V, block, args...) : full(block, args...);
+    if (__builtin_expect(!may_be_recorded(block), 1)) return original<void>(F, V, block, args...);
+    release_seldom<F, V, full>(block, args...);
+  }
+
+  template <uint32_t F, uint32_t V, auto full, typename... A>
+  [[gnu::noinline, gnu::cold]] static void* reallocate_seldom(uint64_t size, void* old, A... args) {
+    bool passes = passes_release(old) && passes_after_all(size, forwarding_bit<F, V>());
+    return passes ? original<void*>(F, V, old, args...) : full(old, args...);
   }
 
   // The release first: it does not decrement the sampling countdown.
   template <uint32_t F, uint32_t V, auto full, typename... A>
   [[gnu::always_inline]] static void* reallocate(uint64_t size, bool, void* old, A... args) {
-    return pass_if<F, V, full>(passes_release(old) && passes<F, V>(size), old, args...);
+    if (__builtin_expect(!may_be_recorded(old), 1) && __builtin_expect(passes<F, V>(size), 1))
+      return original<void*>(F, V, old, args...);
+    return reallocate_seldom<F, V, full>(size, old, args...);
   }
 
   // Called too seldom, or never together with a filter.
   template <uint32_t F, uint32_t V, auto full, typename... A>
   [[gnu::always_inline]] static void* reallocate_in(uint64_t, bool, A... args) {
+    end_countdown();
     return full(args...);
   }
   template <uint32_t F, uint32_t V, auto full, typename... A>
   [[gnu::always_inline]] static uint64_t resize(A... args) {
+    end_countdown();
     return full(args...);
   }
 };

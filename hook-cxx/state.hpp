@@ -43,7 +43,10 @@ struct Gate {
   uint8_t noting;   // further duty of recording a block: one of the above, or 0
   bool is_settled;  // false in a fork child that has not yet left its inheritance: see birth.hpp
   // Together with the members above, everything that skipped calls read: one cache line of the program's.
+  // The same as `tid_offset` while there may be countdowns (countdowns.hpp), otherwise 0.
+  uint32_t countdown_offset;
   uint64_t table_mask;       // Control::table_mask
+  uint64_t passed_below;     // smaller allocations are passed without any other question
   uint32_t recorders;        // number of recording threads: see sequence.hpp
   uint64_t first_ring_mask;  // initial events in a ring - 1
   uint64_t ring_mask;        // largest number of events - 1
@@ -64,7 +67,7 @@ struct alignas(4096) GatePage {
 };
 static_assert(sizeof(GatePage) == 4096);
 static_assert(__builtin_offsetof(Gate, owner) == 8);
-static_assert(__builtin_offsetof(Gate, table_mask) + 8 <= 64);
+static_assert(__builtin_offsetof(Gate, passed_below) + 8 <= 64);
 static_assert(__builtin_offsetof(Gate, birth) == gate_birth_offset);
 
 // The gate, followed by a page that a fork child keeps: the list of regions that it may claim, which the attacher

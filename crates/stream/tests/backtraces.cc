@@ -18,7 +18,7 @@ Trusted trusted;
 uint64_t originals[function_count][max_variants];
 unsigned char* region;
 uint32_t waited_in_vain;
-Claim claims[max_rings];
+Claims claims;
 Seat seats[seat_count];
 uint64_t waiting[waiting_count];
 }  // namespace memhook

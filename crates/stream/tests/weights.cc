@@ -14,7 +14,7 @@ unsigned char* region;
 uint32_t waited_in_vain;
 AccessIndex access_index;
 uint64_t emitted_live;
-Claim claims[max_rings];
+Claims claims;
 Seat seats[seat_count];
 uint64_t waiting[waiting_count];
 uint64_t passed_frames[max_rings];

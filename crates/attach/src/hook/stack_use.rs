@@ -51,6 +51,12 @@ impl Calls {
         calls
     }
 
+    /// Returns true if it is a wrapper that records. Other wrappers jump there (selective.hpp), so their frames are gone.
+    fn is_full(&self, name: &str) -> bool {
+        let called = self.frames.get(name).map(|(called, _)| called.as_str());
+        called.is_some_and(|called| called.contains("Policy = memhook::Recording"))
+    }
+
     /// Returns the stack use of a function with its return address and its callees, except those that are not
     /// `counted`.
     fn taken(
@@ -69,11 +75,16 @@ impl Calls {
         assert!(!called.is_empty());
         // The hook has no recursion.
         known.insert(name.to_owned(), 0);
-        let callees = self.callees.get(name).into_iter().flatten();
-        let most = callees
-            .map(|callee| self.taken(callee, counted, known))
-            .max();
-        let taken = own + 8 + most.unwrap_or(0);
+        let (mut called_by_it, mut jumped_to) = (0, 0);
+        for callee in self.callees.get(name).into_iter().flatten() {
+            let taken = self.taken(callee, counted, known);
+            let most = match self.is_full(callee) {
+                true => &mut jumped_to,
+                false => &mut called_by_it,
+            };
+            *most = taken.max(*most);
+        }
+        let taken = jumped_to.max(own + 8 + called_by_it);
         known.insert(name.to_owned(), taken);
         taken
     }
