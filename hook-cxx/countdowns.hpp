@@ -1,30 +1,31 @@
 // The countdown by which a thread's wrappers pass most allocations (selective.hpp).
 //
-// It is the number of bytes until an allocation may have to be recorded, plus 1: a smaller allocation is passed, and
-// nothing else has to be looked at. At 0 every allocation asks. It is above 0 only while all of this holds: the thread
-// has a ring, is not inside a recorded call, and samples; and no other filter has to be asked. Then it stands for
-// RingHeader::sample_left, which has the value from which it started. The wrapper that asks ends the countdown, and
-// starts it again if it passes the allocation after all; no other code of the hook has to know it. A countdown needs no
-// open gate: a call that is passed does what the program's call would do, and writes nothing but the countdown.
+// It is the number of bytes until an allocation may have to be recorded, plus 1. A smaller allocation is passed, and
+// nothing else has to be asked. At 0 every allocation asks. It is above 0 only while the thread has a ring, takes
+// samples, and is in no call that counts for others made by it; and only if no filter for larger sizes has to be asked.
+// Meanwhile it stands for RingHeader::sample_left, which keeps the value from which the countdown began. A wrapper that
+// has to ask ends the countdown, and begins it again if it passes the allocation after all, so no other code of the
+// hook needs to know of it. It does not depend on the gate: passing a call does what the program's own call would do,
+// and writes nothing but the countdown.
 //
-// A thread finds its claim by its number (`hints`). The number and the thread pointer in the claim decide whether it is
-// its own, so another thread may overwrite a hint at any time. Only the claim's thread writes the countdown until the
-// ring has another owner. When it has ended, the countdown stays what it was until then: a new thread that gets both
-// its pointer and its number meanwhile continues it, and then asks for a ring.
+// A thread finds its claim by its number (`hints`). Another thread may overwrite a hint at any time, so the number and
+// the thread pointer in the claim decide whether it is the thread's own. Only that thread writes the countdown, until
+// the ring has another owner. A new thread that gets both the pointer and the number of one that has ended before its
+// ring has another owner continues the countdown, and then asks for a ring.
 //
-// In a fork child the gate is wiped, and no thread finds a countdown: with Gate::countdown_offset 0, the word that is
-// taken for its number is the lower half of its thread pointer, which is the first word behind the pointer (psABI, TLS
-// variant II). A thread that really has this number gets no countdown.
+// In a fork child the gate is wiped, and no thread finds a countdown. With Gate::countdown_offset 0, the hook takes the
+// lower half of the thread pointer for the thread's number, because the first word behind the pointer is the pointer
+// itself (psABI, TLS variant II). A thread that really has this number gets no countdown.
 //
-// A signal handler that interrupts a wrapper between load and store of the countdown takes bytes from it in vain, or
-// draws an interval that is forgotten. Intervals are exponential, so the older one is as good.
+// If a signal handler allocates between a wrapper's load and its store of the countdown, its own bytes or the interval
+// that it has drawn are forgotten. Intervals are exponential, so the older one is as good.
 #pragma once
 #include "ring.hpp"
 
 namespace memhook {
 
-// Returns the calling thread's claim if its hint leads there, otherwise null. What is only compared is loaded in the
-// ordinary way: the compiler does not fold an atomic load into a comparison.
+// Returns the calling thread's claim if its hint leads there, otherwise null. Values that are only compared need no
+// atomic load, which the compiler would not fold into the comparison.
 [[gnu::always_inline]] inline Claim* hinted_claim() {
   uint64_t thread_pointer = cpu::thread_pointer();
   uint32_t tid = *reinterpret_cast<const uint32_t*>(thread_pointer + gate().countdown_offset);

@@ -5,3 +5,4 @@ mod call_times;
 mod overhead;
 mod sampling;
 mod several_drains;
+mod skipped_calls;
