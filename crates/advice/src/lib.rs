@@ -198,8 +198,8 @@ impl Facts<'_> {
         (change * 3600.0 / self.seconds().max(1e-3)).round() as i64
     }
 
-    /// Returns the certainty of a search for unreachable blocks. A copy that only reads does not
-    /// know every possible pointer to a block.
+    /// Returns the certainty of a search for unreachable blocks. A read-only copy does not know
+    /// every possible pointer to a block.
     fn of_search(&self, leaks: &Leaks) -> &'static str {
         match self.is_traced || leaks.gaps.is_empty() {
             true => "exact",

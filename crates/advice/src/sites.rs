@@ -61,7 +61,7 @@ struct OfStack {
     /// Unreachable part of the live bytes.
     unreachable: f64,
     error: f64,
-    /// Reachable bytes that the stack holds beyond those at the start.
+    /// Growth of the stack's reachable bytes since the start.
     more: f64,
     /// Lower and upper bound on the growth in `more`.
     grown: (f64, f64),

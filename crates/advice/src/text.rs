@@ -21,7 +21,7 @@ pub fn text(advice: &Advice, style: Style) -> String {
 
 fn write(out: &mut String, advice: &Advice, style: Style) -> Result {
     let width = style.width.unwrap_or(WIDTH).min(WIDTH);
-    // The limits of a copy that only reads come before its results.
+    // The limits of a read-only copy come before its results.
     let only_looks = advice
         .notes
         .iter()

@@ -6,7 +6,7 @@
 //! is in none. So no owner costs more than one thread.
 //!
 //! A thread ends with its work. If it lived on, it would keep its last released blocks of each size
-//! (glibc's caches of threads), wherever in the heap they are, and with them the pages around.
+//! (glibc's caches of threads), and with them the pages around them, wherever in the heap they are.
 
 use crate::facts::{Facts, Inside, Owner};
 use crate::said::chain;

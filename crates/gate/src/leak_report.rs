@@ -147,7 +147,7 @@ fn totals(found: &Reached) -> LeakTotals {
     }
 }
 
-/// Returns one row for each stack, the largest first. Stacks that read alike are merged.
+/// Returns one row for each stack, the largest first. Stacks with equal texts are merged.
 fn rows(
     lost: impl IntoIterator<Item = (Option<u32>, Lost)>,
     named: &mut impl FnMut(u32) -> (String, bool, Vec<StackFrame>),

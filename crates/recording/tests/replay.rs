@@ -1,4 +1,4 @@
-//! Events have an equal effect on a ledger directly and through a file.
+//! Events change a ledger in the same way directly and through a file.
 
 mod program;
 

@@ -57,8 +57,7 @@ pub struct NamedStacks {
     probes: Vec<usize>,
 }
 
-/// Stacks by their place in a list. The probed function comes first, as if it had been called at
-/// its entry.
+/// Stacks by their index. The probed function comes first, as if it had been called at its entry.
 struct Listed<'a>(&'a [CountedStack], &'a [ProbedFunction]);
 
 impl Backtraces for Listed<'_> {

@@ -1,5 +1,6 @@
-// Replays allocator calls in a process of its own. LD_PRELOAD and the environment choose the allocator, so everything
-// here but the replayed calls keeps away from it: tables are mapped, output is formatted by hand.
+// Replays allocator calls in a separate process. LD_PRELOAD and the environment select the
+// allocator. Only the replayed calls use it: this program maps its tables, and formats its output
+// by hand.
 //
 // Arguments: slots, threads, touch (0: the first and the last page of each block, 1: every page), largest resident
 // bytes. Operations come from standard input, lines go to standard output:
@@ -238,7 +239,7 @@ void execute(const Operation& op) {
 }
 
 void wait_for_turn(uint32_t me) {
-  // A short wait is cheaper than a sleep if the other thread has a processor of its own.
+  // A short wait is cheaper than a sleep if the other thread has a separate processor.
   for (int i = 0; i < 2000; ++i) {
     if (turn.load(std::memory_order_acquire) == me) return;
     __builtin_ia32_pause();

@@ -1,5 +1,5 @@
-//! Copies a process that may only be read. Its threads are stopped for the copy, or not even for
-//! the copy. Notes of the snapshot list everything that such a copy lacks.
+//! Copies a process that may only be read. Its threads are stopped for the copy, or not stopped at
+//! all. Notes of the snapshot list everything that such a copy lacks.
 
 use crate::Error;
 use crate::capture::copy::Patch;

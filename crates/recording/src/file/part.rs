@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// Bytes written between two checks of the disk's free space.
 const LOOK_BYTES: u64 = 4 << 20;
-/// Room reserved for each chunk's entry of the index, and once more for the rest of it.
+/// Space reserved for each chunk's entry in the index, and once for the rest of the index.
 const INDEX_ENTRY_BYTES: u64 = 40;
 
 /// Path that represents standard output, which is a pipe or a socket.

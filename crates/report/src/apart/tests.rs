@@ -114,7 +114,7 @@ fn a_line_number_is_the_last_to_go() {
         let shown = &shown_in(room + 1, &[long])[0];
         assert!(shown.starts_with(expected), "{room}: {shown}");
     }
-    // The difference between sites is kept longer than directories and parts of the name.
+    // A label loses directories and parts of the name before the difference between sites.
     let alike = [
         "place_many_orders@42 serve main",
         "place_many_orders@42 print main",

@@ -10,7 +10,7 @@ use std::fmt::Write;
 /// Writes the whole report.
 pub fn text(report: &RssReport, _: Style) -> String {
     let mut out = String::new();
-    // The limits of a copy that only reads come before its results.
+    // The limits of a read-only copy come before its results.
     let only_looks = report
         .notes
         .iter()

@@ -63,7 +63,7 @@ fn expect_on_musl(report: &Value, of_constructors: &[(&str, &str, u64, u64)]) {
     assert_eq!(totals["lost_events"], 0);
     assert_eq!(totals["unknown_releases"], 0);
     assert_eq!(totals["live_blocks"].as_u64(), Some(blocks_of(report)));
-    // Twenty by each thread, one at the end, and the blocks that realloc replaced.
+    // Releases: twenty by each thread, one at the end, and the blocks that realloc replaced.
     assert_eq!(totals["releases"], 800 * 20 + 1 + 80);
 }
 

@@ -1,5 +1,5 @@
-//! Returns free memory of the heap to the system: exactly the predicted amount, and the program
-//! continues.
+//! Free memory of the heap is returned to the system. The amount is the predicted one, and the
+//! program continues.
 
 use memhook_tests::releases::Release;
 use memhook_tests::{Target, build_target, run};

@@ -160,7 +160,7 @@ fn the_site_is_the_line() {
             let report = attacher.finish();
             assert_eq!(report["totals"]["lost_events"], 0);
             assert_eq!(by_line(&report), planted(minor), "{program:?}: {report:#}");
-            // Callers are Python functions too, and the file has its name.
+            // Callers are Python functions, too, and the report names their files.
             let text = report.to_string();
             assert!(
                 text.contains("service.py\"") && text.contains("\"<made>\""),
