@@ -65,7 +65,7 @@ const LOOK_S: f64 = 1.0;
 const EXPLORED_MS: u32 = 2000;
 /// Number of first looks of random length. Later looks last for the whole time.
 const ENOUGH_SHORT: usize = 8;
-/// Later, one look in this number has a random length, so that a change of a part is noticed.
+/// Later, a look has a random length once in this number, so that a change of a part is noticed.
 const SOMETIMES_SHORT: u64 = 8;
 /// Number of looks at a place before it is compared.
 const ENOUGH_LOOKS: u32 = 4;

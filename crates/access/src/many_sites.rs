@@ -21,7 +21,7 @@ struct Program {
     period_ms: u32,
 }
 
-/// Returns the state of each site after this many times the time in question, and the number of
+/// Simulates `rounds` periods of the age limit. Returns the state of each site, and the number of
 /// looks.
 fn states(programs: &[Program], rounds: u32, seed: u64) -> (Vec<State>, u64) {
     let mut random = Random::seeded(seed);

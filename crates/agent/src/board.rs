@@ -391,7 +391,7 @@ impl Board {
         lock(&self.rows).clone()
     }
 
-    /// Returns the state of the agent, for changes.
+    /// Returns the state of the agent, locked for changes.
     pub fn agent(&self) -> MutexGuard<'_, AgentState> {
         lock(&self.agent)
     }
