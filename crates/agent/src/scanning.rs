@@ -321,7 +321,7 @@ impl Searches {
         let captured = capture(self.identity.pid, self.request()).map_err(|error| chain(&error))?;
         self.count_hold(&captured, numbers);
         let options = MarkOptions {
-            ignore_half_overwritten: true,
+            ignore_round: true,
             ..MarkOptions::default()
         };
         let scan = Scan::of(&captured.snapshot, options).map_err(|error| chain(&error))?;

@@ -60,7 +60,7 @@ pub fn reached_in_heaps(
     let heap = heap.cut(snapshot, &mut pieces, &released);
     let mut found: Vec<Reached> = heaps.iter().map(of_live).collect();
     let options = MarkOptions {
-        ignore_half_overwritten: true,
+        ignore_round: true,
         ..MarkOptions::default()
     };
     let marked = mark(snapshot, &heap, options);

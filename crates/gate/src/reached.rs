@@ -58,7 +58,7 @@ pub fn reached(
         return found;
     };
     let options = MarkOptions {
-        ignore_half_overwritten: true,
+        ignore_round: true,
         ..MarkOptions::default()
     };
     let unfinished = Unfinished::of(snapshot, &traced, search);

@@ -126,7 +126,7 @@ impl Undissected {
     pub fn newer_glibc(&self) -> Option<u32> {
         match self.reason {
             NotDissected::NewerGlibc { minor } => Some(minor),
-            NotDissected::Because(_) => None,
+            NotDissected::Because(_) | NotDissected::Unproved(_) => None,
         }
     }
 }
@@ -164,6 +164,9 @@ impl std::fmt::Display for Undissected {
                 write!(f, "the heap of glibc 2.{minor} has an unknown layout")
             }
             NotDissected::Because(why) => write!(f, "{} {why}", self.allocator),
+            NotDissected::Unproved(why) => {
+                write!(f, "{} has an inconsistent heap: {why}", self.allocator)
+            }
         }
     }
 }
@@ -242,6 +245,19 @@ impl Heap {
         Some(found.allocator)
     }
 
+    /// Returns true if a thread may have been inside one of the allocators and nobody has noticed, because the code of that
+    /// allocator is not known: it is part of a program without symbols, or of a C library other than glibc.
+    pub(crate) fn has_unwatched(&self, snapshot: &Snapshot) -> bool {
+        let has_code = |module: &&ModuleInfo| !module.allocator_code.is_empty();
+        let is_watched = |other: &OtherHeap| {
+            let mut modules = snapshot.meta.modules.iter().filter(has_code);
+            // What it calls is known only of a program with glibc beside it.
+            snapshot.libc().is_some()
+                && modules.any(|module| self.allocator_of(module) == Some(other.allocator))
+        };
+        !self.others.iter().all(is_watched)
+    }
+
     /// Returns the name of another allocator in the process whose heap was not dissected.
     pub fn unknown_allocator<'a>(&self, modules: &'a [ModuleInfo]) -> Option<&'a str> {
         let mut unknown = modules
@@ -305,10 +321,19 @@ impl Heap {
 /// # Errors
 /// Fails if no heap could be dissected.
 pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
+    let heap = dissect_all(snapshot);
+    if heap.others.is_empty() && heap.live.is_none() {
+        return Err(no_heap(snapshot, &heap.undissected));
+    }
+    Ok(heap)
+}
+
+/// Likewise; an empty heap if there is none.
+pub(crate) fn dissect_all(snapshot: &Snapshot) -> Heap {
     let mut heap = Heap::empty();
-    heap.earlier_findings = snapshot.meta.earlier_findings.clone();
+    let earlier = snapshot.meta.earlier.as_ref();
+    heap.earlier_findings = earlier.map(|earlier| earlier.findings.clone());
     let mut segments = Vec::new();
-    let mut is_found = false;
     for dissector in DISSECTORS {
         let allocator = dissector.name();
         let reason = match dissector.dissect(snapshot) {
@@ -316,7 +341,6 @@ pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
             Some(Err(reason)) => reason,
             Some(Ok(found)) => {
                 if heap.join(found, &mut segments) {
-                    is_found = true;
                     continue;
                 }
                 NotDissected::Because("seems to have memory of another allocator".into())
@@ -325,12 +349,9 @@ pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
         tracing::debug!(pid = snapshot.meta.pid, allocator, ?reason, "not dissected");
         heap.undissected.push(Undissected { allocator, reason });
     }
-    if !is_found {
-        return Err(no_heap(snapshot, &heap.undissected));
-    }
     heap.ranges = joined(std::mem::take(&mut heap.ranges));
     heap.blocks = BlockTable::new(segments);
-    Ok(heap)
+    heap
 }
 
 /// Returns the reason why no heap could be dissected.
@@ -340,7 +361,7 @@ fn no_heap(snapshot: &Snapshot, undissected: &[Undissected]) -> Error {
     if let Some(undissected) = undissected.first() {
         return match undissected.reason {
             NotDissected::NewerGlibc { minor } => Error::UnknownLayout { pid, minor },
-            NotDissected::Because(_) => none(undissected.to_string()),
+            NotDissected::Because(_) | NotDissected::Unproved(_) => none(undissected.to_string()),
         };
     }
     let mut allocators = snapshot.meta.modules.iter();

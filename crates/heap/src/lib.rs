@@ -89,8 +89,8 @@ pub use room::Room;
 pub use scan::Scan;
 #[cfg(target_arch = "x86_64")]
 pub use settled::capture_settled;
-pub use snapshot::inside_malloc_note;
 pub use snapshot::{
-    Area, AreaKind, Backing, CopiedRegion, MUSL, Meta, Method, ModuleInfo, ProcessIdentity,
-    Snapshot, ThreadState, Variable, load, save,
+    Area, AreaKind, Backing, CopiedRegion, EarlierLook, MUSL, Meta, Method, ModuleInfo,
+    ProcessIdentity, Snapshot, ThreadState, Variable, load, save,
 };
+pub use snapshot::{inside_malloc_note, unmoved_note};

@@ -1,35 +1,154 @@
-//! Snapshots of a heap that its threads keep changing. Only a finding that a second snapshot
-//! repeats is damage.
+//! Snapshots of a heap that its threads keep changing: damage is what a second look finds again, and so is a leak where
+//! nobody can tell whether a thread was inside the allocator.
 
+use crate::Error;
+use crate::allocators::dissector::NotDissected;
 use crate::capture::{Captured, Request, capture};
-use crate::{Error, dissect};
+use crate::dissect::dissect_all;
+use crate::graph::finder::MarkOptions;
+use crate::graph::leaks::leaks;
+use crate::graph::mark::mark;
+use crate::snapshot::{EarlierLook, Snapshot, ThreadState, unmoved_note};
 
 /// Maximum number of snapshots of one process. Each of them holds the threads, so there are few.
 const LOOKS: usize = 3;
 
-/// Takes snapshots of `pid` until its heap parses completely, but at most three. The last snapshot
-/// stores the findings of the previous one, so that [`Heap::cause_of`](crate::Heap::cause_of) can
-/// distinguish damage from a change that was caught halfway.
+/// Takes snapshots of `pid` until one of them can be believed, up to three: its heap parses whole, and if the code of an
+/// allocator is not known and blocks look leaked, each thread has run since the first one. The last one remembers what its predecessor
+/// has shown, so that [`Heap::cause_of`](crate::Heap::cause_of) can tell damage from a change that was caught halfway, and
+/// [`leaks`] a leaked block from one that a thread had in hand.
 ///
 /// # Errors
 /// Fails if a snapshot cannot be taken. Memory does not suffice for two, so each one is dropped
 /// before the next is taken.
 pub fn capture_settled(pid: i32, request: Request) -> Result<Captured, Error> {
     let mut captured = capture(pid, request)?;
+    let first = threads_of(&captured.snapshot);
     for _ in 1..LOOKS {
-        let Ok(heap) = dissect(&captured.snapshot) else {
+        let Some(earlier) = look_again(&captured.snapshot, request.search) else {
+            captured.snapshot.meta.unmoved = 0;
             break;
         };
-        // A third snapshot would repeat what the second one has confirmed.
-        let is_confirmed = heap.is_damaged();
-        if heap.findings.is_empty() || is_confirmed {
-            break;
-        }
-        let found = heap.findings;
-        tracing::debug!(pid, findings = found.len(), "looked at again");
+        tracing::debug!(pid, findings = earlier.findings.len(), "looked at again");
         drop(captured);
         captured = capture(pid, request)?;
-        captured.snapshot.meta.earlier_findings = Some(found);
+        if earlier.unreached.is_some() {
+            captured.snapshot.meta.unmoved = unmoved(&first, &captured.snapshot);
+        }
+        captured.snapshot.meta.earlier = Some(earlier);
+    }
+    let meta = &mut captured.snapshot.meta;
+    if meta.unmoved > 0 {
+        meta.notes.push(unmoved_note(meta.unmoved));
     }
     Ok(captured)
+}
+
+/// What another snapshot has to be compared with; `None` if this one can be believed.
+fn look_again(snapshot: &Snapshot, options: MarkOptions) -> Option<EarlierLook> {
+    let heap = dissect_all(snapshot);
+    let mut undissected = heap.undissected.iter();
+    let is_unproved = undissected.any(|u| matches!(u.reason, NotDissected::Unproved(_)));
+    // What a second look has confirmed, a third one would, too.
+    let is_unsettled = !heap.findings.is_empty() && !heap.is_damaged();
+    let unreached = heap.has_unwatched(snapshot).then(|| {
+        let marked = mark(snapshot, &heap, options);
+        let leaks = leaks(snapshot, &heap.blocks, &marked, options);
+        let blocks = leaks.iter().map(|leak| heap.blocks.get(leak.block));
+        Vec::from_iter(blocks.map(|block| (block.address, block.bytes)))
+    });
+    let meta = &snapshot.meta;
+    let has_compared = meta.earlier.as_ref().is_some_and(|e| e.unreached.is_some());
+    let is_confirmed = has_compared && meta.unmoved == 0;
+    let is_doubtful = !is_confirmed && unreached.as_ref().is_some_and(|all| !all.is_empty());
+    (is_unproved || is_unsettled || is_doubtful).then_some(EarlierLook {
+        findings: heap.findings,
+        unreached,
+    })
+}
+
+/// What shows whether a thread has run: its id, and its registers while it is in no system call.
+type Threads = Vec<(i32, Option<Vec<u64>>)>;
+
+fn threads_of(snapshot: &Snapshot) -> Threads {
+    let threads = snapshot.meta.threads.iter();
+    let registers = |thread: &ThreadState| {
+        let pointers = [thread.rip, thread.rsp];
+        [&pointers[..], &thread.words].concat()
+    };
+    threads
+        .map(|thread| (thread.tid, (!thread.is_in_call).then(|| registers(thread))))
+        .collect()
+}
+
+/// Number of threads that have not run since the first snapshot although nothing kept them in a system call: on a busy
+/// machine, both snapshots may have caught them at the same instruction of an allocator.
+fn unmoved(first: &Threads, snapshot: &Snapshot) -> u32 {
+    let now = threads_of(snapshot);
+    let is_unmoved =
+        |thread: &&(i32, Option<Vec<u64>>)| thread.1.is_some() && first.contains(thread);
+    now.iter().filter(is_unmoved).count() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scan;
+    use crate::testing::captured;
+    use memhook_tests::{Target, build_on_musl};
+    use std::process::Command;
+
+    /// A static program on musl: nobody knows where its allocator is.
+    fn target() -> Option<Target> {
+        let program = build_on_musl("allocator_steps", &["-static", "-s", "-pthread"])?;
+        let mut target = Target::run(&mut Command::new(program));
+        target.go();
+        while target.expect("").trim() != "done" {}
+        Some(target)
+    }
+
+    fn leaked(snapshot: &Snapshot) -> usize {
+        let scan = Scan::of(snapshot, MarkOptions::to_report());
+        scan.expect("it has a heap").leaks.len()
+    }
+
+    #[test]
+    fn a_block_is_leaked_if_two_snapshots_show_it() {
+        let Some(mut target) = target() else { return };
+        let pid = target.pid() as i32;
+        let request = Request::to_search();
+        let first = captured(pid, request).snapshot;
+        let before = leaked(&first);
+        assert!(before > 0);
+        let earlier = look_again(&first, request.search).expect("its blocks look leaked");
+        target.send("l");
+        target.expect("done");
+        let mut second = captured(pid, request).snapshot;
+        assert_eq!(leaked(&second), before + 1);
+        second.meta.earlier = Some(earlier);
+        assert_eq!(leaked(&second), before);
+        assert!(look_again(&second, request.search).is_none());
+        assert!(target.finish().success());
+    }
+
+    #[test]
+    fn a_thread_that_does_not_move_is_reported() {
+        let Some(mut target) = target() else { return };
+        let pid = target.pid() as i32;
+        let request = Request::to_search();
+        let settled = || loop {
+            // On a busy machine its threads may not stop in time.
+            if let Ok(captured) = capture_settled(pid, request) {
+                return captured.snapshot.meta;
+            }
+        };
+        let meta = settled();
+        assert_eq!((meta.unmoved, meta.notes.len()), (0, 0), "{:?}", meta.notes);
+        target.send("j");
+        let place = || captured(pid, request).snapshot.meta.threads[0].rip;
+        while place() != place() {}
+        let meta = settled();
+        assert_eq!(meta.unmoved, 1);
+        assert!(meta.notes.contains(&unmoved_note(1)), "{:?}", meta.notes);
+    }
 }

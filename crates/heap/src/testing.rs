@@ -31,7 +31,8 @@ pub fn snapshot(memory: Vec<(u64, Vec<u8>)>) -> Snapshot {
             unsearched: Vec::new(),
             classes: Default::default(),
             variables: Vec::new(),
-            earlier_findings: None,
+            earlier: None,
+            unmoved: 0,
         },
         regions: memory
             .into_iter()

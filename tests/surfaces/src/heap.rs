@@ -174,7 +174,7 @@ pub fn made_up(bytes: &[u8]) {
             Pointers::Start
         },
         unaligned: how & 2 != 0,
-        ignore_half_overwritten: how & 4 != 0,
+        ignore_round: how & 4 != 0,
         counts_ends: how & 2 != 0,
         ignores_upper_bits: how & 8 != 0,
     };

@@ -215,6 +215,7 @@ impl Args {
                 memory: self.limits.max_memory,
                 ..Limits::NONE
             }),
+            search: self.mark_options(),
             ..Request::to_search()
         }
     }

@@ -44,6 +44,9 @@ pub enum NotDissected {
         /// The version.
         minor: u32,
     },
+    /// Its structures are of a known version and contradict each other: the first contradiction. A snapshot that caught
+    /// threads in the middle of a change may show this, and the next one not.
+    Unproved(String),
     /// Anything else, in words that follow the allocator's name: "is older than any that is known".
     Because(String),
 }

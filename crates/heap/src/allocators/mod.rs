@@ -21,6 +21,8 @@ pub(crate) mod mallocng;
 pub(crate) mod mimalloc;
 #[cfg(target_arch = "x86_64")]
 mod statistics;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod steps_tests;
 #[cfg(target_arch = "x86_64")]
 mod tcmalloc;
 

@@ -1,7 +1,7 @@
 //! Copying memory of a running process by page ranges.
 
 use crate::Error;
-use crate::ranges::{Runs, add_run, run_bytes, without};
+use crate::ranges::{Runs, add_run, intersection, run_bytes, without};
 use crate::snapshot::Backing;
 pub use crate::snapshot::{Area, CopiedRegion};
 use memhook_inject::prefer_huge_pages;
@@ -278,7 +278,23 @@ impl Patch {
     }
 }
 
-/// Removes the contents of a region from an address on, and returns them.
+/// Drops older copies of these ranges, which are in order.
+pub fn forget(regions: &mut [CopiedRegion], ranges: &[Range<u64>]) {
+    for region in regions {
+        let start = region.start;
+        for gone in intersection(&region.runs, ranges) {
+            let place = (gone.start - start) as usize..(gone.end - start) as usize;
+            region.bytes[place].fill(0);
+        }
+        let kept = region
+            .runs
+            .iter()
+            .flat_map(|run| without(run.start, run.end, ranges));
+        region.runs = kept.collect();
+    }
+}
+
+/// Takes off what a region holds from an address on.
 fn cut(pid: i32, region: &mut CopiedRegion, end: u64) -> Result<CopiedRegion, Error> {
     let place = |at: u64| (at - region.start) as usize;
     let mut rest = empty_region(pid, end, region.end().max(end))?;
@@ -391,6 +407,20 @@ mod tests {
                 prop_assert_eq!(has_run, is_kept);
             }
         }
+    }
+
+    #[test]
+    fn older_copies_are_dropped() {
+        let mut regions = regions_for(1, &[area(0x1000, 0x5000)]).unwrap();
+        regions[0].bytes.fill(7);
+        regions[0].runs = vec![0x1000..0x3000, 0x4000..0x5000];
+        forget(&mut regions, &[0x2000..0x3000, 0x3000..0x4000]);
+        assert_eq!(regions[0].runs, [0x1000..0x2000, 0x4000..0x5000]);
+        let pages = regions[0]
+            .bytes
+            .chunks(4096)
+            .map(|page| page.iter().all(|&b| b == 7));
+        assert_eq!(pages.collect::<Vec<_>>(), [true, false, true, true]);
     }
 
     #[test]

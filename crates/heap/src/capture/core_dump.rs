@@ -90,7 +90,8 @@ pub fn capture_core(core: &CoreFile, memory: Option<u64>) -> Result<Captured, Er
             unsearched: Vec::new(),
             classes,
             variables: Vec::new(),
-            earlier_findings: None,
+            earlier: None,
+            unmoved: 0,
         },
         regions,
     };

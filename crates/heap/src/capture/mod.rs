@@ -32,6 +32,7 @@ use crate::capture::prepared::Prepared;
 use crate::capture::residency::{Look, Residency};
 use crate::capture::settle::is_inside;
 use crate::capture::stop::{copy_all, stop};
+use crate::graph::finder::MarkOptions;
 use crate::graph::retained::holding_blocks;
 use crate::ranges::Runs;
 use crate::snapshot::{
@@ -102,6 +103,8 @@ pub struct Request {
     /// True to ask each thread, when it runs again, for facts that only the kernel has: its
     /// alternate signal stack, and the word that the kernel clears when the thread ends.
     pub asks_threads: bool,
+    /// Options of the search that follows, for a snapshot that has to be compared with the one before.
+    pub search: MarkOptions,
 }
 
 impl Request {
@@ -109,6 +112,7 @@ impl Request {
     pub fn to_search() -> Request {
         Request {
             asks_threads: true,
+            search: MarkOptions::to_report(),
             ..Request::default()
         }
     }
@@ -248,7 +252,18 @@ pub fn capture_ending(
     Ok(captured)
 }
 
-/// Returns the registers of threads.
+/// A copy of a process whose initial thread a test holds, and whose others sleep.
+#[cfg(test)]
+pub(crate) fn stopped(pid: i32, images: &[ModuleImage], registers: &Registers) -> Snapshot {
+    let mut prepared = Prepared::with(pid, images.to_vec());
+    prepared.names_classes = false;
+    let shot = copy_all(&mut prepared, None).expect("it is copied");
+    let mut shot = shot.expect("there is no limit");
+    shot.threads = thread_states([(pid, registers, &[][..])].into_iter());
+    prepared.finish(Method::Stop, shot, Duration::ZERO).snapshot
+}
+
+/// The registers of threads.
 pub(crate) fn thread_states<'a>(
     threads: impl Iterator<Item = (i32, &'a Registers, &'a [u8])>,
 ) -> Vec<ThreadState> {
@@ -276,6 +291,7 @@ pub(crate) fn thread_states<'a>(
                 rip: r.rip,
                 fs_base: r.fs_base,
                 is_exiting,
+                is_in_call: call >= 0,
                 words: all,
                 registers: Some(by_number(r)),
                 lowest_frame: None,

@@ -116,14 +116,12 @@ impl<'a> Copying<'a> {
             let (members, requested) = pace.ask(|| watch.add_all(found));
             wholes.extend(requested);
             for Watchable { part, .. } in members {
-                let count = runs.len();
-                // The first round returns all pages.
+                // The first round gives everything there is. If it fails halfway, what it has given is copied all the same,
+                // because the hold is given only what is written to it afterwards.
                 let asked = watch.written(part.clone(), &mut runs);
                 if asked.is_ok() && watch.huge(part.clone(), &mut huge).is_ok() {
                     cuts.insert(part.end);
                     watched.push(part);
-                } else {
-                    runs.truncate(count);
                 }
             }
         }
@@ -175,7 +173,7 @@ impl<'a> Copying<'a> {
         let begin = Instant::now();
         let mut written = Runs::new();
         for part in &self.watched {
-            // Fails if the target has unmapped the range meanwhile.
+            // Fails where the target has mapped something else meanwhile. That, and what is behind it, is left to the hold.
             let _ = self.watch.written(part.clone(), &mut written);
         }
         self.asking = begin.elapsed();
@@ -227,6 +225,7 @@ impl<'a> Copying<'a> {
         let until = self.prepared.end_of(&held);
         let areas = self.prepared.areas()?;
         let (mut runs, mut huge) = (Runs::new(), Runs::new());
+        let mut replaced = Runs::new();
         for area in &areas {
             let count = runs.len();
             let range = area.start..area.end;
@@ -234,6 +233,7 @@ impl<'a> Copying<'a> {
             if asked.is_err() || self.watch.huge(range, &mut huge).is_err() {
                 runs.truncate(count);
                 self.prepared.populated(area, &mut runs);
+                replaced.push(area.start..area.end);
             }
         }
         // Keeps only older ranges that are still mapped.
@@ -267,6 +267,8 @@ impl<'a> Copying<'a> {
         }
         let regions = std::mem::take(&mut self.regions);
         let mut regions = copy::relaid(pid, regions, &areas)?;
+        // A mapping that is not watched may have taken the place of one that was copied, and have no pages yet.
+        copy::forget(&mut regions, &replaced);
         // Memory that has become a huge page meanwhile may be in both copies. All threads were
         // held, so both are equal.
         patch.apply(&mut regions);

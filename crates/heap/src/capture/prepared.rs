@@ -351,7 +351,8 @@ impl Prepared {
                 unsearched: Vec::new(),
                 classes,
                 variables: Vec::new(),
-                earlier_findings: None,
+                earlier: None,
+                unmoved: 0,
             },
             regions: shot.regions,
         };

@@ -26,6 +26,9 @@ pub enum Pointers {
     Start,
 }
 
+/// Words that are multiples of this are rarely pointers: [`MarkOptions::ignore_round`].
+const ROUND_BYTES: u64 = 1 << 30;
+
 /// Options of marking.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MarkOptions {
@@ -33,12 +36,12 @@ pub struct MarkOptions {
     pub pointers: Pointers,
     /// Look at every byte offset, not only at multiples of eight.
     pub unaligned: bool,
-    /// Do not count a word with 32 zero bits at its end as a pointer into the middle of a block.
-    /// Such a word is usually an old pointer into the same 4 GiB whose lower half has become an
-    /// `int`, as in the frame of glibc 2.31's `__libc_start_main`. With 4 GiB of possible values, a
-    /// single such word hits a block of 64 MiB in one run of 64. A search for blocks to release
-    /// does count these words.
-    pub ignore_half_overwritten: bool,
+    /// Do not count a multiple of 1 GiB as a pointer into the middle of a block. Such a word is rarely
+    /// a pointer: jemalloc's threads remember the GiB that an address is in (`rtree_leafkey` of
+    /// rtree.h), and an old pointer whose lower half has become an `int` is a multiple of 4 GiB, as in
+    /// the frame of glibc 2.31's `__libc_start_main`. A single such word hits a block of 64 MiB in one
+    /// run of 16. A search for blocks to release does count these words.
+    pub ignore_round: bool,
     /// Count the address just past the end of a block even if the next block begins there. Regions
     /// of a slab are adjacent, so a pointer to one region then also keeps the region before it.
     /// Only a search for blocks to release does this.
@@ -53,7 +56,7 @@ impl MarkOptions {
     /// Default options of a search for a report.
     pub fn to_report() -> MarkOptions {
         MarkOptions {
-            ignore_half_overwritten: true,
+            ignore_round: true,
             ..MarkOptions::default()
         }
     }
@@ -64,7 +67,7 @@ impl MarkOptions {
         MarkOptions {
             pointers: Pointers::Interior,
             unaligned: true,
-            ignore_half_overwritten: false,
+            ignore_round: false,
             counts_ends: true,
             ignores_upper_bits: true,
         }
@@ -197,7 +200,7 @@ impl<'a> Finder<'a> {
     pub(crate) fn target_near(&self, near: Near) -> Option<BlockStart> {
         let (place, offset) = self.blocks.place_near(near)?;
         let word = near.address;
-        if self.options.ignore_half_overwritten && word as u32 == 0 && offset != 0 {
+        if self.options.ignore_round && word.is_multiple_of(ROUND_BYTES) && offset != 0 {
             return None;
         }
         let counts = self.options.pointers == Pointers::Interior

@@ -23,7 +23,8 @@ impl Leak {
 
 const NONE: u32 = u32::MAX;
 
-/// Returns all leaked blocks in address order.
+/// Returns all leaked blocks in address order. If the snapshot knows what the one before it has shown as unreached, these are the
+/// blocks that were unreached at both moments.
 ///
 /// A block is direct if no other leaked block points to it. Blocks that no direct block reaches are
 /// in cycles, or are reached from cycles. If nothing outside a cycle points to it, one of its
@@ -82,13 +83,33 @@ pub fn leaks(
             flood(block, &mut owners);
         }
     }
-    leaked
-        .into_iter()
-        .map(|block| Leak {
-            block,
-            owner: owners[block as usize],
-        })
-        .collect()
+    let all = leaked.into_iter().map(|block| Leak {
+        block,
+        owner: owners[block as usize],
+    });
+    let earlier = snapshot.meta.earlier.as_ref();
+    let Some(before) = earlier.and_then(|earlier| earlier.unreached.as_ref()) else {
+        return all.collect();
+    };
+    // A block that a thread had in hand in the middle of malloc or free, at one of the two moments, is none.
+    let was_leaked = |block: u32| {
+        let block = blocks.get(block);
+        before.binary_search(&(block.address, block.bytes)).is_ok()
+    };
+    kept(all, was_leaked)
+}
+
+/// The leaks among some that are to be kept. A block whose owner is not among them becomes a direct leak.
+pub(super) fn kept(leaks: impl Iterator<Item = Leak>, is_kept: impl Fn(u32) -> bool) -> Vec<Leak> {
+    let kept = leaks.filter(|leak| is_kept(leak.block)).map(|leak| Leak {
+        block: leak.block,
+        owner: if is_kept(leak.owner) {
+            leak.owner
+        } else {
+            leak.block
+        },
+    });
+    kept.collect()
 }
 
 /// Returns the blocks in the order in which a depth-first search among them finishes them.

@@ -2,7 +2,7 @@
 
 use crate::blocks::BlockTable;
 use crate::graph::finder::{Finder, MarkOptions};
-use crate::graph::leaks::Leak;
+use crate::graph::leaks::{Leak, kept};
 use crate::snapshot::Snapshot;
 use ring::digest::{Context, SHA256};
 use rustc_hash::FxHashMap;
@@ -75,12 +75,5 @@ pub fn still_leaked(
             .get(&address)
             .is_some_and(|f| before.0.get(&address) == Some(f))
     };
-    leaks
-        .iter()
-        .filter(|l| same(l.block))
-        .map(|l| Leak {
-            block: l.block,
-            owner: if same(l.owner) { l.owner } else { l.block },
-        })
-        .collect()
+    kept(leaks.iter().copied(), same)
 }

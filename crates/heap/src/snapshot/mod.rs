@@ -90,6 +90,9 @@ pub struct ThreadState {
     /// that made the call will not use its data again.
     #[serde(default)]
     pub is_exiting: bool,
+    /// It is in a system call.
+    #[serde(default)]
+    pub is_in_call: bool,
     /// All register words that may be pointers, vector registers included.
     pub words: Vec<u64>,
     /// All registers, by DWARF number. They are present only while the snapshot is taken.
@@ -184,9 +187,23 @@ pub struct Meta {
     /// Known variables that hold addresses of blocks.
     #[serde(default)]
     pub variables: Vec<Variable>,
-    /// Parse errors of the previous snapshot, if there was one.
+    /// What the snapshot just before this one has shown, if there was one.
     #[serde(default)]
-    pub earlier_findings: Option<Vec<Finding>>,
+    pub earlier: Option<EarlierLook>,
+    /// Threads that may have been inside an allocator whose code is not known: they had not moved since the snapshot
+    /// before.
+    #[serde(default)]
+    pub unmoved: u32,
+}
+
+/// Facts that one snapshot keeps of its predecessor.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct EarlierLook {
+    /// What did not parse.
+    pub findings: Vec<Finding>,
+    /// Address and bytes of each block that nothing reached, in order. `None` if every thread inside an allocator would
+    /// have been noticed: then one snapshot is enough.
+    pub unreached: Option<Vec<(u64, u64)>>,
 }
 
 /// A variable of a module.
@@ -321,7 +338,19 @@ pub(crate) fn addresses_anywhere(bytes: &[u8]) -> impl Iterator<Item = u64> + '_
     words.filter(|word| USER_ADDRESSES.contains(word))
 }
 
-/// Returns the note about threads that were inside malloc when the snapshot was taken.
+/// What a snapshot says of threads that have not moved since the one before, if the code of an allocator is not known.
+pub fn unmoved_note(threads: u32) -> String {
+    let (did, were) = if threads == 1 {
+        ("1 thread has".to_owned(), "it was")
+    } else {
+        (format!("{threads} threads have"), "they were")
+    };
+    format!(
+        "{did} not run between two copies of the memory: a block that {were} allocating or releasing may look leaked"
+    )
+}
+
+/// What a snapshot says of threads that were inside malloc.
 pub fn inside_malloc_note(threads: u32) -> String {
     let were = if threads == 1 {
         "1 thread was".to_owned()

@@ -93,7 +93,8 @@ impl PageScan {
         Ok(PageScan { pagemap })
     }
 
-    /// Appends the pages of an address range in that state to `found`, as ascending address ranges.
+    /// Appends the pages of an address range that are in that state to `found`, as ascending address ranges. After an error,
+    /// the kernel has been through some of the range, and what it found there is in `found`.
     pub fn find(
         &self,
         range: Range<u64>,
@@ -178,6 +179,7 @@ impl PageScan {
                 ..ScanArgument::default()
             };
             argument.ask_for(state);
+            regions.fill(PageRegion::default());
             let begin = Instant::now();
             // SAFETY: the kernel reads and writes one pm_scan_arg and at most `vec_len` regions,
             // both live for the call.
@@ -189,7 +191,13 @@ impl PageScan {
                 )
             };
             let Ok(count) = usize::try_from(count) else {
-                return Err(io::Error::last_os_error());
+                let error = io::Error::last_os_error();
+                // It fails at a mapping that is not watched, in the middle of a range, when it has begun the next round for
+                // the pages before. It will not report those again, and it has stored them, but for their number
+                // (do_pagemap_scan of fs/proc/task_mmu.c).
+                let stored = regions.iter().take_while(|region| region.end > at);
+                stored.for_each(&mut each);
+                return Err(error);
             };
             bytes_at_once = if begin.elapsed() < QUICK {
                 (2 * bytes_at_once).min(MOST_AT_ONCE)

@@ -203,8 +203,9 @@ impl WriteWatch {
         Ok(())
     }
 
-    /// Appends the pages of an address range that were written since the last call to `found`. Huge pages are not
-    /// watched, so that they stay whole; [`WriteWatch::huge`] returns them.
+    /// Appends the pages of an address range that were written since the last call to `found`. Huge pages are not watched,
+    /// and stay whole: [`WriteWatch::huge`] has them. If the range has a mapping that is not watched, which the target has
+    /// made since, it fails there; the pages up to it are in `found`, and those behind it are still to be asked for.
     pub fn written(&self, range: Range<u64>, found: &mut Vec<Range<u64>>) -> io::Result<()> {
         self.pages.find(range, PageState::Written, found)
     }
@@ -268,4 +269,55 @@ pub(crate) fn take_userfault(held: &mut Held) -> Result<OwnedFd, Error> {
     let taken = duplicate_descriptor(held.pid, number);
     held.close_opened()?;
     taken.map_err(failed(held.pid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memmap2::MmapMut;
+
+    const PAGE: usize = 4096;
+    const PAGES: usize = 8;
+
+    fn written(watch: &WriteWatch, range: &Range<u64>) -> (bool, Vec<u64>) {
+        let mut found = Vec::new();
+        let is_whole = watch.written(range.clone(), &mut found).is_ok();
+        let pages = found.into_iter().flat_map(|run| run.step_by(PAGE));
+        (
+            is_whole,
+            pages.map(|at| (at - range.start) / PAGE as u64).collect(),
+        )
+    }
+
+    /// The kernel fails at a mapping that is not watched, and reports no page twice.
+    #[test]
+    fn pages_before_an_unwatched_mapping_are_reported() {
+        let watch = match WriteWatch::of_ourselves() {
+            Ok(watch) => watch,
+            Err(error) => return memhook_tests::not_run_here(&error.to_string()),
+        };
+        let mut map = MmapMut::map_anon(PAGES * PAGE).unwrap();
+        map.fill(1);
+        let start = map.as_ptr().addr() as u64;
+        let range = start..start + (PAGES * PAGE) as u64;
+        watch.add(range.clone()).unwrap();
+        let (is_whole, all) = written(&watch, &range);
+        assert!(
+            is_whole && all == Vec::from_iter(0..PAGES as u64),
+            "{all:?}"
+        );
+        for page in [0, 2, 7] {
+            map[page * PAGE] = 2;
+        }
+        let middle = map.as_mut_ptr().wrapping_add(4 * PAGE);
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        // SAFETY: the page is in the mapping, of which nothing is borrowed, and it stays readable and writable.
+        let mapped = unsafe { libc::mmap(middle.cast(), PAGE, protection, flags, -1, 0) };
+        assert_eq!(mapped, middle.cast());
+        map[4 * PAGE] = 3;
+        assert_eq!(written(&watch, &range), (false, vec![0, 2]));
+        let behind = range.start + 5 * PAGE as u64..range.end;
+        assert_eq!(written(&watch, &behind), (true, vec![2]));
+    }
 }

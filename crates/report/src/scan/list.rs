@@ -1,7 +1,7 @@
 //! A list of every block of a heap, one per line, for programs that compare lists.
 
 use memhook_foreign::visible;
-use memhook_heap::{Scan, Snapshot, inside_malloc_note};
+use memhook_heap::{Scan, Snapshot, inside_malloc_note, unmoved_note};
 use std::io::{Result, Write};
 
 /// Writes address, usable bytes, and `leak` or `live` of each block; then arenas, mapped chunks, other
@@ -39,6 +39,9 @@ pub fn write_blocks(snapshot: &Snapshot, scan: &Scan, out: &mut impl Write) -> R
     }
     if snapshot.meta.in_malloc > 0 {
         writeln!(out, "note {}", inside_malloc_note(snapshot.meta.in_malloc))?;
+    }
+    if snapshot.meta.unmoved > 0 {
+        writeln!(out, "note {}", unmoved_note(snapshot.meta.unmoved))?;
     }
     for finding in &scan.heap.findings {
         let what = visible(&finding.what);

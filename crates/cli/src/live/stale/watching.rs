@@ -143,7 +143,7 @@ impl Watching {
         trace: &Trace<O>,
     ) {
         let options = MarkOptions {
-            ignore_half_overwritten: true,
+            ignore_round: true,
             ..MarkOptions::default()
         };
         let scan = match Scan::of(snapshot, options) {

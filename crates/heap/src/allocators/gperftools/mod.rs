@@ -124,7 +124,7 @@ impl<'a> Dissection<'a> {
                 withheld.insert(class);
             }
         }
-        let in_hand = in_hand(snapshot);
+        let in_hand = in_hand(snapshot, |_| true);
         for (index, span) in spans.all.iter().enumerate() {
             found.ranges.push(span.range.clone());
             found.ranges.push(span.address..span.address + SPAN_BYTES);
@@ -273,8 +273,8 @@ impl<'a> Dissection<'a> {
         if self.unclear > most {
             let first = self.findings.first();
             let (address, what) = first.map_or((0, ""), |f| (f.address, f.what.as_str()));
-            return Err(NotDissected::Because(format!(
-                "has an inconsistent heap: {what} ({address:#x}); {} such faults in all",
+            return Err(NotDissected::Unproved(format!(
+                "{what} ({address:#x}); {} such faults in all",
                 self.unclear
             )));
         }

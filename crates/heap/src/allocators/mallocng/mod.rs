@@ -23,6 +23,11 @@ use rustc_hash::FxHashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// Contradictions that the thread with the lock may have left: a group that is freed may be the last one in its slot of a
+/// larger group, which is then freed, too, up to four of them (`free_group` of free.c). Each is in contradiction to its
+/// descriptor, to its list, to the slot that it lies in, and to the count of its class.
+const MOST_OF_LOCK_HOLDER: usize = 16;
+
 /// musl's mallocng.
 pub(crate) struct Mallocng;
 
@@ -77,13 +82,16 @@ struct Dissection<'a> {
     groups: Vec<Group>,
     /// Where groups begin.
     starts: FxHashSet<u64>,
-    /// Who is in the middle of malloc or free has a descriptor in hand.
+    /// Who is in the middle of malloc or free has a descriptor or a group in hand.
     in_hand: FxHashSet<u64>,
+    /// Somebody who is in no system call has the allocator's own data in hand.
+    is_inside: bool,
     blocks: Vec<(u64, u64)>,
     extents: Vec<Extent>,
     findings: Vec<Finding>,
     unparsed: Runs,
-    /// Slots and groups in contradiction.
+    /// Groups and counts in contradiction. A group counts once: while a thread moves its free slots from one mask to the
+    /// other (`activate_group` of malloc.c), all of them are in neither.
     unclear: usize,
     /// Fault that no thread in the middle of an operation can explain.
     refuted: Option<String>,
@@ -91,11 +99,17 @@ struct Dissection<'a> {
 
 impl<'a> Dissection<'a> {
     fn of(snapshot: &'a Snapshot, context: &Context) -> Dissection<'a> {
+        let data = context.address..context.address + CONTEXT_BYTES;
+        let areas: FxHashSet<u64> = context.areas.iter().copied().collect();
+        let is_own =
+            |word: &u64| data.contains(word) || areas.contains(&(word & !(AREA_BYTES - 1)));
+        let running = in_hand(snapshot, |thread| !thread.is_in_call);
         let mut found = Dissection {
             snapshot,
             groups: Vec::new(),
             starts: FxHashSet::default(),
-            in_hand: in_hand(snapshot),
+            in_hand: in_hand(snapshot, |_| true),
+            is_inside: running.iter().any(is_own),
             blocks: Vec::new(),
             extents: Vec::new(),
             findings: Vec::new(),
@@ -135,7 +149,7 @@ impl<'a> Dissection<'a> {
     }
 
     fn refute(&mut self, address: u64, what: &str) {
-        let what = format!("has an inconsistent heap: {what} ({address:#x})");
+        let what = format!("{what} ({address:#x})");
         self.refuted.get_or_insert(what);
     }
 
@@ -150,6 +164,7 @@ impl<'a> Dissection<'a> {
 
     fn take(&mut self, group: Group) {
         let mut extent = None;
+        let mut unclear = None;
         for index in 0..=group.meta.last {
             let slot = group
                 .is_used(index)
@@ -165,9 +180,16 @@ impl<'a> Dissection<'a> {
                     is_live = true;
                     self.blocks.push((address, bytes));
                 }
-                Some(Slot::Block(..)) => self.unclear_slot(&group, index, "a slot is being taken"),
-                Some(Slot::Group(_)) => self.unclear_slot(&group, index, "a group is being made"),
-                Some(Slot::Unclear(what)) => self.unclear_slot(&group, index, what),
+                Some(slot) => {
+                    let what = match slot {
+                        Slot::Block(..) => "a slot is being taken",
+                        Slot::Group(_) => "a group is being made",
+                        Slot::Unclear(what) => what,
+                    };
+                    let range = group.slot_range(index);
+                    unclear.get_or_insert((range.start, what));
+                    self.unparsed.push(range);
+                }
                 None => {}
             }
             let Range { start, end } = group.slot_range(index);
@@ -189,28 +211,27 @@ impl<'a> Dissection<'a> {
             extent.free += u32::from(slot.is_none());
         }
         self.extents.extend(extent);
+        if let Some((address, what)) = unclear {
+            self.contradiction(address, what);
+        }
     }
 
-    fn unclear_slot(&mut self, group: &Group, index: u64, what: &str) {
-        let range = group.slot_range(index);
-        self.contradiction(range.start, what);
-        self.unparsed.push(range);
-    }
-
-    /// Returns true if a slot belongs to a group that was just made, and its header is still to be written: it then
-    /// looks like that of a block of all its bytes.
+    /// Returns true if a slot may belong to a group that was just made, and its header is still to be written: it then looks
+    /// like that of a block of all its bytes. A thread that has the slot's number from `alloc_slot` may have the address of
+    /// the group only in the allocator's data.
     fn is_being_made(&self, group: &Group, index: u64, bytes: u64) -> bool {
-        let meta = group.meta;
+        let Meta { address, mem, .. } = group.meta;
         let may_be = index == 0 && bytes + 4 == group.stride;
-        may_be && (self.in_hand.contains(&meta.address) || self.in_hand.contains(&meta.mem))
+        let is_in_hand = self.in_hand.contains(&address) || self.in_hand.contains(&mem);
+        may_be && (self.is_inside || is_in_hand)
     }
 
     /// The heap, if it proves itself.
     fn finish(mut self, context: &Context) -> Result<AllocatorHeap, NotDissected> {
         let counted = self.count(context);
         let threads = self.snapshot.meta.threads.len().max(1);
-        // A thread is in the middle of one operation, which may leave a slot, a group and the count of its class.
-        if self.unclear > 3 * threads {
+        // A thread without the lock has one slot in hand.
+        if self.unclear > threads + MOST_OF_LOCK_HOLDER {
             let first = self.findings.first();
             let (address, what) = first.map_or((0, ""), |f| (f.address, f.what.as_str()));
             let what = format!("{what}; {} such faults in all", self.unclear);
@@ -222,7 +243,7 @@ impl<'a> Dissection<'a> {
         let segments = self.segments();
         self.extents.sort_unstable_by_key(|extent| extent.start);
         if let Some(reason) = self.refuted {
-            return Err(NotDissected::Because(reason));
+            return Err(NotDissected::Unproved(reason));
         }
         Ok(AllocatorHeap {
             allocator: MUSL,

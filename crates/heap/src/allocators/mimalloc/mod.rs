@@ -70,7 +70,7 @@ impl HeapDissector for Mimalloc {
             }
         }
         if let Some(reason) = nearest.and_then(|found| found.damage()) {
-            return Some(Err(NotDissected::Because(reason)));
+            return Some(Err(reason));
         }
         let mut modules = snapshot.meta.modules.iter();
         let is_there = modules.any(|m| m.allocator.as_deref() == Some(NAME));
@@ -94,8 +94,7 @@ fn with_map(snapshot: &Snapshot, map: &PageMap) -> Result<AllocatorHeap, NotDiss
         }
     }
     let reason = nearest.and_then(|found| found.damage());
-    let reason = reason.unwrap_or_else(|| "has an unknown layout".to_owned());
-    Err(NotDissected::Because(reason))
+    Err(reason.unwrap_or_else(|| NotDissected::Because("has an unknown layout".to_owned())))
 }
 
 /// Addresses of which each may be that of a segment.
@@ -340,25 +339,26 @@ impl<'a> Dissection<'a> {
     }
 
     /// Returns the damage that neither threads in the middle of an operation nor a few damaged pages can explain.
-    fn damage(&self) -> Option<String> {
+    fn damage(&self) -> Option<NotDissected> {
         let threads = self.snapshot.meta.threads.len().max(1);
         let most = threads + self.pages / PAGES_PER_DAMAGED;
         let first = self.findings.first();
         if self.unclear > most {
             let (address, what) = first.map_or((0, ""), |f| (f.address, f.what.as_str()));
-            return Some(format!(
-                "has an inconsistent heap: {what} ({address:#x}); {} such faults in all",
+            return Some(NotDissected::Unproved(format!(
+                "{what} ({address:#x}); {} such faults in all",
                 self.unclear
-            ));
+            )));
         }
         if self.pages == 0 {
-            return Some("has no page with a known layout".to_owned());
+            let reason = "has no page with a known layout";
+            return Some(NotDissected::Because(reason.to_owned()));
         }
         (self.off_by_one > threads).then(|| {
-            format!(
-                "has an inconsistent heap: {} pages do not have as many blocks in use as they count",
+            NotDissected::Unproved(format!(
+                "{} pages do not have as many blocks in use as they count",
                 self.off_by_one
-            )
+            ))
         })
     }
 
