@@ -246,7 +246,7 @@ fn is_refused(elsewhere: &Elsewhere, words: &[&str]) {
     assert!(output.stdout.is_empty(), "{words:?}");
     assert_eq!(errors.lines().count(), 1, "{words:?}: {errors}");
     assert!(
-        errors.contains("not done yet on aarch64, only on x86-64"),
+        errors.contains("cannot be traced or read on aarch64 yet, only on x86-64"),
         "{words:?}: {errors}"
     );
 }

@@ -88,7 +88,7 @@ fn answer(board: &Arc<Board>, per_process: bool, path: &str) -> Answer {
     };
     match body {
         Some(body) => Answer::ok(content_type, body.into_bytes()),
-        None => Answer::text("500 Internal Server Error", "the answer could not be made"),
+        None => Answer::text("500 Internal Server Error", "cannot prepare the answer"),
     }
 }
 

@@ -71,11 +71,11 @@ pub enum AgentError {
     Listen(#[from] http_server::ListenError),
     /// A thread cannot be started.
     #[error(
-        "no thread can be started: too many of them run, or a limit of this process is too low (ulimit -u)"
+        "cannot start a thread: too many are running, or a limit of this process is too low (ulimit -u)"
     )]
     Thread(#[source] std::io::Error),
     /// Settings that cannot change while the agent runs.
-    #[error("{}: state, [http], [files], [pyroscope], [otlp], [kubernetes] (but for its namespaces), [labels] and redact change with a restart only, over which profiles that wait are kept", path.display())]
+    #[error("{}: changes of state, [http], [files], [pyroscope], [otlp], [kubernetes] (except for its namespaces), [labels] and redact need a restart; waiting profiles are kept", path.display())]
     NeedsRestart {
         /// The configuration.
         path: PathBuf,
@@ -138,7 +138,7 @@ pub fn run(path: &Path, experiments: Experiments) -> Result<Outcome, AgentError>
     })?;
     if given_up > 0 {
         said::warn(&format!(
-            "the disk of {} is full: {given_up} profiles that waited there are given up",
+            "the disk of {} is full: {given_up} profiles that waited there were dropped",
             file.agent.state.display()
         ));
     }

@@ -327,7 +327,8 @@ impl Searches {
         let scan = Scan::of(&captured.snapshot, options).map_err(|error| chain(&error))?;
         if !scan.heap.is_whole() {
             return Err(
-                "its heap could not be read whole, so what is lost in it is not known".into(),
+                "its heap could not be read completely, so its unreachable blocks are not known"
+                    .into(),
             );
         }
         self.count(&captured, &scan, numbers)

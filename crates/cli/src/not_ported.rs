@@ -27,8 +27,8 @@ refused! { advise agent attach demo detach doctor emit mark probe rss run scan s
 
 fn refuse() -> anyhow::Result<ExitCode> {
     anyhow::bail!(
-        "tracing and reading live processes is not done yet on {}, only on x86-64; report, view, diff, symbols, \
-         symbolize, and gate with a recording (FILE.mhk) work here",
+        "live processes cannot be traced or read on {} yet, only on x86-64; report, view, diff, symbols, symbolize, \
+         and gate with a recording (FILE.mhk) work here",
         std::env::consts::ARCH
     )
 }

@@ -164,7 +164,7 @@ pub(crate) fn known_live(
 pub fn bound(ledger: &Ledger<impl Observer>) -> Option<String> {
     if ledger.is_sampled() {
         return Some(
-            "not every allocation was recorded, to keep to --overhead: leave it out, or allow more"
+            "not every allocation was recorded, because of --overhead: leave it out, or allow more"
                 .into(),
         );
     }

@@ -120,7 +120,7 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
         writeln!(out, "  {}", group_name(g, room, style))?;
     }
     if inclusive {
-        let note = "every row that a stack touches carries the whole block: the rows add up to more than 100 %";
+        let note = "a block counts in each row that its stack contains, so the rows add up to more than 100 %";
         writeln!(out, "{}", style.faint(note))?;
     }
     more(out, more_rows, "row")

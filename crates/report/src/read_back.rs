@@ -23,7 +23,7 @@ pub enum ReadBackError {
         wanted: &'static str,
     },
     /// The rows of the report are not sites.
-    #[error("its rows are by {by}, which cannot be compared: make it with --by site")]
+    #[error("its rows are grouped by {by} and cannot be compared: make it with --by site")]
     Rows {
         /// Kind of the report's rows.
         by: String,

@@ -217,7 +217,7 @@ impl Lines {
             return Some(format!("not done after {most:.1} s"));
         };
         if self.is_too_large {
-            return Some("ended before it would have taken more memory than is available".into());
+            return Some("ended because it needed more memory than is available".into());
         }
         if let Some(signal) = status.signal() {
             let name = nix::sys::signal::Signal::try_from(signal);

@@ -145,7 +145,7 @@ impl Comparison {
         }
         if sums.threads == MOST_THREADS {
             notes.push(format!(
-                "if the run had more than {MOST_THREADS} threads at a time, some shared one of the replay"
+                "if the run had more than {MOST_THREADS} threads at a time, some of them shared a thread of the replay"
             ));
         }
         if recording.end().is_none() {

@@ -162,7 +162,7 @@ impl Supervisor {
                 self.machine.look_at(pid, now);
                 return self.choose(pid, now);
             }
-            Ended::Left => member.let_be("its time by the rule is over"),
+            Ended::Left => member.let_be("its time limit (duration) is over"),
             Ended::NotRestored(why) => {
                 warn(&format!(
                     "process {pid} ({program}): {why}; run: memhook-rs detach {pid}"

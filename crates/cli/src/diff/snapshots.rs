@@ -31,7 +31,7 @@ pub fn compare(args: &Args) -> anyhow::Result<ExitCode> {
     ];
     let refused = of_runs.iter().find(|(_, is_given)| *is_given);
     if let Some(option) = refused.map(|(name, _)| *name).or(args.shown.option()) {
-        bail!("{option}: that is about runs, and these are snapshots: leave it out");
+        bail!("{option} is for runs, and these are snapshots: leave it out");
     }
     let old = load(&args.old)?;
     let new = load(&args.new)?;

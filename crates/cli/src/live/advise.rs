@@ -170,7 +170,9 @@ fn look(args: &Args, pid: i32, duration: Duration) -> anyhow::Result<(Advice, u8
 /// the reason.
 fn tried(advice: &Advice, pid: i32, limits: CopyLimits) -> Option<Tried> {
     if !advice.can_be_tried() {
-        eprintln!("memhook-rs: nothing was tried: no free memory of the allocator comes first");
+        eprintln!(
+            "memhook-rs: nothing was tried: the first finding is not free memory of the allocator"
+        );
         return None;
     }
     match trim(pid, limits, false) {

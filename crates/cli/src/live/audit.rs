@@ -56,7 +56,7 @@ const OF_HOOK: [&str; 4] = [
 
 /// Begins to write acts to a file, which is opened before any process is touched.
 pub fn start(path: &Path) -> anyhow::Result<()> {
-    let file = open_appended(path).context("no acts can be recorded, so nothing is done")?;
+    let file = open_appended(path).context("acts cannot be recorded, so nothing was done")?;
     if let Some(acts) = read_acts() {
         let path = path.display().to_string();
         let writer = Writer {

@@ -115,12 +115,12 @@ impl Args {
         if mode != Mode::Events {
             if tracing.sample_bytes().is_some() {
                 bail!(
-                    "--record summary with --sample: sums of samples are no estimates; use --record events"
+                    "--record summary with --sample: sums of samples are not estimates; use --record events"
                 );
             }
             if tracing.overhead.is_some() || tracing.adapts() {
                 bail!(
-                    "--record summary with --overhead or --on-full adapt: sums of samples are no estimates; use --record events"
+                    "--record summary with --overhead or --on-full adapt: sums of samples are not estimates; use --record events"
                 );
             }
             if files > 1 {

@@ -286,7 +286,7 @@ impl TopJob {
             none => none.insert(open()?),
         };
         while let Ok(event) = screen.events().try_recv() {
-            let event = event.context("the terminal went away; detached")?;
+            let event = event.context("the terminal was closed; detached")?;
             let board = &mut self.views[self.shown].board;
             let reaction = screen.react(board, &event);
             match reaction {

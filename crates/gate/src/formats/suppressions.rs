@@ -65,7 +65,7 @@ fn suppression(verdicts: &[Verdict], verdict: &Verdict, group: &Group<'_>, root:
         .filter(|r| is_only_about(r, verdicts, site));
     precise
         .next()
-        .unwrap_or_else(|| "# (no pattern tells this leak from the others)\n".to_owned())
+        .unwrap_or_else(|| "# (no pattern distinguishes this leak from the others)\n".to_owned())
 }
 
 /// Returns true if the function to blame is `main`, or the start function of a thread. Every leak

@@ -33,7 +33,7 @@ pub enum PprofError {
     Packed(#[source] std::io::Error),
     /// The profile exceeds any plausible size.
     #[error(
-        "it is larger than profiles are ({} MiB, {MOST_ENTRIES} entries, {MOST_MODULES} modules)",
+        "it is larger than a profile may be ({} MiB, {MOST_ENTRIES} entries, {MOST_MODULES} modules)",
         MOST_BYTES >> 20
     )]
     TooLarge,

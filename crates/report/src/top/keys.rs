@@ -26,7 +26,7 @@ pub(super) const HELP: [(&str, &str); 18] = [
     ("p Space", "pause, and go on"),
     (
         "Tab Shift-Tab",
-        "of several processes or heaps: the next, or the one before",
+        "show the next or the previous process or heap",
     ),
     ("v", "open the source line of a site in your editor"),
     ("w", "write a report to a new file in this directory"),

@@ -155,7 +155,7 @@ fn a_disk_that_the_queue_has_filled_keeps_no_agent_from_starting() {
         program.display()
     );
     let mut agent = Agent::start(&folder, &configuration);
-    agent.hear("profiles that waited there are given up");
+    agent.hear("profiles that waited there were dropped");
     agent.await_phase(target.pid(), "traced");
     // The newest profiles are still there, and new ones replace the oldest.
     assert!(std::fs::read_dir(&queue).expect("there").count() > 20);
@@ -256,7 +256,7 @@ fn a_reload_in_an_outage_keeps_what_waits() {
     assert!(
         agent
             .said()
-            .contains("change with a restart only, over which profiles that wait are kept")
+            .contains("need a restart; waiting profiles are kept")
     );
     let kept = waiting(&queue);
     assert!(kept.len() >= 12, "{}", kept.len());

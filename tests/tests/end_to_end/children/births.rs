@@ -192,7 +192,8 @@ fn more_children_than_there_is_room_for() {
     let of_children = of_children.filter(|(pid, _)| **pid != u64::from(server.pid()));
     let whole = of_children.filter(|(_, report)| report["totals"]["allocations"] == ALLOCATIONS);
     let born = whole.count() as u64;
-    let words = "not traced from their birth, because too many processes began at a time: ";
+    let words =
+        "not traced from their birth, because too many processes started at the same time: ";
     let late = errors.lines().find_map(|line| line.split(words).nth(1));
     let late: u64 = late.map_or(0, |late| late.trim().parse().expect("a number"));
     assert_eq!(born + late, 100, "{errors}");

@@ -103,7 +103,7 @@ fn released_blocks() {
     assert!(calls >= 100, "{report}");
 }
 
-/// With an unusable file, nothing is done. If the file cannot be written to any more, one line says
+/// With an unusable file, nothing was done. If the file cannot be written to any more, one line says
 /// so, and the work continues.
 #[test]
 fn files_that_fail() {
@@ -114,7 +114,7 @@ fn files_that_fail() {
         let (code, out, err) = run(&["scan", &pid, "--audit", file]);
         assert_eq!((code, out.as_str()), (2, ""), "{file}: {err}");
         assert_eq!(err.lines().count(), 1, "{err}");
-        assert!(err.contains("nothing is done"), "{err}");
+        assert!(err.contains("nothing was done"), "{err}");
     }
     // Limits the size of the file (setrlimit(2)); the signal for the limit is ignored.
     let file = folder.path("acts");

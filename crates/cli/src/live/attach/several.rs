@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if count.late > 0 && !reports.quiet {
         eprintln!(
-            "memhook-rs: not traced from their birth, because too many processes began at a time: {}",
+            "memhook-rs: not traced from their birth, because too many processes started at the same time: {}",
             count.late
         );
     }

@@ -54,7 +54,7 @@ pub fn of_commands(pid: i32, attach: Option<&Touches>) -> Vec<Touches> {
             ..only_looks("doctor --read-only")
         },
         Touches {
-            stops: "one thread for milliseconds, if none is seen at a safe point".into(),
+            stops: "one thread for milliseconds, unless a thread is seen at a safe point".into(),
             ..only_looks("doctor")
         },
         only_looks("scan --read-only"),

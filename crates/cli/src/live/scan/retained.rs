@@ -13,7 +13,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<bool> {
     let is_page = |path: &std::path::Path| path.extension().is_some_and(|end| end == "html");
     if let Some(path) = args.output.as_deref().filter(|path| !is_page(path)) {
         bail!(
-            "{}: --output writes a page, and its name ends with .html",
+            "{}: --output writes a page, so its name must end with .html",
             path.display()
         );
     }

@@ -213,7 +213,7 @@ fn run(command: &mut Command) -> Option<String> {
                 return Some(format!("The editor was ended by {signal}"));
             }
             Ok(_) | Err(Errno::EINTR) => {}
-            Err(error) => return Some(format!("The editor is out of sight: {error}")),
+            Err(error) => return Some(format!("Cannot wait for the editor: {error}")),
         }
     }
 }

@@ -174,7 +174,7 @@ impl Desk {
             let mut board = lock(&view.board);
             board.among = Some(among.clone());
             while let Some(event) = next {
-                let event = event.context("the terminal went away; detached")?;
+                let event = event.context("the terminal was closed; detached")?;
                 reactions.extend(screen.react(&mut board, &event));
                 next = screen.events().try_recv().ok();
             }

@@ -72,7 +72,7 @@ pub(super) fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
                 Ok(account) => Some(account),
                 Err(error) => {
                     let why = in_words(&error);
-                    eprintln!("memhook-rs: the memory of process {pid} was not looked at: {why}");
+                    eprintln!("memhook-rs: the memory of process {pid} was not examined: {why}");
                     None
                 }
             };
