@@ -205,7 +205,7 @@ fn what_cannot_be_recorded_is_said_before_the_attach() {
         (vec!["--record", "events"], "--output"),
         (
             vec!["-o", &new, "--record", "summary", "--sample", "1K"],
-            "no estimates",
+            "are not estimates",
         ),
     ] {
         let (code, out, err) = run(&[&["attach", &pid], &options[..]].concat());
