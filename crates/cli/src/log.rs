@@ -195,7 +195,7 @@ fn write(lines: &Receiver<Message>) {
                     .is_some_and(|queue| queue.format == Format::Text);
                 if lost > 0 && is_text {
                     eprintln!(
-                        "memhook-rs: {lost} lines of the log are lost, because nobody read them"
+                        "memhook-rs: {lost} lines of the log are lost, because its reader was too slow"
                     );
                 }
                 drop(done);

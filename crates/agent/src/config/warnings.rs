@@ -38,7 +38,7 @@ pub fn warnings(file: &File) -> Vec<Fault> {
             && !group.contains(':')
         {
             warn(format!(
-                "cgroup = \"{group}\" is no absolute path, and is taken for \"/{group}\""
+                "cgroup = \"{group}\" is not an absolute path, and is treated as \"/{group}\""
             ));
         }
     }
@@ -197,7 +197,7 @@ mod tests {
                 ),
                 "never attached to",
             ),
-            (rule("cgroup = \"web/a\""), "taken for \"/web/a\""),
+            (rule("cgroup = \"web/a\""), "treated as \"/web/a\""),
             (
                 format!(
                     "{}[pyroscope]\nurl = \"http://x\"\ntoken_file = \"/nowhere/token\"\n",

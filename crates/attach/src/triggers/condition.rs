@@ -237,7 +237,7 @@ impl Condition {
         };
         let number = |text: &str| {
             text.parse::<u64>()
-                .map_err(|_| format!("{text} is no number"))
+                .map_err(|_| format!("{text} is not a number"))
         };
         let (waiting, window) = (number(waiting)?, number(window)?);
         if !WINDOWS.contains(&window) {

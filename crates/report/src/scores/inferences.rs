@@ -182,8 +182,8 @@ fn growing(site: &ScoredSite, seen: Seen) -> Option<Finding> {
             counted(runs.longest, "step"),
         ),
         advice: match runs.slow_bytes {
-            0 => "reserve the final size at once",
-            _ => "reserve the final size at once, or let it grow by a factor",
+            0 => "reserve the final size at the start",
+            _ => "reserve the final size at the start, or let it grow by a factor",
         },
         gain: Gain {
             copied_bytes: runs.outgrown_bytes,

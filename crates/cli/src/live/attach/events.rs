@@ -53,7 +53,7 @@ pub fn check(args: &Args) -> anyhow::Result<()> {
     }
     if tracing.overhead.is_some() || tracing.adapts() {
         bail!(
-            "--events with --overhead or --on-full adapt: how much an event stands for would change all the time; use --sample"
+            "--events with --overhead or --on-full adapt: the weight of an event would change all the time; use --sample"
         );
     }
     if tracing.mappings || tracing.allocators.is_used() {

@@ -92,7 +92,7 @@ fn check_name(name: &str, column: usize) -> Result<()> {
     let is_usable = name.starts_with(begins) && name.chars().all(goes_on);
     if !is_usable || name.len() > LONGEST_NAME {
         let what = format!(
-            "the score needs a name of at most {LONGEST_NAME} letters, digits and _, which begins with no digit, like 'waste = ...'"
+            "the score needs a name of at most {LONGEST_NAME} letters, digits and _, without a digit at the beginning, like 'waste = ...'"
         );
         return Err(error(column, what));
     }
