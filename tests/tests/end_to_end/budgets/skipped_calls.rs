@@ -40,11 +40,12 @@ fn instructions(options: &[&str]) -> Vec<u32> {
     attacher.finish();
     assert!(target.finish().success());
 
+    // The first step may be within a call, and a recorded call returns to the hook.
     let mut medians: Vec<u32> = calls
         .into_values()
+        .filter(|counts| counts.len() > 100)
         .map(|mut counts| {
             counts.sort_unstable();
-            assert!(counts.len() > 100, "{} calls", counts.len());
             counts[counts.len() / 2]
         })
         .collect();

@@ -1,8 +1,11 @@
 //! Measures the cost of tracing to a program, next to user probes of the kernel. The numbers of
 //! rounds are fixed, so a slow machine measures as much as a fast one.
 //!
-//! Run it with `cargo bench`. The benchmarks of `experiments/measurements` measure more, and keep
+//! Run it with `cargo bench`; `cargo bench -- always-on` instead measures what tracing without end costs a program that
+//! does nothing but allocate. The benchmarks of `experiments/measurements` measure more, and keep
 //! their figures.
+
+mod always_on;
 
 use memhook_benches::programs::compiler;
 use memhook_benches::uprobe::{Action, Uprobes};
@@ -19,6 +22,9 @@ fn main() {
     memhook_tests::binary_is(env!("CARGO_BIN_EXE_memhook-rs"));
     let place = placement();
     bind_to(&place.rest);
+    if std::env::args().any(|word| word == "always-on") {
+        return always_on::print_table(&place);
+    }
     let tools: [Box<dyn Tool>; 4] = [
         Box::new(Memhook::new("traced", "--depth 10")),
         Box::new(Memhook::new(
@@ -74,7 +80,7 @@ fn main() {
     }
 }
 
-/// Returns why a tool did not run, if all rounds failed for one reason.
+/// Returns why a tool did not run, if the reason was the same each time.
 fn common_failure<'a>(mut traced: impl Iterator<Item = &'a Traced>) -> Option<&'a str> {
     let first = traced.next()?;
     let is_same = |other: &Traced| other.rounds.is_empty() && failure(other) == failure(first);
@@ -97,8 +103,8 @@ fn standing(name: &str, args: &[&str], place: &Placement, tools: &[&dyn Tool]) -
     alternate(&mut subject, tools, cycles(10))
 }
 
-/// Measures the only real program that is installed wherever this is built, g++. It compiles a
-/// small file, so with probes it takes many times as long.
+/// Runs the one real program that is installed wherever this is built. Its file is small, so with
+/// probes it takes many times as long.
 fn real_program(place: &Placement, tools: &[&dyn Tool]) -> Alternated {
     let text =
         "#include <vector>\nvoid add(std::vector<int>& to, int value) { to.push_back(value); }\n";
