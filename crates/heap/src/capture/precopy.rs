@@ -68,7 +68,7 @@ struct Copying<'a> {
 pub(crate) fn precopy(prepared: &mut Prepared, watch: &WriteWatch) -> Result<Shot, Error> {
     let mut copying = Copying::begin(prepared, watch)?;
     let mut rest = copying.all_rounds()?;
-    for _ in 0..HOLDS {
+    for attempt in 1..=HOLDS {
         for _ in 0..PATIENT_ROUNDS {
             if copying.prepared.may_hold(copying.hold_for(rest)) {
                 break;
@@ -80,7 +80,7 @@ pub(crate) fn precopy(prepared: &mut Prepared, watch: &WriteWatch) -> Result<Sho
             let reason = format!("it writes {} while that much is copied", size_text(rest));
             return Err(copying.prepared.too_long(needed, reason));
         }
-        if let Some(shot) = copying.hold(rest)? {
+        if let Some(shot) = copying.hold(rest, attempt == HOLDS)? {
             return Ok(shot);
         }
         rest = copying.round()?;
@@ -204,14 +204,21 @@ impl<'a> Copying<'a> {
         self.speed.bytes_in(left.mul_f64(SHARE_FOR_HUGE_PAGES))
     }
 
+    /// Returns true if a hold has time to copy so many bytes when its threads stop at once.
+    fn fits_usually(&self, bytes: u64) -> bool {
+        let limit = self.prepared.limits.hold;
+        limit.is_none_or(|most| self.speed.time(bytes) <= most.mul_f64(SHARE_FOR_HUGE_PAGES))
+    }
+
     /// Returns the length of a hold that copies as much as the last round did.
     fn hold_for(&self, rest: u64) -> Duration {
         self.asking + self.speed.time(rest)
     }
 
     /// Copies the rest with all threads held. Returns `None` if the hold took too long and was
-    /// ended before the copy was complete.
-    fn hold(&mut self, rest: u64) -> Result<Option<Shot>, Error> {
+    /// ended before the copy was complete, or if threads took so long to stop that no time was left
+    /// for huge pages that usually fit. The last attempt does without these.
+    fn hold(&mut self, rest: u64, is_last: bool) -> Result<Option<Shot>, Error> {
         let pid = self.prepared.pid;
         let room = rest + rest / 4 + SPARE_BYTES;
         // The huge pages that are copied in the hold need room, too.
@@ -243,7 +250,7 @@ impl<'a> Copying<'a> {
         let bytes = run_bytes(&runs);
         let needed = held.held_for() + self.speed.time(bytes);
         let mut unread = Runs::new();
-        let done = self.prepared.may_hold(needed) && patch.read(pid, &runs, &mut unread, until);
+        let mut done = self.prepared.may_hold(needed) && patch.read(pid, &runs, &mut unread, until);
         let mut unsettled = Runs::new();
         if done {
             let (now, later) = split_at_bytes(huge, self.fits_until(until));
@@ -252,6 +259,8 @@ impl<'a> Copying<'a> {
                 huge_patch = Patch::with_room(0);
                 add_all(&mut unsettled, now);
             }
+            let is_hurried = !is_last && self.fits_usually(run_bytes(&unsettled));
+            done = unsettled.is_empty() || !is_hurried;
         }
         let threads = thread_states(held.threads());
         if done {
