@@ -57,7 +57,7 @@ pub fn scan(pid: u32, options: &[&str]) -> String {
         ended = run(&args);
     }
     let (code, out, err) = ended;
-    // Exit code 3: a part of the heap could not be searched, which the output says.
+    // Exit code 3: a part of the heap could not be searched; the output says so.
     assert!(code == 0 || code == 3, "{code}: {out}{err}");
     out
 }

@@ -1,4 +1,4 @@
-//! Lets sqlite3 insert rows into a table in memory.
+//! Has sqlite3 insert rows into an in-memory table.
 
 use super::{Program, find};
 use crate::{Figure, Round, Standing, Subject, Tool, processors::Placement};

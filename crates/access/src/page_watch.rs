@@ -17,8 +17,8 @@ const MOST_AREA_BYTES: u64 = 256 << 30;
 /// mappings next to watched ones, which the kernel would otherwise have merged, and the last page
 /// of a heap, which may grow again.
 const MOST_APART: usize = 2048;
-/// Fraction (1/n) of the age in question after which the last page of a heap that has not grown is
-/// watched, within the following bounds.
+/// The last page of a heap is watched once the heap has not grown for the requested age divided by this number, or for
+/// the nearest time within [`REST_MS`].
 const REST_SHARE: u32 = 4;
 const REST_MS: std::ops::RangeInclusive<u32> = 1_000..=30_000;
 

@@ -175,10 +175,10 @@ impl Supervisor {
                 ),
                 Ok(Some(count)) => {
                     warn(&format!(
-                        "process {pid}: {count} slots of an earlier agent could not be restored; their calls pass through"
+                        "process {pid}: {count} slots of an earlier agent could not be restored; calls through them still run the inactive hook"
                     ));
                 }
-                // The process stays in the journal, and the attach repairs it if a rule chooses it.
+                // The process stays in the journal. If a rule selects it, the next attach repairs it.
                 Err(error) => {
                     warn(&format!(
                         "process {pid} was left attached: {}",

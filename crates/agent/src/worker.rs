@@ -128,7 +128,7 @@ impl From<End> for Ended {
     fn from(end: End) -> Ended {
         match end {
             End::Detached(Detached::SlotsLeft(left)) => Ended::NotRestored(format!(
-                "{left} slots could not be restored; their calls pass through"
+                "{left} slots could not be restored; calls through them still run the inactive hook"
             )),
             End::Detached(Detached::Failed(error)) => {
                 Ended::NotRestored(crate::said::chain(&error))

@@ -172,7 +172,7 @@ pub fn growth_evidence(source: NameSource<'_>, totals: &Totals, grown: &Grown) -
     }
 }
 
-/// Names the sites of live blocks, which may be reachable or not.
+/// Returns the evidence about all live blocks by site, whether they are reachable or not.
 pub(crate) fn live_evidence(
     mut names: Names<'_>,
     totals: &Totals,

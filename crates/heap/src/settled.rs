@@ -1,5 +1,5 @@
-//! Snapshots of a heap that its threads keep changing: damage is what a second look finds again, and so is a leak where
-//! nobody can tell whether a thread was inside the allocator.
+//! Snapshots of a heap that running threads keep changing. Damage counts only if a second snapshot shows it, too. The
+//! same holds for leaks if a thread may have been inside the allocator unnoticed.
 
 use crate::Error;
 use crate::allocators::dissector::NotDissected;

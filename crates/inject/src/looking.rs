@@ -215,7 +215,7 @@ fn asleep(pid: i32, tid: i32) -> Option<(String, u64)> {
     is_asleep.then_some((line, before))
 }
 
-/// Parses number, arguments, stack pointer and program counter of a sleeping thread.
+/// Parses the number and the arguments of a sleeping thread's system call, its stack pointer and its program counter.
 fn registers_of(line: &str) -> Option<Registers> {
     let mut fields = line.split_whitespace();
     let number: i64 = fields.next()?.parse().ok()?;

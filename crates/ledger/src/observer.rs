@@ -42,7 +42,7 @@ pub struct ReleaseBy {
     pub accesses: u32,
 }
 
-/// Receiver of a call for each block that comes and goes, in the order in which the ledger learns of it.
+/// Is called for each block that is allocated or released, in the order in which the ledger learns of it.
 ///
 /// `()` observes nothing and costs nothing.
 pub trait Observer {

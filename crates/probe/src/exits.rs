@@ -48,7 +48,7 @@ fn is_exit(
             if bytes[at] == NOTRACK {
                 return Ok(false);
             }
-            // Compilers that mark functions also mark the jumps of switches.
+            // Compilers that emit endbr64 also prefix the jumps of switches with notrack.
             if !has_endbr64(bytes) {
                 return Err(Refusal::UnclearExit {
                     instruction: displaced::assembly(instruction),

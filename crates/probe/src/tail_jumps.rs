@@ -13,7 +13,7 @@ const MOST_FUNCTIONS: usize = 512;
 /// Maximum number of instructions between the computation of a jump table's entry and the jump.
 const NEAR: usize = 4;
 
-/// Code of a module to examine. All addresses are of one kind, usually svma.
+/// Code of a module to examine. All addresses are relative to the same base, usually as in the file (svma).
 pub struct JumpingCode<'a> {
     /// Pieces of code, sorted by address: functions, and cold parts that the compiler has moved away.
     pub functions: &'a [Range<u64>],

@@ -123,7 +123,7 @@ pub(crate) fn unseen_calls(model: &ReportModel) -> Option<Claim> {
             counted(module.unhookable, "call"),
             one_line(module.module.clone())
         ),
-        None => format!("{BEYOND_SLOTS}, or made inside an operator new of the program's own"),
+        None => format!("{BEYOND_SLOTS}, or made inside the program's own operator new"),
     };
     Some(Claim {
         sentence: format!(

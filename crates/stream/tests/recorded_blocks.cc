@@ -88,7 +88,7 @@ int main() {
   check(is_recorded_block(first + 19 * 16), "forgotten", first + 19 * 16);
   check(leave_recorded(first + 19 * 16) && !is_recorded_block(first), "not removed", first);
 
-  // Three blocks for the two words of one place. The page of the last one is unsure from then on.
+  // The table has room for two of these three blocks. The page of the third one is marked as unsure.
   constexpr uint64_t smallest = 512, apart = smallest << 8;
   gate().table_mask = smallest - 1;
   for (uint64_t i = 1; i <= 3; i++) enter_recorded(first + i * apart);

@@ -90,7 +90,7 @@ impl FastTracepoint {
         connection.send("vCont;c")
     }
 
-    /// Removes it and detaches from the program; returns the number of calls that it has collected.
+    /// Removes the tracepoint, detaches from the program, and returns the number of calls that were collected.
     pub fn finish(mut self) -> Result<u64, String> {
         let connection = &mut self.connection;
         connection.stream().write_all(&[3]).map_err(lost)?;

@@ -1,5 +1,5 @@
 //! Intact and damaged heaps of allocators other than glibc's. An intact heap is dissected exactly.
-//! With damaged words the search ends, and its results do not contradict each other.
+//! On a damaged heap, the search still ends, and its list of blocks is consistent.
 
 use memhook_heap::{MarkOptions, Scan, Snapshot, load};
 

@@ -19,7 +19,7 @@ pub fn of_trace(end: &End, pid: i32) -> u8 {
 pub fn fault(end: &End, pid: i32) -> Option<String> {
     match end {
         End::Detached(Detached::SlotsLeft(left)) => Some(format!(
-            "{left} slots of process {pid} could not be restored; their calls pass through"
+            "{left} slots of process {pid} could not be restored; calls through them still run the inactive hook"
         )),
         End::Detached(Detached::Failed(error)) => {
             let error = crate::remedies::in_words(error);

@@ -119,7 +119,7 @@ impl Extent {
     }
 }
 
-/// A number that the allocator keeps, and the same number as the dissection counts it.
+/// A count that the allocator keeps, beside the dissection's own count of the same thing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Counted {
     /// Quantity that is counted, in the allocator's terms.

@@ -73,7 +73,7 @@ fn empty_bins(memory: &impl Memory, layout: &Layout, address: u64) -> Option<u64
     let mut empty = 0;
     for i in 1..BINS {
         let at = bin(layout, address, i);
-        // An address that a program made up may be at the very end of the address space.
+        // The program's data can forge this address, even one at the very end of the address space.
         let word = |offset| memory.word(at.wrapping_add(offset));
         let (forward, back) = (word(16)?, word(24)?);
         if forward == at && back == at {

@@ -201,8 +201,8 @@ pub struct Meta {
 pub struct EarlierLook {
     /// What did not parse.
     pub findings: Vec<Finding>,
-    /// Address and bytes of each block that nothing reached, in order. `None` if every thread inside an allocator would
-    /// have been noticed: then one snapshot is enough.
+    /// Address and size of each block that nothing reached, in the order of addresses. `None` if one snapshot is enough,
+    /// because every thread inside an allocator would have been noticed.
     pub unreached: Option<Vec<(u64, u64)>>,
 }
 

@@ -328,8 +328,8 @@ pub fn check_unreachable(recording: &Recording) -> Result<(), NotSearched> {
     }
 }
 
-/// Adds unreachable blocks to the sites. `keys` has the stacks and threads of the sites in the
-/// recording. Blocks allocated after a window have no site there.
+/// Adds unreachable blocks to the sites. `keys` yields the stack and thread of each site of the
+/// recording. If the profile covers only a window, blocks allocated after it have no site.
 fn add_unreachable(
     sites: &mut [ProfileSite],
     keys: impl Iterator<Item = (u32, u32)>,

@@ -56,7 +56,7 @@ pub struct RssReport {
     pub huge_zero_bytes: Option<u64>,
     /// Bytes of hugetlbfs, which the kernel does not count as resident.
     pub hugetlb_bytes: u64,
-    /// Parts of the resident bytes, which add up to all of them.
+    /// Parts of the resident memory. Their sum is the total.
     pub parts: Vec<RssPart>,
     /// Bytes that a trim would return.
     pub trim_bytes: u64,

@@ -95,7 +95,7 @@ fn kept_of_one(name: &str, others: usize, symbols: &str) -> Option<BTreeMap<Stri
 fn the_last_profile_says_who_was_killed() {
     let kept = kept_of_leaker("agent-black-box", 3, "");
     for (reason, profile) in kept.into_iter().flatten() {
-        // More than half of all memory is leaked, before the end and at the end.
+        // The leak is more than a quarter of the memory limit, in the profile before the end and in the last one.
         let leaked = profile.of("inuse_space", "planted_leak");
         assert!(leaked as u64 > LIMIT / 4, "{reason}: {leaked}");
     }

@@ -168,7 +168,7 @@ fn what_the_agent_takes_fits_the_schema() {
     let (code, _, errors) = run(&["agent", "--check", "--config", &file]);
     assert_eq!(code, 0, "{errors}");
     schema.check(&json(ALL));
-    // A store has two ways of authentication, of which the agent accepts one per store.
+    // The agent accepts only one way to authenticate for each store.
     let ways = "[[rule]]\nname = \"a\"\nuid = 1\n[pyroscope]\nurl = \"http://x\"\nprotocol = \"http\"\ntoken_file = \"/a\"\n\
                 [otlp]\nurl = \"http://x\"\nusername = \"a\"\npassword_file = \"/a\"\n";
     schema.check(&json(ways));

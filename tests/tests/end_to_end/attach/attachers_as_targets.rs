@@ -59,7 +59,7 @@ fn attachers_are_refused_by_what_they_are() {
     });
 }
 
-/// A control group does not select the attachers in it.
+/// Selecting a control group skips the attachers in it.
 #[test]
 fn attachers_in_a_control_group_are_left_alone() {
     memhook_tests::patiently(|| {

@@ -103,7 +103,7 @@ fn it_ends_with_the_family() {
     }
     // The children would find a wrapper in their slots at their end.
     for child in children.iter().chain([&orphan]) {
-        // SAFETY: plain integers; the server has not collected it.
+        // SAFETY: kill takes plain integers, and the server has not reaped this child yet.
         unsafe { libc::kill(child.parse().expect("a pid"), libc::SIGKILL) };
     }
     assert!(server.finish().success());

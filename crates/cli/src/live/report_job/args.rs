@@ -161,7 +161,7 @@ impl Args {
         Ok(())
     }
 
-    /// Returns the place where a copy of the memory is passed on, if leaks were requested.
+    /// Returns a slot through which the job receives the last copy of the memory, if leaks were requested.
     pub fn handover(&self) -> Option<Handover> {
         self.leaks.then(Handover::default)
     }

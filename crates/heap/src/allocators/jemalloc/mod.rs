@@ -179,13 +179,14 @@ fn joined(snapshot: &Snapshot, parts: Vec<Part>) -> AllocatorHeap {
     heap
 }
 
-/// Whether the code of the copy of jemalloc with this tree is known, so that a thread inside it was noticed.
+/// Returns true if the code of the jemalloc copy that owns this tree is known, so that a thread inside it would have been
+/// noticed.
 fn is_known(snapshot: &Snapshot, tree: &Tree) -> bool {
     let root = tree.root_range().start;
     let has_root = |data: &Range<u64>| data.contains(&root);
     let mut modules = snapshot.meta.modules.iter();
     let module = modules.find(|m| m.data.iter().any(has_root));
-    // What it calls is known only of a program with a C library beside it.
+    // The functions that it calls are known only if the program also has a C library.
     module.is_some_and(|m| !m.allocator_code.is_empty()) && snapshot.libc().is_some()
 }
 

@@ -7,9 +7,9 @@
 //! - The program sends itself [`SIGNAL`]. The kernel queues even an ignored signal for a traced thread (`sig_ignored`
 //!   in kernel/signal.c), so the tracer sees the thread stop with it. Without a tracer, a signal that is ignored by
 //!   default has no effect.
-//! - getpid(2), at whose end the kernel stops the thread if its tracer resumes it with PTRACE_SYSCALL. All other system
-//!   calls then stop the thread as well, twice each, and starting a program with a few libraries takes a hundred of
-//!   them.
+//! - The program calls getpid(2). If the tracer resumes the thread with PTRACE_SYSCALL, the kernel stops it when the
+//!   call returns. All other system calls then stop the thread as well, twice each, and a program with a few libraries
+//!   makes about a hundred of them as it starts.
 
 use std::fs::File;
 use std::io;
