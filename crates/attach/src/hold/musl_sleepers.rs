@@ -122,7 +122,7 @@ mod tests {
         }
         let handles = sleepers(&[RETURN]).check(libc::SYS_read, rsp);
         let why = handles.expect_err("a handler");
-        assert!(why.contains("handles a signal"), "{why}");
+        assert!(why.contains("is handling a signal"), "{why}");
         assert!(outside.check(libc::SYS_read, 0x1000).is_err());
         assert!(sleepers(&[]).check(libc::SYS_read, rsp).is_err());
     }

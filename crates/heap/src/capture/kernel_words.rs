@@ -236,9 +236,9 @@ mod tests {
             told.unseen,
             [
                 "an io_uring",
+                "data in a local socket",
                 "its timers (the kernel does not show them)",
                 "the user data of an epoll descriptor",
-                "data in a local socket",
             ]
         );
     }

@@ -206,7 +206,7 @@ fn missing_capabilities_are_named() {
     let text = container.refused_to(&words(&with_capabilities("0", ",+dac_override")));
     assert!(text.contains("--cap-add=SYS_PTRACE"), "{text}");
     let text = container.refused_to(&words(&with_capabilities(OTHER_USER, "")));
-    let (reason, remedy) = ("we are uid 1001", "CAP_SYS_PTRACE and CAP_DAC_OVERRIDE");
+    let (reason, remedy) = ("runs as uid 1001", "CAP_SYS_PTRACE and CAP_DAC_OVERRIDE");
     assert!(text.contains(reason) && text.contains(remedy), "{text}");
 }
 

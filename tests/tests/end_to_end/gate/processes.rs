@@ -216,7 +216,7 @@ fn a_process_that_executes_nothing() {
     assert_eq!(code, Some(3), "{text}");
     assert_eq!(outcomes(&verdict, "(forked)"), ["unsound"], "{text}");
     assert!(
-        text.contains("whether 1 unreachable block (72 bytes)"),
+        text.contains("whether it lost 1 unreachable block (72 bytes)"),
         "{text}"
     );
 }
