@@ -16,7 +16,7 @@ uint64_t originals[function_count][max_variants];
 unsigned char* region;
 uint32_t waited_in_vain;
 AccessIndex access_index;
-Claim claims[max_rings];
+Claims claims;
 uint64_t passed_frames[max_rings];
 Seat seats[seat_count];
 uint64_t waiting[waiting_count];

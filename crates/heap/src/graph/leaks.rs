@@ -23,8 +23,8 @@ impl Leak {
 
 const NONE: u32 = u32::MAX;
 
-/// Returns all leaked blocks in address order. If the snapshot knows what the one before it has shown as unreached, these are the
-/// blocks that were unreached at both moments.
+/// Returns all leaked blocks in address order. If the snapshot knows which blocks earlier ones have shown as unreached,
+/// these are the blocks that were unreached at two moments.
 ///
 /// A block is direct if no other leaked block points to it. Blocks that no direct block reaches are
 /// in cycles, or are reached from cycles. If nothing outside a cycle points to it, one of its
@@ -91,7 +91,7 @@ pub fn leaks(
     let Some(before) = earlier.and_then(|earlier| earlier.unreached.as_ref()) else {
         return all.collect();
     };
-    // A block that a thread had in hand in the middle of malloc or free, at one of the two moments, is none.
+    // A block that a thread had in hand in the middle of malloc or free at one moment is no leak.
     let was_leaked = |block: u32| {
         let block = blocks.get(block);
         before.binary_search(&(block.address, block.bytes)).is_ok()

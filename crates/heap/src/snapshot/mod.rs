@@ -196,13 +196,13 @@ pub struct Meta {
     pub unmoved: u32,
 }
 
-/// Facts that one snapshot keeps of its predecessor.
+/// Facts that one snapshot keeps of those before it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct EarlierLook {
     /// What did not parse.
     pub findings: Vec<Finding>,
-    /// Address and size of each block that nothing reached, in the order of addresses. `None` if one snapshot is enough,
-    /// because every thread inside an allocator would have been noticed.
+    /// Address and size of each block that nothing reached in one of them, in the order of addresses. `None` if one
+    /// snapshot is enough, because every thread inside an allocator would have been noticed.
     pub unreached: Option<Vec<(u64, u64)>>,
 }
 

@@ -43,9 +43,9 @@ fn stays_few(commands: &mut dyn Iterator<Item = Vec<&str>>) {
     for command in commands {
         let words = [&command[..1], &[pid.as_str()], &command[1..]].concat();
         let (code, _, why) = run(&words);
-        // The target may be too busy to be copied.
+        // The target may be too busy to be copied, or, with exit code 3, for a part of its heap to be searched.
         let is_busy = code == 2 && why.contains("would be held for longer than");
-        assert!(code < 2 || is_busy, "{words:?}: {why}");
+        assert!(code < 2 || code == 3 || is_busy, "{words:?}: {why}");
     }
     let after = own_mappings(&target);
     let maps = target.maps();

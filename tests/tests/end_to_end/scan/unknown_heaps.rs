@@ -7,7 +7,7 @@ use memhook_tests::{Target, build_target};
 fn a_program_that_has_its_data_elsewhere_is_not_called_clean() {
     let target = Target::start(&build_target("memory_of_its_own", &[]), &[]);
     let text = scan(target.pid(), &[]);
-    let told = "3.0 MiB of memory are belong to no known heap";
+    let told = "3.0 MiB of memory belong to no known heap";
     assert!(text.contains(told), "{text}");
     assert!(target.finish().success());
 }
