@@ -7,7 +7,7 @@ extern crate memhook_tests;
 
 use memhook_tests::arm64::{self, Machine};
 use memhook_tests::programs::{Folder, installed};
-use memhook_tests::{binary, build_target, not_run};
+use memhook_tests::{binary, build_target, not_run, not_run_here};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -88,7 +88,7 @@ fn shown(output: &Output) -> String {
 /// Returns a machine with this processor. `None`: there is none here, and the test has said why.
 fn machine(processor: &str) -> Option<Machine> {
     let machine = Machine::new(processor, LIMIT);
-    machine.map_err(|why| not_run(&why)).ok()
+    machine.map_err(|why| not_run_here(&why)).ok()
 }
 
 #[test]
