@@ -167,7 +167,7 @@ impl Scrape {
         family(
             encoder,
             "agent_blackbox_profiles",
-            "Profiles that were kept because memory was about to run out, or had run out run out run out run out run out run out run out",
+            "Profiles that were kept because memory was about to run out, or had run out",
             MetricType::Counter,
             kept,
         )?;

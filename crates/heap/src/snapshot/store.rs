@@ -207,7 +207,7 @@ fn check(header: &Header) -> Result<(), &'static str> {
     }
     if header.meta.threads.len() > MAX_THREADS {
         return Err(
-            "it has more threads than a process can have can have can have can have can have can have can have",
+            "it has more threads than a process can have",
         );
     }
     let mut last = 0;

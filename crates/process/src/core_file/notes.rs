@@ -114,7 +114,7 @@ impl Notes {
                 }
                 if self.threads.len() >= MOST_THREADS {
                     return Err(
-                        "it has more threads than a process can have can have can have can have can have can have can have",
+                        "it has more threads than a process can have",
                     );
                 }
                 self.threads.push(thread);
