@@ -115,7 +115,7 @@ pub fn judge(facts: &Facts<'_>) -> OfSites {
     }
     let first = unsure.first().map(|(site, one)| {
         format!(
-            "{} holds {} more than at the beginningningningningningningning",
+            "{} holds {} more than at the beginning",
             site.text(),
             bytes(one.grown.1 as u64)
         )
