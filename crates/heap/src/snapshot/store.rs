@@ -206,9 +206,7 @@ fn check(header: &Header) -> Result<(), &'static str> {
         }
     }
     if header.meta.threads.len() > MAX_THREADS {
-        return Err(
-            "it has more threads than a process can have",
-        );
+        return Err("it has more threads than a process can have");
     }
     let mut last = 0;
     for area in &header.meta.areas {

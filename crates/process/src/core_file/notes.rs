@@ -113,9 +113,7 @@ impl Notes {
                         .ok_or("the note of a thread is too short")?;
                 }
                 if self.threads.len() >= MOST_THREADS {
-                    return Err(
-                        "it has more threads than a process can have",
-                    );
+                    return Err("it has more threads than a process can have");
                 }
                 self.threads.push(thread);
             }
