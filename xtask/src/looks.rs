@@ -170,7 +170,7 @@ impl Outcome {
 }
 
 /// Words in the refusals of a process that has ended, is about to end, or executes another program.
-const ENDED: [&str; 10] = [
+const ENDED: [&str; 11] = [
     "is gone",
     "ended",
     "no process",
@@ -178,6 +178,8 @@ const ENDED: [&str; 10] = [
     "zombie",
     "is ending",
     "another program",
+    // One of its threads may be inside malloc when it ends.
+    "stayed inside malloc",
     // A process that has just begun.
     "still being loaded",
     "has no glibc",
