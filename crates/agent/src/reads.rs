@@ -33,15 +33,14 @@ const MOST_LEFT: usize = 64;
 
 /// A question about a process.
 pub enum Question {
-    /// What are the contents of the process's files?
+    /// Asks for the contents of the process's files.
     Inside {
         /// True if the process is in a pod, whose files have its name.
         is_pod: bool,
     },
-    /// What are the obstacles to an attach with these settings?
+    /// Asks for obstacles to an attach with these settings.
     Obstacle(Box<TraceConfig>),
-    /// What are the obstacles to an attach with these settings, including a tracer, which an attach
-    /// finds by itself?
+    /// Asks for obstacles to an attach with these settings, including a tracer, which an attach finds by itself.
     ObstacleNow(Box<TraceConfig>),
 }
 

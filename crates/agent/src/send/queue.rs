@@ -145,8 +145,8 @@ impl Queue {
         given_up
     }
 
-    /// Returns true if the disk has room for this many bytes, apart from the part to leave free.
-    /// Also returns true if the disk reports nothing.
+    /// Returns true if the disk has room for this many bytes, apart from the part to leave free, or
+    /// if its file system does not say how much is free.
     fn disk_has(&self, bytes: u64) -> bool {
         let Ok(disk) = rustix::fs::statvfs(self.directory.name(".")) else {
             return true;

@@ -95,59 +95,33 @@ fn limit(text: &str) -> Result<Limit, String> {
 }
 
 impl LimitOptions {
-    /// Returns the last limit that `chosen` takes.
-    fn last<T>(&self, chosen: impl Fn(&Limit) -> Option<T>) -> Option<T> {
-        self.fail_on.iter().rev().find_map(chosen)
-    }
-
-    fn leaked_bytes(&self) -> Option<u64> {
-        self.last(|limit| match limit {
-            Limit::Leaked(bytes) => Some(*bytes),
-            _ => None,
-        })
-    }
-
-    fn leaked_blocks(&self) -> Option<u64> {
-        self.last(|limit| match limit {
-            Limit::LeakedBlocks(blocks) => Some(*blocks),
-            _ => None,
-        })
-    }
-
-    fn lifetime_score(&self) -> Option<(f64, Option<GroupLimit>)> {
-        self.last(|limit| match limit {
-            Limit::Lifetime(score, group) => Some((*score, *group)),
-            _ => None,
-        })
-    }
-
-    fn usage_score(&self) -> Option<f64> {
-        self.last(|limit| match limit {
-            Limit::Usage(score) => Some(*score),
-            _ => None,
-        })
-    }
-
     /// Returns the name of a limit of leaks, if there is one.
     pub fn of_leaks(&self) -> Option<&'static str> {
-        let bytes = self.leaked_bytes().map(|_| "leaked");
-        bytes.or(self.leaked_blocks().map(|_| "leaked-blocks"))
+        self.fail_on.iter().find_map(|limit| match limit {
+            Limit::Leaked(_) => Some("leaked"),
+            Limit::LeakedBlocks(_) => Some("leaked-blocks"),
+            _ => None,
+        })
     }
 
     /// Returns the scoring of sites, if scores are limited.
     pub fn scores(&self) -> Option<ScoreOptions> {
-        let lifetime = self.lifetime_score();
-        let group = lifetime.and_then(|(_, group)| group);
-        let is_limited = lifetime.is_some() || self.usage_score().is_some();
+        let mut all = self.fail_on.iter();
+        let is_limited = all.any(|limit| matches!(limit, Limit::Lifetime(..) | Limit::Usage(_)));
+        let group = self.fail_on.iter().rev().find_map(|limit| match limit {
+            Limit::Lifetime(_, group) => *group,
+            _ => None,
+        });
         is_limited.then(|| scores::with_group(group))
     }
 
     /// Returns true if reads and writes must be known.
     pub fn need_accesses(&self) -> bool {
-        self.usage_score().is_some()
+        let mut all = self.fail_on.iter();
+        all.any(|limit| matches!(limit, Limit::Usage(_)))
     }
 
-    /// The limits.
+    /// Returns the limits. Of two limits of one quantity, the last one counts.
     pub fn limits(&self) -> anyhow::Result<Limits> {
         if !(self.tolerance >= 0.0 && self.tolerance.is_finite()) {
             bail!(
@@ -156,30 +130,25 @@ impl LimitOptions {
             );
         }
         let default = self.of_leaks().is_none().then_some(0);
-        let sites = self.fail_on.iter().filter_map(|limit| match limit {
-            Limit::Site(site) => Some(site.clone()),
-            _ => None,
-        });
-        Ok(Limits {
-            leaked_bytes: self.leaked_bytes().or(default),
-            leaked_blocks: self.leaked_blocks().or(default),
-            live_bytes: self.last(|limit| match limit {
-                Limit::Live(bytes) => Some(*bytes),
-                _ => None,
-            }),
-            peak_bytes: self.last(|limit| match limit {
-                Limit::Peak(bytes) => Some(*bytes),
-                _ => None,
-            }),
-            allocations: self.last(|limit| match limit {
-                Limit::Allocations(count) => Some(*count),
-                _ => None,
-            }),
-            lifetime_score: self.lifetime_score().map(|(score, _)| score),
-            usage_score: self.usage_score(),
-            sites: sites.collect(),
+        let mut limits = Limits {
+            leaked_bytes: default,
+            leaked_blocks: default,
             tolerance_percent: self.tolerance,
-        })
+            ..Limits::default()
+        };
+        for limit in &self.fail_on {
+            match limit {
+                Limit::Leaked(bytes) => limits.leaked_bytes = Some(*bytes),
+                Limit::LeakedBlocks(blocks) => limits.leaked_blocks = Some(*blocks),
+                Limit::Live(bytes) => limits.live_bytes = Some(*bytes),
+                Limit::Peak(bytes) => limits.peak_bytes = Some(*bytes),
+                Limit::Allocations(count) => limits.allocations = Some(*count),
+                Limit::Lifetime(score, _) => limits.lifetime_score = Some(*score),
+                Limit::Usage(score) => limits.usage_score = Some(*score),
+                Limit::Site(site) => limits.sites.push(site.clone()),
+            }
+        }
+        Ok(limits)
     }
 }
 
