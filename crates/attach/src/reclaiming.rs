@@ -4,7 +4,7 @@ use crate::claim::{Claim, claim};
 use crate::error::Error;
 use crate::hold::{reach::Reach, safe_point::SafePoints};
 use memhook_heap::{Candidates, Reclaimer, Released, Request, Verdict};
-use memhook_process::{filter_may_kill, first_failure, preflight};
+use memhook_process::{filter_may_kill, first_failure, preflight, thread_state};
 use std::time::Duration;
 
 /// Time limit for finding a thread at a safe point.
@@ -56,6 +56,11 @@ impl Reclaiming {
         }
         if filter_may_kill(pid) {
             return Err(ReclaimError::Filtered { pid });
+        }
+        // No thread of a stopped process can be asked for its signal stack, and one that was stopped inside malloc would
+        // never leave it.
+        if thread_state(pid, pid) == Some('T') {
+            return Err(Error::from(memhook_inject::Error::TargetStopped { pid }).into());
         }
         let claim = claim(pid)?;
         let reclaimer = match verdict {
