@@ -47,7 +47,7 @@ fn build_access_runtime(hook: &Path) {
             "-fno-rtti",
             "-fno-stack-protector",
             "-fvisibility=hidden",
-            // The program's code expects the callbacks to change only their own registers.
+            // The program's code expects the callbacks to change no registers except their own.
             "-mgeneral-regs-only",
             "-Wall",
             "-Wextra",
@@ -75,7 +75,7 @@ fn build(source: &Path, options: &[&str], variable: &str, file: &str) {
     let object = Path::new(&directory).join(file);
     // `cc` only locates the compiler (CXX, CXX_<target>); the flags below are the whole recipe.
     let compiler = cc::Build::new().cpp(true).opt_level(2).get_compiler();
-    // Call graph and stack sizes, for the test of the hook's stack use; clang cannot write them.
+    // GCC writes the call graph and stack sizes for the test of the hook's stack use; clang cannot.
     let mut calls = Vec::new();
     if compiler.is_like_gnu() {
         let directory = format!("{directory}/");

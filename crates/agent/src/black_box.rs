@@ -1,8 +1,8 @@
 //! Evidence about a process whose memory is about to run out: a profile of that moment, and the end
 //! of the process.
 //!
-//! One thread watches each control group, however many processes are in it, and wakes only the
-//! processes' threads that have something to do.
+//! One thread watches each control group, regardless of the number of processes in it, and wakes only the processes'
+//! threads that have work to do.
 
 use crate::board::Link;
 use memhook_attach::{Alarm, Alarms, Condition, Crowd};

@@ -223,7 +223,7 @@ impl Default for Link {
             has_left: AtomicBool::default(),
             numbers: Mutex::default(),
             threads: Mutex::default(),
-            // One call is enough, because the thread that takes it checks everything.
+            // One call is enough, because the thread that receives it checks everything.
             calls: bounded(1),
         }
     }
@@ -267,7 +267,7 @@ impl Link {
         self.attached.get().map(Instant::elapsed)
     }
 
-    /// Records that nothing of the process is held or changed any longer.
+    /// Records that no thread of the process is held and nothing in it is changed any longer.
     pub fn tell_left(&self) {
         self.has_left.store(true, Relaxed);
     }

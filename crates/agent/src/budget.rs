@@ -73,8 +73,8 @@ impl OwnUse {
         // The fields 14 and 15 of proc_pid_stat(5) are utime and stime.
         let field = |number: usize| fields.get(number - 3).copied().unwrap_or(0);
         let ticks = rustix::param::clock_ticks_per_second().max(1);
-        // Pages of mapped files, above all debug information, do not count, because the kernel
-        // takes them back at will.
+        // Pages of mapped files, most of which are debug information, do not count, because the
+        // kernel can reclaim them at any time.
         let status = proc_text("/proc/self/status").unwrap_or_default();
         let kilobytes = ["RssAnon:", "RssShmem:"].map(|name| {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -144,7 +144,7 @@ impl Budget {
         if self.saved <= 0.0 {
             return Verdict::HoldBack(Scarce::Processor);
         }
-        // The next target takes some memory, too.
+        // The next target takes some memory too.
         if used.resident as f64 > 0.9 * self.memory as f64 {
             return Verdict::HoldBack(Scarce::Memory);
         }
@@ -180,7 +180,8 @@ mod tests {
         }
     }
 
-    /// However the use varies, it stays below the budget in the long run if the verdict is heeded.
+    /// Regardless of how the use varies, it stays below the budget in the long run if the verdict
+    /// is obeyed.
     #[test]
     fn what_is_used_stays_within_the_budget() {
         let begin = Instant::now();

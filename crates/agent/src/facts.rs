@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const STALE_AFTER: Duration = Duration::from_secs(30);
 /// Pause between two checks whether files were read.
 const TURN: Duration = Duration::from_millis(2);
-/// Time after which a plan is made, however many files do not answer.
+/// Time after which a plan is made, regardless of the number of files that do not answer.
 const LONGEST_READ: Duration = Duration::from_secs(30);
 /// Maximum bytes that are read from a container's file.
 const MOST_BYTES: u64 = 4096;
@@ -26,8 +26,7 @@ pub struct Facts {
     pub pid: i32,
     /// Process id of its parent.
     pub parent: i32,
-    /// Start time in clock ticks since boot, which distinguishes the process from a later one with
-    /// the same id.
+    /// Start time in clock ticks since boot, which distinguishes the process from a later process with the same id.
     pub started: u64,
     /// The name that ps(1) shows.
     pub name: String,
@@ -53,7 +52,7 @@ pub struct Facts {
     pub files: ItsFiles,
 }
 
-/// Processes that see the same file systems, as far as that is known without reading any.
+/// Processes that see the same file systems, as far as that is known without reading files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// Pod, container, or control group of these processes.
@@ -437,8 +436,7 @@ impl Machine {
             }
             before => {
                 let mut facts = Facts::of(pid, stat)?;
-                // The contents of the files stay valid. Whether the files answer now is checked
-                // again.
+                // The contents of the files stay valid. The next check shows whether the files answer now.
                 if let Some((before, _)) = before
                     && (before.started, &before.executable) == (facts.started, &facts.executable)
                     && before.files != ItsFiles::Silent

@@ -93,8 +93,8 @@ impl State {
         &self.directory
     }
 
-    /// Records that a process is about to be attached to. After an error, the agent must not
-    /// attach, because no later agent would find the process.
+    /// Records that a process is about to be attached to. After an error, the agent must not attach, because no later
+    /// agent would find the process.
     pub fn attaches(&mut self, pid: i32, started: u64) -> std::io::Result<()> {
         if self.attached.insert(pid, started) == Some(started) {
             return Ok(());
@@ -104,9 +104,8 @@ impl State {
         })
     }
 
-    /// Records that nothing of ours is left in a process, or that it is gone. Returns a message if
-    /// that could not be written. The process is then checked again after the next start, which
-    /// does no harm.
+    /// Records that nothing of ours is left in a process, or that the process is gone. Returns a message if that could
+    /// not be written. The process is then checked again after the next start, which does no harm.
     pub fn has_left(&mut self, pid: i32) -> Option<String> {
         self.attached.remove(&pid)?;
         match self.write() {
@@ -158,8 +157,8 @@ impl State {
 }
 
 impl Drop for State {
-    /// Unlocks the directory. A forked child that has not executed its program yet has the file
-    /// open, too, and would keep the lock (flock(2)).
+    /// Unlocks the directory. A forked child that has not executed its program yet also has the file open, and would
+    /// keep the lock (flock(2)).
     fn drop(&mut self) {
         let _ = self.lock.unlock();
     }
@@ -227,8 +226,7 @@ mod tests {
         drop(state);
         std::fs::remove_file(&other).expect("removed");
         std::fs::remove_dir_all(&directory).expect("removed");
-        // If others can write to the directory, its contents may be theirs, and writes may go
-        // elsewhere.
+        // If other users can write to the directory, its contents may be theirs, and writes may go elsewhere.
         std::fs::create_dir(&directory).expect("made");
         let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
         std::fs::set_permissions(&directory, open_to_all).expect("ours");

@@ -1,4 +1,4 @@
-//! The last advice on each process, in the state directory. Like the processes, it outlasts the
+//! The last advice on each process, in the state directory. Like the processes, it outlives the
 //! agent.
 
 use crate::advice_files::remove_oldest;
@@ -24,9 +24,9 @@ pub struct Kept {
     process: ProcessIdentity,
     /// Path of the process's executable.
     executable: Option<String>,
-    /// Start of the last examination, whatever its result.
+    /// Start of the last examination, regardless of its result.
     pub examined: Moment,
-    /// The last advice; `None` if no examination led to any.
+    /// The last advice; `None` if no examination has led to advice.
     pub given: Option<Given>,
 }
 
@@ -119,7 +119,8 @@ impl KeptAdvice {
         (bytes.len() as u64 <= longest && found.process.pid == pid).then_some(found)
     }
 
-    /// Stores this in place of the previous advice, without a document that is too long.
+    /// Stores this advice in place of the previous advice, and leaves out a document that is too
+    /// long.
     ///
     /// # Errors
     /// Errors of [`OwnDirectory::write_whole`].
@@ -252,8 +253,8 @@ mod tests {
             assert_eq!(scratch.open().of(own(), Some("/bin/x")), None, "{bytes:?}");
             assert_eq!(scratch.count(), 0, "{bytes:?}");
         }
-        // The files have advice on another process, on one that has ended, and from a writer that
-        // was killed.
+        // The files have advice on another process, advice on a process that has ended, and data
+        // from a writer that was killed.
         for name in ["1.json", "2147483647.json", "7.json.part"] {
             std::fs::write(scratch.file(name), &right).expect("written");
         }

@@ -41,7 +41,7 @@ use memhook_report::AgentPlan;
 use std::path::{Path, PathBuf};
 use supervisor::Supervisor;
 
-/// End of the agent.
+/// Result of the agent's run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Every target is as it was before.

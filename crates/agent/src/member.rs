@@ -15,7 +15,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time for which an earlier check for obstacles is valid.
 const CLEARED_FOR: Duration = Duration::from_secs(1);
-/// Maximum pause before another attempt, however often it has failed.
+/// Maximum pause before another attempt, regardless of the number of failures.
 const LONGEST_RETRY: Duration = Duration::from_secs(3600);
 
 /// A process that a rule has chosen.
@@ -155,7 +155,7 @@ impl Member {
         self.state = State::Traced(worker);
     }
 
-    /// Records an obstacle that may pass by itself. Returns true if it has lasted too long for
+    /// Records an obstacle that may pass without action. Returns true if it has lasted too long for
     /// that.
     pub fn wait_a_moment(&mut self, now: Instant) -> bool {
         self.clearance = Clearance::Unasked;

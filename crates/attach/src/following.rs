@@ -11,10 +11,10 @@
 //! pads, a limited address space).
 //!
 //! The alternative is to stay attached to the parent by ptrace(2) with PTRACE_O_TRACEFORK, as `run` does with the
-//! programs that it starts. A program that serves others must not pay that price: it would stop at each fork, each new
-//! thread and each signal until we answer, no debugger could attach, and our own holds would find a traced process. Nor
-//! would the child be seen from its first instruction, because it begins inside fork(3), where nothing may be called.
-//! With the method here, no fork stops a process, and no process waits for us when we die.
+//! programs that it starts. That is too expensive for a program that serves others: it would stop at each fork, each
+//! new thread and each signal until we answer, no debugger could attach, and our own holds would find a traced process.
+//! Nor could the child be traced from its first instruction, because it begins inside fork(3), where nothing may be
+//! called. With the method here, no fork stops a process, and no process waits for us when we die.
 
 mod births;
 mod member;

@@ -61,7 +61,7 @@ pub trait Observer {
     }
     /// A process is not traced, or no longer.
     fn is_not_traced(&mut self, pid: i32, why: &Error);
-    /// A process has ended, or is left alone while it still runs (no status).
+    /// A process has ended (with its status), or is left alone while it still runs (without a status).
     fn ends(&mut self, _pid: i32, _status: Option<i32>) {}
 }
 

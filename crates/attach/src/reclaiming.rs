@@ -17,7 +17,7 @@ pub enum ReclaimError {
     /// The process cannot be read or traced: reason and remedy.
     #[error("{0}")]
     Access(String),
-    /// Calls of `free` make system calls, and a seccomp filter might kill the process for them.
+    /// Calls of `free` make system calls for which a seccomp filter might kill the process.
     #[error(
         "nothing is released: a seccomp filter may kill process {pid} for a system call that free() makes"
     )]

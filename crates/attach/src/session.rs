@@ -48,7 +48,7 @@ use python_names::PythonOf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Pauses before further attempts at an attach that released its thread because this process got no processor time.
+/// Pauses before retries of an attach that released its thread because this process got no processor time.
 const PAUSES_OF_THE_STARVED: [Duration; 3] = [
     Duration::from_millis(100),
     Duration::from_millis(300),
@@ -93,8 +93,8 @@ impl Session {
 
     /// Like [`Session::start`], with another way to hold threads, and with files that were read before.
     ///
-    /// If this process gets no processor time, the held thread is released early and all changes are undone. The next
-    /// attempt may succeed.
+    /// If this process gets no processor time, the held thread is released early and all changes are undone. A retry
+    /// may then succeed.
     pub(crate) fn start_by(
         reach: &mut Reach<'_>,
         pid: i32,
@@ -206,7 +206,7 @@ impl Session {
         self.prepared.held.any
     }
 
-    /// Returns how long an idle thread was held; zero if none was.
+    /// Returns the time for which an idle thread was held; zero if none was.
     pub fn idle_held_time(&self) -> Duration {
         self.prepared.held.idle
     }
@@ -308,8 +308,8 @@ impl Session {
         Listening::of(self.pid(), self.hook.base)
     }
 
-    /// Returns when a process that is traced from its birth was found by its first call of an allocator; `None` after
-    /// an attach.
+    /// Returns the time at which a process that is traced from its birth was found by its first call of an allocator;
+    /// `None` after an attach.
     pub fn found(&self) -> Option<Instant> {
         self.found
     }
@@ -349,8 +349,8 @@ impl Session {
         has_hook(self.pid(), self.hook.base)
     }
 
-    /// Returns an interned backtrace: function id of the allocation, and frames. The hook's own frames and the `ret`
-    /// instruction that a wrapped dlopen returns through are omitted.
+    /// Returns an interned backtrace: function id of the allocation, and frames. Omits the hook's own frames and the
+    /// `ret` instruction through which a wrapped dlopen returns.
     pub fn stack(&self, id: u32) -> Option<(u8, Vec<u64>)> {
         let stack = self.region().stack(id)?;
         let (hook, tables) = (&self.prepared.hook, &self.prepared.tables);
@@ -360,7 +360,7 @@ impl Session {
         Some((stack.function, frames))
     }
 
-    /// Returns the frames of a thread with these registers (rip, rsp, rbp), innermost first, as far as `read` provides
+    /// Returns the frames of a thread with these registers (rip, rsp, rbp), innermost first, as far as `read` can read
     /// its stack.
     pub fn unwind(
         &self,

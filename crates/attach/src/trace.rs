@@ -80,7 +80,7 @@ impl<O: Observer + Send> Trace<O> {
         lookout.add(&self.consumer.watched);
     }
 
-    /// Returns how the process ended, or what became of it, after the trace ended with [`crate::End::Gone`].
+    /// Returns how the process ended after a trace that ended with [`crate::End::Gone`].
     pub fn ending(&self) -> Option<Ending> {
         self.ending
     }
@@ -120,7 +120,7 @@ impl<O: Observer + Send> Trace<O> {
         blocks
     }
 
-    /// Records the events, including the first one if called before [`Trace::run`].
+    /// Records the events. The recording includes the first event if this is called before [`Trace::run`].
     pub fn record(&mut self, recording: Recording) {
         self.facts = recording.begin(&self.session, &self.consumer);
     }

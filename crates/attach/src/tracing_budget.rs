@@ -1,13 +1,13 @@
-//! Controller that keeps tracing within a budget. It decides which allocations are recorded: all, or samples at a
-//! distance that follows the process's behaviour.
+//! Controller that keeps tracing within a budget. It decides whether to record all allocations, or samples at a
+//! distance that depends on the process's behaviour.
 //!
-//! Every call of the process passes through a wrapper, at a fixed price. In addition, the process pays for each
-//! recorded call, and the attacher for each event that it takes. So the cost of any sampling distance follows from the
-//! sizes of the allocations and the measured cost of a call.
+//! Every call of the process passes through a wrapper, at a fixed cost. In addition, each recorded call costs the
+//! process time, and each event costs the attacher time. So the cost of any sampling distance follows from the sizes of
+//! the allocations and the measured cost of a call.
 //!
-//! Unused budget is saved up, for a second at most: a burst is recorded completely if the savings cover it. When the
+//! Unused budget is saved up, for at most a second: a burst is recorded completely if the savings cover it. When the
 //! savings are about to end, the distance immediately grows until the current traffic fits. It shrinks only if both the
-//! current traffic and that of the last seconds would fit, with some margin.
+//! current traffic and the traffic of the last seconds would fit, with some margin.
 //!
 //! The choice depends only on the past, never on the next allocation. So sums that are weighted by the distance of each
 //! sample stay unbiased.
@@ -22,9 +22,9 @@ pub const COARSEST: u8 = (MOST_SAMPLE_BYTES.ilog2() - LEAST_SAMPLE_BYTES.ilog2()
 
 /// Number of size classes, which are powers of two.
 pub const SIZE_CLASSES: usize = 48;
-/// At most the budget of this much time can be saved.
+/// Upper bound on savings: the budget of this much time.
 const SAVINGS_NS: f64 = 1e9;
-/// Time that savings must cover, because the process follows an order only after some events.
+/// Time that savings must cover, because the process obeys an order only after some events.
 const AHEAD_NS: f64 = 30e6;
 /// Time over which the current traffic is averaged.
 const FAST_NS: f64 = 50e6;
@@ -70,7 +70,7 @@ pub struct CallCosts {
 /// Events in a period of some milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Period {
-    /// Length of the period, or the processor time of all threads of the process if that is longer.
+    /// Length of the period, or the processor time of all threads of the process if it is longer.
     pub time_ns: f64,
     /// Estimated allocations by size class, including skipped ones.
     pub allocations: [f64; SIZE_CLASSES],
@@ -237,8 +237,8 @@ impl TracingController {
     }
 
     /// Returns the share of the time that is left for recording, after the unavoidable costs: wrappers, releases of
-    /// other blocks, and the idle attacher. If these use up the budget, a tenth remains for samples, because the cost
-    /// would hardly decrease without any.
+    /// other blocks, and the idle attacher. If these costs use up the budget, a tenth remains for samples, because
+    /// dropping the samples would save hardly anything.
     fn room(&self, traffic: &Traffic) -> f64 {
         let passing = 2.0 * traffic.allocations.iter().sum::<f64>() * self.costs.pass_ns;
         let others = traffic.other_releases * (self.costs.release_ns + self.event_ns);
@@ -283,7 +283,8 @@ mod tests {
         variance: f64,
     }
 
-    /// Draws how many of `count` blocks are recorded at a level. For large counts it uses a normal distribution.
+    /// Draws the number of blocks recorded at a level, out of `count` blocks. For large counts it uses a normal
+    /// distribution.
     fn recorded(count: f64, probability: f64, random: &mut Random) -> f64 {
         let (mean, spread) = (
             count * probability,
@@ -485,8 +486,8 @@ mod tests {
             }
         }
 
-        /// Estimates stay within their standard errors even if the rate changes by a factor of 1,000, and the distance
-        /// with it.
+        /// Estimates stay within their standard errors even if the rate, and with it the distance, changes by a factor
+        /// of 1,000.
         #[test]
         fn sums_stay_unbiased(seed in any::<u64>(), first in 10usize..200, size in 5u32..12) {
             let rates = [

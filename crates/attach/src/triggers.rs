@@ -295,8 +295,8 @@ mod tests {
         Triggers::new(std::process::id() as i32, again, all)
     }
 
-    /// Returns a measurement with this many live bytes, twice as many resident bytes, and as many used bytes of a limit
-    /// of 1000.
+    /// Returns a measurement with this many live bytes, twice as many resident bytes, and the same number of used bytes
+    /// out of a limit of 1000.
     fn live(live_bytes: u64) -> Measured {
         Measured {
             live_bytes,
@@ -446,7 +446,7 @@ mod tests {
         }
     }
 
-    /// The share of waiting is known once the window has passed, and fires at most every ten seconds.
+    /// The share of waiting is known once the window has passed, and the trigger fires at most every ten seconds.
     #[test]
     fn waiting_is_that_of_its_window() {
         let pressure = Condition::of_pressure("some 500000 1000000").expect("words");

@@ -35,7 +35,7 @@ enum Over {
     Told(Course),
 }
 
-/// Longest wait at the end for threads that were told to stop but sleep uninterruptibly.
+/// Longest wait at the end for threads that were told to stop but are in an uninterruptible sleep.
 const LATE_PATIENCE: Duration = Duration::from_secs(2);
 
 impl<O: Observer + Send> Trace<O> {
@@ -156,7 +156,7 @@ impl<O: Observer + Send> Trace<O> {
             select.recv(news);
             select.recv(course);
             job.listen(&mut select);
-            // Whatever ended the wait, the next turn checks everything.
+            // The next turn checks everything, regardless of the reason why the wait ended.
             let _ = select.ready_deadline(begin + self.pause(job));
             let _ = news.try_recv();
         }

@@ -1,5 +1,5 @@
-//! Links the command statically, and builds the service that `memhook-rs demo` attaches to. The
-//! service is an ordinary program, as a distribution would build it, but with line numbers.
+//! Links the command statically, and builds the service to which `memhook-rs demo` attaches. The service is an ordinary
+//! program, as a distribution would build it, but with line numbers.
 
 mod static_linking;
 
@@ -12,7 +12,7 @@ use std::{
 fn main() {
     println!("cargo:rerun-if-changed=build");
     static_linking::link_statically();
-    // The demo traces a process, which is not implemented yet on other processors.
+    // The demo traces a process, which is not implemented on other processors yet.
     if env::var("CARGO_CFG_TARGET_ARCH").as_deref() == Ok("x86_64") {
         build_demo_service();
     }

@@ -1,15 +1,14 @@
 //! Links the command statically against glibc, whatever cargo's configuration is.
 //!
-//! `.cargo/config.toml` requests `crt-static` in a clone, but `cargo install` reads it neither from
-//! a repository nor from a package, and a package cannot request a target feature by itself.
-//! Without the feature, rustc names the shared libraries to the linker. This script passes
-//! `-static-pie` to the linker, and linker scripts in a directory that is searched first, which
-//! replace those libraries by archives.
+//! `.cargo/config.toml` requests `crt-static` in a clone, but `cargo install` does not read it from a repository or a
+//! package, and a package cannot request a target feature. Without the feature, rustc passes the names of shared
+//! libraries to the linker. This script passes `-static-pie` to the linker, and a directory of linker scripts that is
+//! searched first. These scripts replace the shared libraries by archives.
 
 use std::{env, fs, path::Path, process::Command};
 
-/// Libraries that rustc requests, and the linker scripts that replace them. `libc.a` needs parts of
-/// `libgcc.a`, which rustc does not name again after `libc.a`.
+/// Libraries that rustc requests, and the linker scripts that replace them. `libc.a` needs parts of `libgcc.a`, which
+/// rustc does not name again after `libc.a`.
 const SCRIPTS: [(&str, &str); 3] = [
     ("libc.so", "GROUP(-l:libc.a -l:libgcc.a -l:libgcc_eh.a)\n"),
     ("libm.so", "GROUP(-l:libm.a)\n"),
@@ -24,7 +23,7 @@ pub fn link_statically() {
     if env::var("CARGO_CFG_TARGET_ENV").as_deref() != Ok("gnu") {
         return;
     }
-    // For a cross linker, whoever configures it must make sure that it finds its archives.
+    // Whoever configures a cross linker must make sure that it finds its archives.
     if env::var("HOST") == env::var("TARGET") && !is_installed("libc.a") {
         println!(
             "cargo::error=memhook-rs is linked statically, and the static C library (libc.a) is not \
@@ -52,6 +51,6 @@ fn is_installed(library: &str) -> bool {
     let output = Command::new("cc")
         .arg(format!("-print-file-name={library}"))
         .output();
-    // Without a driver, rustc itself reports what is missing.
+    // Without a driver, rustc itself reports the missing library.
     output.map_or(true, |output| output.stdout.first() == Some(&b'/'))
 }

@@ -1,5 +1,5 @@
-// The service that `memhook-rs demo` starts: workers serve requests of several kinds, each of which
-// allocates; one kind forgets a session when the client asks for a rare thing.
+// The service that `memhook-rs demo` starts. Workers serve requests of several kinds, each of which
+// allocates. One kind forgets a session when the client asks for a rare thing.
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -82,9 +82,9 @@ void worker(unsigned seed) {
 
 }  // namespace
 
-// The argument is the pid of the program that starts this one.
+// The argument is the pid of the parent, which started this program.
 int main(int argc, char** argv) {
-  // Ends with that program, whatever happens to it; also if that has happened already.
+  // Ends when the parent ends, even if the parent has ended already.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (argc > 1 && getppid() != std::atoi(argv[1])) return 1;
   prctl(PR_SET_NAME, "demo-service");

@@ -40,8 +40,8 @@ pub fn completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Corrects the script for bash. In the labels of its branches, the generator treats the hyphen in
-/// our name as the beginning of a command, but not in the words that it compares with them. So it
-/// would complete no command.
+/// our name as the beginning of a command, but not in the words that it compares with them. Without
+/// the correction, no command would be completed.
 fn match_labels(script: &str) -> String {
     script.replace("memhook__subcmd__rs", "memhook__rs")
 }
@@ -52,7 +52,7 @@ pub fn man(args: &ManArgs) -> anyhow::Result<ExitCode> {
     let cannot_write = || format!("cannot write man pages into {}", directory.display());
     fs::create_dir_all(directory).with_context(cannot_write)?;
     let mut command = crate::Cli::command().disable_help_subcommand(true);
-    // This fills in everything that subcommands inherit, above all their full names.
+    // This fills in everything that subcommands inherit, including their full names.
     command.build();
     write_pages(&command, directory).with_context(cannot_write)?;
     Ok(ExitCode::SUCCESS)

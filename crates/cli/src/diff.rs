@@ -142,7 +142,7 @@ fn measure(args: &Args) -> Measure {
     args.measure.unwrap_or(usual)
 }
 
-/// Loads a run. Returns it with the exit code for the case that everything else succeeds.
+/// Loads a run. Also returns the exit code to use if everything else succeeds.
 fn load(args: &Args, path: &Path) -> anyhow::Result<(Profile, u8)> {
     let measure = measure(args);
     if is_json(path) {

@@ -19,11 +19,11 @@ pub const HAS_GAPS: u8 = 1;
 pub const BAD_INPUT: u8 = 2;
 /// Slots could not be restored.
 pub const NOT_RESTORED: u8 = 3;
-/// Remembered backtraces were wrong.
+/// A remembered backtrace was wrong.
 pub const WRONG: u8 = 3;
 /// `gate`: a limit is exceeded. This is the default for that case.
 pub const LIMIT_EXCEEDED: u8 = 1;
-/// `gate`: nothing was found, but not everything was seen.
+/// `gate`: no limit was exceeded, but not everything was seen.
 pub const NO_VERDICT: u8 = 3;
 /// `scan`: a part of the heap could not be searched, so a leak there would not be found.
 pub const NOT_ALL_SEARCHED: u8 = 3;

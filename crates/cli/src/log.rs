@@ -3,9 +3,9 @@
 //! Commands keep the log off, because their reports have the information that people want. `-v`,
 //! `-vv` and `MEMHOOK_LOG` turn it on. The agent logs its actions from the start.
 //!
-//! A separate thread writes the lines. A reader that stops reading (a pager, a full pipe) would
-//! otherwise stop the attacher in the middle of a step, and with it the threads of a target that it
-//! holds. Lines that do not fit into the queue are counted, and their number is printed at the end.
+//! A separate thread writes the lines. Otherwise a reader that stops reading (a pager, a full pipe) would stop the
+//! attacher in the middle of a step, and with it the held threads of a target. Lines that do not fit into the queue are
+//! counted, and their number is printed at the end.
 
 use anyhow::bail;
 use memhook_foreign::{visible_json, visible_lines};
@@ -18,13 +18,13 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::{MakeWriter, layer};
 use tracing_subscriber::{Layer, Registry, layer::SubscriberExt, util::SubscriberInitExt};
 
-/// The variable with a filter: `debug`, `memhook_heap=trace,info`, ...
+/// The environment variable with a filter: `debug`, `memhook_heap=trace,info`, ...
 const FILTER: &str = "MEMHOOK_LOG";
 /// Prefix of the names of our crates, which are the log targets.
 const OURS: &str = "memhook";
-/// Name of the crate whose events belong to the command itself.
+/// Name of the crate whose events are those of the command itself.
 const AGENT: &str = "memhook_agent";
-/// Maximum number of lines that wait to be written. Further ones are lost.
+/// Maximum number of lines that wait to be written. Further lines are lost.
 const MOST_WAITING: usize = 1024;
 /// Maximum time for which a command waits at its end for a reader of its log.
 const END_PATIENCE: Duration = Duration::from_secs(1);
@@ -47,7 +47,7 @@ pub fn set_verbosity(count: u8) {
     VERBOSITY.store(count, Relaxed);
 }
 
-/// Returns true if reports must show everything.
+/// Returns true if reports must not leave anything out.
 pub fn is_verbose() -> bool {
     VERBOSITY.load(Relaxed) > 0
 }
@@ -81,14 +81,14 @@ fn begin(format: Format, least: LevelFilter, copy: Option<Copy>) -> anyhow::Resu
             let Ok(parsed) = parsed else {
                 bail!("{FILTER}={filter} is not a filter: try debug, or memhook_heap=trace,info");
             };
-            // A level alone applies to our crates. Logs of libraries are for their developers.
+            // A level without a target applies to our crates only. Logs of libraries are for their developers.
             let level = parsed.default_level().unwrap_or(LevelFilter::OFF);
             let others = parsed.with_default(LevelFilter::OFF);
             others.with_target(OURS, level)
         }
         _ => {
             let steps = match VERBOSITY.load(Relaxed) {
-                // Each process that the agent traces would add its steps.
+                // Otherwise each process that the agent traces would add its steps.
                 0 => least.min(LevelFilter::WARN),
                 1 => LevelFilter::INFO,
                 2 => LevelFilter::DEBUG,
@@ -185,7 +185,7 @@ impl Queue {
 fn write(lines: &Receiver<Message>) {
     for message in lines {
         match message {
-            // If standard error cannot be written, nobody can be informed.
+            // If standard error cannot be written, there is no way to inform the user.
             Message::Line(line) => drop(io::stderr().write_all(line.as_bytes())),
             Message::End(done) => {
                 let lost = QUEUE.get().map_or(0, |queue| queue.lost.load(Relaxed));
@@ -204,7 +204,7 @@ fn write(lines: &Receiver<Message>) {
     }
 }
 
-/// A line that goes to the queue undivided.
+/// A line that is queued as a whole.
 struct Line(&'static Queue);
 
 impl Write for Line {

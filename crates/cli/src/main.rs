@@ -277,8 +277,7 @@ fn usage(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
-    // The message is made again with words that are safe to show, because its lines must not look
-    // like ours.
+    // The message is rebuilt with escaped words, because its lines must not look like ours.
     let words = std::env::args_os().map(|word| visible(&word.to_string_lossy()).into_owned());
     let again = options().try_get_matches_from(words);
     let again = again.and_then(|matches| Cli::from_arg_matches(&matches).map(drop));

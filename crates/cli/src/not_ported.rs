@@ -1,10 +1,10 @@
-//! The commands that hold or trace a process, on a processor to which they are not ported yet. Each
-//! takes any words and refuses in one line.
+//! The commands that hold or trace a process, on a processor to which they are not ported yet. Each command accepts any
+//! arguments and refuses in one line.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Words after the name of a command that is not available here.
+/// Arguments of a command that is not available here.
 #[derive(clap::Args)]
 pub struct Words {
     #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -52,14 +52,14 @@ pub mod gate {
     }
 }
 
-/// Audit without acts, because nothing here touches a process.
+/// Audit log without entries, because nothing here touches a process.
 pub mod audit {
-    /// Refuses, because there would be no acts to record.
+    /// Refuses, because there would be nothing to log.
     pub fn start(_: &std::path::Path) -> anyhow::Result<()> {
         super::refuse().map(drop)
     }
 
-    /// Does nothing, because nothing has been recorded.
+    /// Does nothing, because nothing has been logged.
     pub fn finish() {}
 }
 

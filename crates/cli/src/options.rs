@@ -58,7 +58,7 @@ pub fn orders(is_trace: bool) -> impl TypedValueParser<Value = SortBy> {
     })
 }
 
-/// Order of rows: one that every report has, or one by a score of the user's own.
+/// Order of rows: an order that every report has, or the value of a user-defined score.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Order {
     By(SortBy),
@@ -176,7 +176,7 @@ pub fn moment(text: &str) -> Result<Moment, String> {
         Ok(0.0) => duration(&text.replacen(zero, "1", 1))
             .map(|_| Moment::After(Duration::ZERO))
             .map_err(|error| error.to_string()),
-        // 700 may be meant as milliseconds.
+        // The user may mean 700 milliseconds.
         Ok(_) if zero == text => Err(format!("the unit is missing: {text}ms or {text}s?")),
         Ok(_) => duration(text).map(Moment::After).map_err(|_| {
             format!("expected a time since the attach like 500ms, or a mark: mark:{text}")

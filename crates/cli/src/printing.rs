@@ -1,9 +1,9 @@
 //! The only way to the terminal.
 //!
-//! These macros replace the standard library's in all modules that follow, so that everything is
-//! printed through them. Names of processes, files and functions are untrusted, and may contain
-//! control codes for a terminal. A reader that closes the pipe (`| head`) is not an error. The
-//! standard macros would panic, because SIGPIPE is ignored in Rust programs.
+//! These macros replace the standard library's in all modules that follow, so all output passes
+//! through them. Names of processes, files and functions are untrusted, and may contain control
+//! codes for a terminal. A reader that closes the pipe (`| head`) is not an error. The standard
+//! macros would panic, because SIGPIPE is ignored in Rust programs.
 
 use memhook_foreign::visible_lines;
 use memhook_report::{in_ascii, terminal_has_utf8};

@@ -32,7 +32,7 @@ fn remedy(error: &(dyn Error + 'static)) -> Option<String> {
         .or_else(|| of_attach::remedy(error).map(str::to_owned))
 }
 
-/// The file is in the directory of unported code, although nothing in it needs porting.
+/// The file is in the directory of code that needs porting, although nothing in it does.
 #[cfg(target_arch = "x86_64")]
 #[path = "live/remedies.rs"]
 mod of_attach;

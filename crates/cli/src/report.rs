@@ -246,7 +246,7 @@ fn print_following(args: &Args) -> anyhow::Result<ExitCode> {
         let recording = &*recording;
         check(args, recording)?;
         let mut symbols = sources::symbolizer(recording, &args.sources)?;
-        // Nothing is known about a moment in the future.
+        // No data exists about a moment in the future.
         let Ok(window) = args.window.window(recording) else {
             return Ok(());
         };
@@ -379,7 +379,7 @@ fn selection(args: &Args, as_json: bool) -> anyhow::Result<Selection> {
         sort: order(args)?,
         top: args.top,
         is_window: args.window.from.is_some(),
-        // Sites with equal texts have separate scores.
+        // Sites with the same text have separate scores.
         merges_alike: !as_json && !args.scores.are_wanted(),
     })
 }

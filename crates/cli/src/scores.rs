@@ -28,7 +28,7 @@ pub struct Args {
     scores: Vec<Asked>,
 }
 
-/// What one option asks for.
+/// Value of one option.
 #[derive(Clone, Debug)]
 enum Asked {
     Usual,
@@ -84,7 +84,7 @@ impl Args {
         Ok(formulas)
     }
 
-    /// Returns the place of the formula with this name.
+    /// Returns the position of the formula with this name.
     pub fn place_of(&self, name: &str) -> Option<usize> {
         self.as_typed()
             .iter()

@@ -1,7 +1,7 @@
 //! The options that `-h` shows for a command with many options: one screen with the most important
 //! ones. `--help` shows all.
 
-/// Commands with many options, and the ids of those that `-h` shows.
+/// Commands with many options, and the ids of the options that `-h` shows.
 const SHOWN: [(&str, &[&str]); 6] = [
     (
         "attach",

@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Some(file) => file.clone(),
             None => beside(profile),
         };
-        // A profile that cannot be read does not affect the others.
+        // A profile that cannot be read does not affect the other profiles.
         match symbolize(profile, &output, args.force, &mut names) {
             Ok(added) => eprintln!("{}", line(&added, &output)),
             Err(error) => {
@@ -72,7 +72,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Returns the named profiles, and those in named directories.
+/// Returns the named profiles, and the profiles in named directories.
 fn profiles(named: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for path in named {

@@ -295,7 +295,7 @@ fn allocators(text: &str) -> Result<Described, String> {
 }
 
 impl Allocators {
-    /// Returns true if there is any.
+    /// Returns true if allocators are described.
     pub fn is_used(&self) -> bool {
         !self.given.is_empty()
     }

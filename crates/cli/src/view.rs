@@ -124,7 +124,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// Refuses requested scores that the recording cannot have.
+/// Refuses scores that were requested but that the recording cannot have.
 fn check_scores(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     if args.scores.formulas()?.is_empty() {
         return Ok(());

@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(table.find(0x1000), None);
         assert_eq!(table.find(0x100f), Some((0, 7)));
         assert_eq!(table.find(0x1010), Some((1, 0)));
-        // Requested sizes are rounded up to words. The address just past the end counts.
+        // Requested sizes are rounded up to words. The address just past the end counts too.
         assert_eq!(table.find(0x1028), Some((1, 24)));
         assert_eq!(table.find(0x1029), None);
         assert_eq!(

@@ -54,7 +54,7 @@ pub struct Heap {
     pub parameters: Option<Parameters>,
     /// Number of chunks that have their own mapping, and the bytes of these mappings.
     pub mmapped: (u64, u64),
-    /// True if exactly the chunks were found that `mp_` counts.
+    /// True if the chunks found are exactly those that `mp_` counts.
     pub mmapped_exact: bool,
     /// The heaps of other allocators. [`SegmentKind::Sized`] has an index into them.
     pub others: Vec<OtherHeap>,
@@ -71,7 +71,7 @@ pub struct Heap {
     pub(crate) live: Option<Arc<Live>>,
 }
 
-/// Why a part of a heap does not parse.
+/// Reason why a part of a heap does not parse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
@@ -217,7 +217,7 @@ impl Heap {
         self.findings.is_empty() && self.mmapped_exact
     }
 
-    /// Returns why something did not parse, as far as one or two snapshots show it.
+    /// Returns the reason why something did not parse, as far as one or two snapshots show it.
     pub fn cause_of(&self, finding: &Finding) -> Cause {
         match &self.earlier_findings {
             None => Cause::Unknown,
@@ -245,13 +245,13 @@ impl Heap {
         Some(found.allocator)
     }
 
-    /// Returns true if a thread may have been inside one of the allocators and nobody has noticed, because the code of that
-    /// allocator is not known: it is part of a program without symbols, or of a C library other than glibc.
+    /// Returns true if a thread may have been inside one of the allocators without being noticed, because the code of
+    /// that allocator is unknown: it is in a program without symbols, or in a C library other than glibc.
     pub(crate) fn has_unwatched(&self, snapshot: &Snapshot) -> bool {
         let has_code = |module: &&ModuleInfo| !module.allocator_code.is_empty();
         let is_watched = |other: &OtherHeap| {
             let mut modules = snapshot.meta.modules.iter().filter(has_code);
-            // What it calls is known only of a program with glibc beside it.
+            // The functions that it calls are known only for a program that also uses glibc.
             snapshot.libc().is_some()
                 && modules.any(|module| self.allocator_of(module) == Some(other.allocator))
         };
@@ -279,8 +279,8 @@ impl Heap {
         self.live = Some(Arc::new(parts.live));
     }
 
-    /// Adds the heap of one allocator, and its segments to `segments`. Returns false if another
-    /// allocator already has some of its memory.
+    /// Adds the heap of one allocator, and its segments to `segments`. Returns `false` if another allocator already
+    /// owns some of its memory.
     fn join(&mut self, mut found: AllocatorHeap, segments: &mut Vec<Segment>) -> bool {
         let claimed = joined(self.ranges.clone());
         found.leave_to_others(&claimed);
@@ -328,7 +328,7 @@ pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
     Ok(heap)
 }
 
-/// Likewise; an empty heap if there is none.
+/// Like [`Heap::dissect`], but returns an empty heap if there is none.
 pub(crate) fn dissect_all(snapshot: &Snapshot) -> Heap {
     let mut heap = Heap::empty();
     let earlier = snapshot.meta.earlier.as_ref();

@@ -100,7 +100,7 @@ pub enum Error {
         allowed_ms: f64,
         /// Time that each method would take, with the reason.
         ways: String,
-        /// Limit that should suffice for one of the methods.
+        /// Limit that would allow one of the methods.
         enough_ms: f64,
     },
     /// A call would occupy a thread of the process for longer than is allowed.
@@ -199,7 +199,7 @@ pub enum Error {
         /// Difference that shows this.
         reason: String,
     },
-    /// A question about an address that is not in a block.
+    /// The address in a question is not in a block.
     #[error("{address:#x} is not in any block of the heap{hint}")]
     NoBlock {
         /// The address.

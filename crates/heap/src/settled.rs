@@ -1,5 +1,5 @@
-//! Snapshots of a heap that running threads keep changing. Damage counts only if a second snapshot shows it, too. The
-//! same holds for leaks if a thread may have been inside the allocator unnoticed.
+//! Snapshots of a heap that running threads keep changing. Damage counts only if a second snapshot confirms it. If a
+//! thread may have been inside the allocator unnoticed, the same applies to leaks.
 
 use crate::Error;
 use crate::allocators::dissector::NotDissected;
@@ -9,18 +9,18 @@ use crate::graph::finder::MarkOptions;
 use crate::graph::mark::mark;
 use crate::snapshot::{EarlierLook, Snapshot, ThreadState, unmoved_note};
 
-/// Maximum number of snapshots of one process. Each of them holds the threads, so there are few.
+/// Maximum number of snapshots of one process. The number is small because each snapshot holds the threads.
 const LOOKS: usize = 3;
 
-/// Takes up to three snapshots of `pid`, until one of them can be believed: its heap parses whole, and if the code of an
-/// allocator is not known and blocks look leaked, the snapshot before it shows the same blocks, and each thread has run
-/// since then. The last snapshot remembers what the earlier ones have shown. So [`Heap::cause_of`](crate::Heap::cause_of) can
-/// tell damage from a change that was caught halfway, and [`leaks`](crate::graph::leaks::leaks) can tell a leaked block
-/// from one that a thread had in hand.
+/// Takes up to three snapshots of `pid`, until one is reliable: its heap parses as a whole. If the code of an allocator
+/// is unknown and blocks look leaked, the previous snapshot must also show the same blocks, and each thread must have
+/// run in between. The last snapshot keeps the results of the earlier ones. So
+/// [`Heap::cause_of`](crate::Heap::cause_of) can tell damage from an unfinished change, and
+/// [`leaks`](crate::graph::leaks::leaks) can tell a leaked block from a block that a thread was allocating or freeing.
 ///
 /// # Errors
-/// Fails if a snapshot cannot be taken. Memory does not suffice for two, so each one is dropped
-/// before the next is taken.
+/// Fails if a snapshot cannot be taken. Memory does not suffice for two snapshots, so each one is dropped before the
+/// next.
 pub fn capture_settled(pid: i32, request: Request) -> Result<Captured, Error> {
     let mut captured = capture(pid, request)?;
     let first = threads_of(&captured.snapshot);
@@ -44,12 +44,12 @@ pub fn capture_settled(pid: i32, request: Request) -> Result<Captured, Error> {
     Ok(captured)
 }
 
-/// What another snapshot has to be compared with; `None` if this one can be believed.
+/// Returns the data to compare with another snapshot, or `None` if this snapshot is reliable.
 fn look_again(snapshot: &Snapshot, options: MarkOptions) -> Option<EarlierLook> {
     let heap = dissect_all(snapshot);
     let mut undissected = heap.undissected.iter();
     let is_unproved = undissected.any(|u| matches!(u.reason, NotDissected::Unproved(_)));
-    // What a second look has confirmed, a third one would, too.
+    // A third look would only repeat the confirmation of the second.
     let is_unsettled = !heap.findings.is_empty() && !heap.is_damaged();
     let meta = &snapshot.meta;
     let before = meta.earlier.as_ref().and_then(|e| e.unreached.as_deref());
@@ -59,8 +59,8 @@ fn look_again(snapshot: &Snapshot, options: MarkOptions) -> Option<EarlierLook> 
         let numbers = (0..heap.blocks.len()).filter(|&block| !marked.reached.contains(block));
         let blocks = numbers.map(|block| heap.blocks.get(block));
         let mut all = Vec::from_iter(blocks.map(|block| (block.address, block.bytes)));
-        // A thread may have had a block in hand in one of two snapshots, or a leaked block's address in a register. If
-        // they disagree, the third one decides.
+        // In one of two snapshots, a thread may have been allocating or freeing a block, or may have had a leaked
+        // block's address in a register. If the two disagree, the third snapshot decides.
         is_doubtful = match before {
             None => !all.is_empty(),
             Some(before) => meta.unmoved > 0 || before != all,
@@ -76,7 +76,7 @@ fn look_again(snapshot: &Snapshot, options: MarkOptions) -> Option<EarlierLook> 
     })
 }
 
-/// What shows whether a thread has run: its id, and its registers while it is in no system call.
+/// State that shows whether a thread has run: its id, and its registers unless it is in a system call.
 type Threads = Vec<(i32, Option<Vec<u64>>)>;
 
 fn threads_of(snapshot: &Snapshot) -> Threads {
@@ -90,8 +90,8 @@ fn threads_of(snapshot: &Snapshot) -> Threads {
         .collect()
 }
 
-/// Number of threads that have not run since the first snapshot although nothing kept them in a system call: on a busy
-/// machine, both snapshots may have caught them at the same instruction of an allocator.
+/// Returns the number of threads that have not run since the first snapshot although they were not in a system call. On
+/// a busy machine, both snapshots may have caught them at the same instruction of an allocator.
 fn unmoved(first: &Threads, snapshot: &Snapshot) -> u32 {
     let now = threads_of(snapshot);
     let is_unmoved =
@@ -107,7 +107,7 @@ mod tests {
     use memhook_tests::{Target, build_on_musl};
     use std::process::Command;
 
-    /// A static program on musl: nobody knows where its allocator is.
+    /// Returns a static program on musl, whose allocator has an unknown location.
     fn target() -> Option<Target> {
         let program = build_on_musl("allocator_steps", &["-static", "-s", "-pthread"])?;
         let mut target = Target::run(&mut Command::new(program));
@@ -149,7 +149,7 @@ mod tests {
         let pid = target.pid() as i32;
         let request = Request::to_search();
         let settled = || loop {
-            // On a busy machine its threads may not stop in time.
+            // On a busy machine, its threads may not stop in time.
             if let Ok(captured) = capture_settled(pid, request) {
                 return captured.snapshot.meta;
             }

@@ -45,7 +45,7 @@ pub fn snapshot(memory: Vec<(u64, Vec<u8>)>) -> Snapshot {
     }
 }
 
-/// Returns a copy of a shell with some thousand blocks, of this system's allocator or of one in a
+/// Returns a copy of a shell with some thousand blocks, allocated by the system's allocator or by a
 /// library.
 #[cfg(target_arch = "x86_64")]
 pub fn shell_on(library: Option<&str>) -> Snapshot {

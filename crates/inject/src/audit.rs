@@ -1,8 +1,8 @@
-//! Audit log of all acts on a target, if there is a reader.
+//! Audit log of all changes to a target, if there is a reader.
 //!
-//! Everything that changes a target passes through this crate, so the acts are recorded here, where they happen, and
-//! not by their callers. The queue takes no lock and never waits, and nothing is written to a file while a thread is
-//! held ([`is_holding`]). Without a reader, nothing is queued.
+//! Every change to a target passes through this crate, so this crate records the changes instead of its callers. The
+//! queue takes no lock and never waits, and nothing is written to a file while a thread is held ([`is_holding`]).
+//! Without a reader, nothing is queued.
 
 use memhook_process::thread_start_time;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, SystemTime};
 
-/// Act on a process.
+/// A change to a process.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Act {
     /// Threads were stopped for this time.
@@ -57,8 +57,7 @@ pub struct Entry {
     pub time: SystemTime,
     /// The process.
     pub pid: i32,
-    /// Start time of the process, in clock ticks since the machine's start. Together with the id, it identifies a
-    /// process forever.
+    /// Start time of the process, in clock ticks since boot. Together with the id, it identifies a process uniquely.
     pub started: Option<u64>,
     /// The act.
     pub act: Act,

@@ -10,10 +10,10 @@ use crate::kill_tests::{Target, target_of_attacher};
 use crate::{hold_all, steps};
 use memhook_process::tracer;
 
-/// Many times the time that a watchdog may need, even if it gets no processor for seconds.
+/// A large multiple of the time that a watchdog may need, even if it gets no processor for seconds.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Attacher that is killed when the test ends early, because a target that it holds could not be ended.
+/// Attacher that is killed if the test ends early, because a target that it holds could not be ended.
 struct Attacher(Option<Child>);
 
 impl Attacher {
@@ -36,7 +36,7 @@ impl Drop for Attacher {
     }
 }
 
-/// Attacher for the tests below. It holds all threads, so no watchdog may release them for it.
+/// Attacher for the tests below. It holds all threads, so a watchdog may not release them.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn holder_of_all() {
@@ -47,16 +47,16 @@ fn holder_of_all() {
     if let Ok(cgroup) = std::env::var(STARVED_IN) {
         wait_for_a_starved_thread(&cgroup);
     } else {
-        // On a busy machine each of the watchdog's looks counts for less.
+        // On a busy machine, each check of the watchdog counts for less.
         std::thread::sleep(5 * LIMIT);
     }
     held.release();
 }
 
-/// Variable with the directory of a cgroup in which an attacher gets next to no processor time.
+/// Environment variable with the directory of a cgroup in which an attacher gets almost no processor time.
 const STARVED_IN: &str = "MEMHOOK_TEST_STARVED_IN";
 
-/// Waits for a lock that another thread of the process holds while it computes and hardly gets a turn.
+/// Waits for a lock that another thread of the process holds while it computes and hardly ever runs.
 fn wait_for_a_starved_thread(cgroup: &str) {
     let lock = std::sync::Mutex::new(());
     let is_locked = std::sync::Barrier::new(2);
@@ -67,7 +67,7 @@ fn wait_for_a_starved_thread(cgroup: &str) {
             let own = unsafe { libc::gettid() }.to_string();
             std::fs::write(format!("{cgroup}/tasks"), own).unwrap();
             is_locked.wait();
-            // Time of the thread itself.
+            // Processor time of the thread itself.
             let mut used = libc::timespec {
                 tv_sec: 0,
                 tv_nsec: 0,
@@ -90,7 +90,7 @@ fn is_stopped(attacher: &mut Child, target: &Target) -> bool {
         if attacher.try_wait().unwrap().is_some() {
             return false;
         }
-        // The attacher is stopped, but not while it holds a thread.
+        // The attacher may be stopped, but not while it holds a thread.
         if state(attacher.id() as i32, attacher.id() as i32) == 'T' && tracer(pid, pid) == 0 {
             return true;
         }
@@ -99,13 +99,13 @@ fn is_stopped(attacher: &mut Child, target: &Target) -> bool {
     }
 }
 
-/// Stops the attacher by this signal at every third step of a hold with a call.
+/// Stops the attacher with this signal at every third step of a hold with a call.
 fn stopped_everywhere(name: &str, args: &[&str], signal: i32) {
     let target = Target::start(name, args);
     let mut stops = 0;
     for step in (1..).step_by(3) {
         let mut command = target.attacher("kill_tests::caller", step);
-        // A process group whose parent is in another group is not orphaned, so the terminal's signals stop it.
+        // A process group whose parent is in another group is not orphaned, so terminal signals stop it.
         command.process_group(0);
         command.env(steps::SIGNAL, signal.to_string());
         let mut attacher = Attacher(Some(command.spawn().unwrap()));
@@ -175,14 +175,14 @@ fn who_is_continued_during_a_hold_does_not_stop_after_it() {
 fn lets_go(variable: &str, milliseconds: &str) {
     let target = Target::start("waits", &["nanosleep"]);
     for step in WHILE_HOLDING {
-        // The attacher hangs only for a while. The release may come too late, or the test may look too late.
+        // The attacher hangs only for a while. The watchdog may release too late, or the test may check too late.
         let is_seen = (0..10).any(|_| is_let_go(&target, step, variable, milliseconds));
         assert!(is_seen, "step {step}");
     }
     target.ends_well();
 }
 
-/// Returns true if the target was seen to be held, and then no longer held while the attacher still hung.
+/// Returns true if the target was seen held, and then released while the attacher still hung.
 fn is_let_go(target: &Target, step: u64, variable: &str, milliseconds: &str) -> bool {
     let mut command = target.attacher("kill_tests::caller", step);
     let mut attacher = Attacher(Some(command.env(variable, milliseconds).spawn().unwrap()));
@@ -220,7 +220,7 @@ fn an_attacher_that_never_leaves_its_loop_is_ended() {
     ended_by_the_watchdog(steps::SPIN, "600000", || {});
 }
 
-/// Releases at every third step: the effect is that of a kill, but the attacher lives.
+/// Releases at every third step. The effect on the target is that of a kill, but the attacher survives.
 #[test]
 fn a_target_that_is_let_go_in_the_middle_goes_on() {
     let targets = [("canary", &[][..]), ("waits", &["epoll"][..])];
@@ -239,8 +239,8 @@ fn a_target_that_is_let_go_in_the_middle_goes_on() {
     }
 }
 
-/// A holder of all threads waits for a lock of a thread that gets a hundredth of a processor. The watchdog must not end
-/// a starved attacher.
+/// An attacher holds all threads and waits for a lock, whose owner gets a hundredth of a processor. The watchdog must
+/// not kill a starved attacher.
 #[test]
 fn an_attacher_is_not_ended_because_one_of_its_threads_is_starved() {
     let directory = format!("/sys/fs/cgroup/cpu/memhook-test-{}", std::process::id());
@@ -260,13 +260,13 @@ fn an_attacher_is_not_ended_because_one_of_its_threads_is_starved() {
     let Output { status, stderr, .. } = Attacher(Some(attacher)).output();
     let errors = String::from_utf8_lossy(&stderr);
     assert!(status.success(), "{status}: {errors}");
-    // Twice the time for which an attacher that is not starved may stand still.
+    // Twice the time for which an attacher that is not starved may make no progress.
     assert!(begin.elapsed() > Duration::from_secs(1));
     target.works("after it was held");
     target.ends_well();
 }
 
-/// If the attacher holds all threads and may be changing their code, the watchdog cannot release them for it.
+/// If the attacher holds all threads and may be changing their code, the watchdog must not release them.
 #[test]
 fn a_holder_of_all_threads_that_blocks_is_ended() {
     let target = Target::start("waits", &["nanosleep"]);
@@ -287,7 +287,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// Makes the attacher hang at some steps, so that only killing it helps.
+/// Makes the attacher hang at some steps, so that the watchdog has to kill it.
 fn ended_by_the_watchdog(variable: &str, value: &str, again: impl Fn()) {
     let target = Target::start("waits", &["nanosleep"]);
     for step in WHILE_HOLDING {
@@ -312,7 +312,7 @@ fn ended_by_the_watchdog(variable: &str, value: &str, again: impl Fn()) {
     target.ends_well();
 }
 
-/// A holder stands still for three times the limit of a calm machine, among many threads that compete for the
+/// A holder makes no progress for three times the limit of an idle machine, among many threads that compete for the
 /// processors.
 #[test]
 fn an_attacher_is_not_ended_because_the_machine_is_busy() {
@@ -322,7 +322,7 @@ fn an_attacher_is_not_ended_because_the_machine_is_busy() {
     std::thread::scope(|scope| {
         for _ in 0..20 * processors {
             scope.spawn(|| {
-                // SAFETY: no pointers; 0 is this thread, which others need not wait for.
+                // SAFETY: no pointers; 0 is this thread, for which no other thread needs to wait.
                 unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
                 while !ends.load(Relaxed) {
                     std::hint::spin_loop();

@@ -1,15 +1,15 @@
 //! End of a process that is not our child.
 //!
-//! Its parent collects the wait status, and a shell does so immediately. A descriptor of the process (pidfd_open(2))
-//! that was opened before keeps the status (PIDFD_GET_INFO with PIDFD_INFO_EXIT, Linux 6.15). On older kernels, the
-//! status is in /proc until the parent has collected it.
+//! The parent collects the wait status; a shell does so immediately. A descriptor of the process (pidfd_open(2)) that
+//! was opened before keeps the status (PIDFD_GET_INFO with PIDFD_INFO_EXIT, Linux 6.15). On older kernels, the status
+//! is in /proc until the parent has collected it.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::descriptor::descriptor_of_process;
 use memhook_process::ended_with;
 
-/// Process whose end is of interest.
+/// Process whose end is watched.
 pub struct EndWatch {
     pid: i32,
     process: Option<OwnedFd>,
@@ -38,7 +38,7 @@ impl EndWatch {
         }
     }
 
-    /// Returns the wait status with which the process has ended, if it can be determined without being its parent.
+    /// Returns the wait status of an ended process, if it can be determined without being its parent.
     pub fn status(&self) -> Option<i32> {
         self.kept().or_else(|| ended_with(self.pid))
     }
@@ -49,7 +49,7 @@ impl EndWatch {
             mask: PIDFD_INFO_EXIT,
             ..Info::default()
         };
-        // SAFETY: the request has the size of the structure in it, which the kernel reads and writes.
+        // SAFETY: the request encodes the size of the structure, which the kernel reads and writes.
         let result =
             unsafe { libc::ioctl(process.as_raw_fd(), PIDFD_GET_INFO as _, &raw mut info) };
         (result == 0 && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.exit_code)

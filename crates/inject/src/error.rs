@@ -7,7 +7,7 @@ use memhook_process::{Mapping, RemoteAddress};
 
 /// Failure of an operation on the target. Unless the variant says otherwise, the target has been restored.
 ///
-/// The text includes the `cause`, so that is not also the [`std::error::Error::source`].
+/// The text includes the `cause`, so the cause is not also the [`std::error::Error::source`].
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A program could not be started.
@@ -33,7 +33,7 @@ pub enum Error {
         /// Process id.
         pid: i32,
     },
-    /// Another process has taken the id.
+    /// Another process now has the id.
     #[error(transparent)]
     Replaced(#[from] memhook_process::Replaced),
     /// We may not trace the target.
@@ -100,8 +100,8 @@ pub enum Error {
         /// Number of abandoned holds.
         attempts: u32,
     },
-    /// This process gets processor time too rarely to hold a thread of the target, which would stay stopped meanwhile.
-    /// No thread was held.
+    /// This process gets processor time too rarely to hold a thread of the target: the thread would stay stopped for
+    /// too long. No thread was held.
     #[error(
         "process {pid} was left alone: memhook-rs waited {wait:?} for each turn on a processor, and a held thread would wait as long. Give memhook-rs more processor time (its control group may have a quota), or try again when the machine is less busy"
     )]
@@ -211,7 +211,7 @@ pub enum Error {
         /// Process id of the other process.
         other: i32,
     },
-    /// A thread has no thread pointer as the ABI requires it. Pads tell threads apart by it.
+    /// A thread does not have the thread pointer that the ABI requires, by which pads tell threads apart.
     #[error(
         "thread {tid} of process {pid} has no thread pointer of its own, which probes need to tell threads apart"
     )]
@@ -221,8 +221,8 @@ pub enum Error {
         /// Thread id.
         tid: i32,
     },
-    /// The thread resumed its own work by itself, because this process was stopped or got no processor between two
-    /// steps. Earlier calls have completed.
+    /// The thread resumed its own work without us, because this process was stopped or got no processor time between
+    /// two steps. Earlier calls have completed.
     #[error(
         "thread {tid} of process {pid} resumed its own work before memhook-rs was finished, because memhook-rs was stopped or delayed: try again"
     )]
@@ -254,7 +254,7 @@ pub enum Error {
         /// Signal number.
         signal: i32,
     },
-    /// A function called in the target has not returned. It holds locks, so the thread completes it by itself and then
+    /// A function called in the target has not returned. It holds locks, so the thread completes it without us and then
     /// resumes its own work.
     #[error(
         "function {function} called in process {pid} has not returned within {} ms; its thread finishes the call \

@@ -1,4 +1,5 @@
-//! Children that are forked while a guide is made keep its descriptor, and map it for writing.
+//! Children that are forked while a guide is being created keep its descriptor, and map it for
+//! writing.
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +36,8 @@ fn guides(pid: i32, protection: &str) -> Vec<String> {
     fields.map(|fields| fields[4].to_owned()).collect()
 }
 
-/// Returns true if a child has mapped everything that it can, which its name reports.
+/// Returns true if a child has mapped everything that it can. The child reports this through its
+/// name.
 fn has_mapped(child: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{child}/comm")).is_ok_and(|name| name.trim() == "mapped")
 }
@@ -59,7 +61,7 @@ struct Made {
     thrown_away: usize,
 }
 
-/// Runs attachers that make guides; each waits at another of its steps.
+/// Runs attachers that make guides. Each attacher waits at a different step.
 fn make_guides(target: &Target, made: &mut Made) {
     let pid = target.program.pid();
     for step in 1.. {
@@ -97,7 +99,7 @@ fn make_guides(target: &Target, made: &mut Made) {
 fn no_child_can_ever_write_a_guide() {
     let target = Target::start("keeps_guides", &[]);
     let mut made = Made::default();
-    // The forking threads need a processor at the right moment.
+    // The forking threads need to run at the right moment.
     for _ in 0..10 {
         make_guides(&target, &mut made);
         if made.thrown_away > 0 {

@@ -1,4 +1,4 @@
-//! The attacher is killed at every step of remote work, and at random moments between; the target must never notice.
+//! Kills the attacher at every step of remote work, and at random moments in between. The target must never notice.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ use crate::{
     Dlopen, Error, ForkPlan, Held, Others, create_region, hold_all, load_object, restart, steps,
 };
 
-/// Variable with the target of the attacher, which is another run of this test program.
+/// Environment variable with the target of the attacher, which is another run of this test program.
 pub(crate) const TARGET: &str = "MEMHOOK_TEST_TARGET";
 
 /// Holds a thread that goes home soon after a kill of the attacher.
@@ -23,7 +23,8 @@ pub(crate) fn hold(pid: u64) -> Held {
     patiently(|| hold_with(pid as i32, &anywhere(), Timing::QUICK))
 }
 
-/// Exit status of an attacher that got no processor for so long that its target was released. The test runs it again.
+/// Exit status of an attacher that got no processor for so long that its target was released. The test then runs it
+/// again.
 pub(crate) const STARVED: i32 = 77;
 
 /// Returns the result of an attacher's work.
@@ -87,7 +88,7 @@ fn attacher() {
 }
 
 /// Attacher that the other tests run in a separate process, with [`TARGET`] set. The second hold finds the thread in a
-/// call that was restarted after the first one.
+/// call that was restarted after the first hold.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn caller_again() {
@@ -103,8 +104,8 @@ fn caller_again() {
 }
 
 /// Attacher that the other tests run in a separate process, with [`TARGET`] set. The thread is held as if the stop had
-/// come after the kernel had set its registers for restart_syscall, and before the thread got there: once with the
-/// number of the interrupted call, and once, as after an interrupt, with none.
+/// come after the kernel had set the thread's registers for restart_syscall, and before the thread got there. It is
+/// held once with the number of the interrupted call, and once, as after an interrupt, without a number.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn caller_on_the_way() {
@@ -129,8 +130,8 @@ fn caller_on_the_way() {
     done(held.release());
 }
 
-/// Attacher that the other tests run in a separate process, with [`TARGET`] set. It leaves nothing in the target when
-/// it is done.
+/// Attacher that the other tests run in a separate process, with [`TARGET`] set. It leaves nothing in the target at its
+/// end.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn caller() {
@@ -225,7 +226,7 @@ impl Target {
         self.run("kill_tests::attacher", step, delay_us)
     }
 
-    /// Prepares an attacher (the path of a test) that dies, or does something else, at this step.
+    /// Prepares an attacher (the path of a test) that dies, or performs another action, at this step.
     pub fn attacher(&self, name: &str, step: u64) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
@@ -284,8 +285,8 @@ impl Target {
         assert_eq!(status(pid, "SigBlk:"), self.blocked, "{when}");
     }
 
-    /// Checks that no descriptor of ours stays open in the target. The held thread closes it on its way home. If that
-    /// is not the thread that counts rounds, it may wait for a processor for longer than those take.
+    /// Checks that no descriptor of ours stays open in the target. The held thread closes it on its way home. If
+    /// another thread counts rounds, the held thread may wait for a processor for longer than the rounds take.
     pub fn has_no_file_of_ours(&self, when: &str) {
         let folder = format!("/proc/{}/fd", self.program.pid());
         let is_ours = |to: &String| to.contains("memfd:memhook") || to.contains("userfaultfd");
@@ -303,8 +304,8 @@ impl Target {
         }
     }
 
-    /// Returns all mappings without the start of the main thread's stack, which grows whenever the program, or the
-    /// kernel for one of its signals, needs more of it.
+    /// Returns all mappings without the start of the main thread's stack, which grows whenever the program needs more
+    /// of it, or the kernel for a signal.
     pub fn mappings(&self) -> String {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.program.pid())).unwrap();
         let end_of_stack = |line: &str| match line.ends_with("[stack]") {
@@ -314,7 +315,7 @@ impl Target {
         maps.lines().map(end_of_stack).collect()
     }
 
-    /// Checks that these mappings are the only ones again.
+    /// Checks that the mappings are the same as before.
     pub fn has_only(&self, mappings: &str, when: &str) {
         let until = Instant::now() + LONG;
         while self.mappings() != mappings {
@@ -353,7 +354,7 @@ fn random(state: &mut u64, below: u64) -> u64 {
     *state % below
 }
 
-/// Returns the number of random kills. MEMHOOK_TEST_ROUNDS may lower it, as for the end-to-end tests, whose harness
+/// Returns the number of random kills. MEMHOOK_TEST_ROUNDS may reduce it, as for the end-to-end tests, whose harness
 /// needs this crate.
 fn rounds() -> u64 {
     let asked = std::env::var("MEMHOOK_TEST_ROUNDS").ok();
@@ -377,8 +378,8 @@ fn killed_everywhere(name: &str, args: &[&str]) {
         }
         step += 1;
     }
-    // This covers each of two holds from the request to stop, through the wait, to the read of the registers. The
-    // numbers differ by one or two between runs, and by more if an attacher had to begin again.
+    // The steps cover each of two holds from the request to stop, through the wait, to the read of the registers. Their
+    // number differs by one or two between runs, and by more if an attacher had to start over.
     assert!(interrupting.len() <= 20, "EINTR at {interrupting:?}");
     let mut state = 0x9e37_79b9_7f4a_7c15 ^ u64::from(std::process::id());
     for _ in 0..rounds() {
@@ -397,7 +398,7 @@ fn killed_everywhere(name: &str, args: &[&str]) {
     target.ends_well();
 }
 
-/// The scratch memory disappears with its maker, whenever that dies.
+/// The scratch memory disappears with its creator, regardless of when the creator dies.
 #[test]
 fn nothing_stays_mapped_after_a_kill() {
     let target = Target::start("canary", &[]);
@@ -445,7 +446,7 @@ fn a_poll_that_was_restarted_survives_a_killed_attacher() {
     killed_in_a_restarted_call("poll");
 }
 
-/// glibc's function for any call makes the wait, so there is no number in front of the call.
+/// glibc's generic system call function makes the wait, so no number precedes the call.
 #[test]
 fn a_futex_wait_that_was_restarted_survives_a_killed_attacher() {
     killed_in_a_restarted_call("futex");

@@ -3,10 +3,12 @@
 //! This is the only crate that uses ptrace. A [`Held`] thread is seized (`PTRACE_SEIZE`, so the target is neither
 //! signalled nor killed with us) and stopped. Its registers, vector state, signal mask, `errno` and interrupted system
 //! call are restored when it is released or dropped. The other threads of the target keep running, except for a few
-//! milliseconds while the loader is called ([`Held::stop_others`]) and if a caller holds all of them ([`AllHeld`]).
+//! milliseconds while the loader is called ([`Held::stop_others`]), and unless a caller holds all of them
+//! ([`AllHeld`]).
 //!
 //! The caller provides a pid, the address ranges in which a thread must not be stopped, and the addresses of functions
-//! to call. This crate never interprets ELF files of the target, and does not know the purpose of the loaded object.
+//! to call. This crate never interprets ELF files of the target, and does not depend on the purpose of the loaded
+//! object.
 //!
 //! ptrace requests must come from the thread that seized, so [`Held`] is not `Send`.
 

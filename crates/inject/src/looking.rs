@@ -1,14 +1,14 @@
 //! All threads of a process, stopped for a moment to read their registers, and released unchanged.
 //!
-//! A command that may only look does nothing else to threads. [`Request`] lists the ptrace requests of this module.
-//! None of them writes a register, a signal mask or memory, so a stopped thread needs no restoring, and the end of our
-//! thread is as good as a release (`exit_ptrace` of kernel/ptrace.c). The holds that change something are in `hold`.
-//! They share only the guard with this module, which keeps us from being stopped meanwhile.
+//! A read-only command does nothing else to threads. [`Request`] lists the ptrace requests of this module. None of them
+//! writes a register, a signal mask or memory. So a stopped thread needs no restoring, and the end of our thread has
+//! the same effect as a release (`exit_ptrace` of kernel/ptrace.c). The holds that change something are in `hold`. They
+//! share only the guard with this module, which prevents stops of this process in the meantime.
 //!
 //! Without a write, a call that a stop ends with EINTR cannot be set to be repeated (signal(7) lists such calls; they
 //! include calls on sockets for which the program has set a timeout). So threads that sleep in such a call are not
-//! stopped: /proc shows where they sleep, and afterwards that they have slept on. The same goes for threads that were
-//! seen in such a call shortly before.
+//! stopped. /proc shows where they sleep, and afterwards that they are still asleep. The same applies to threads that
+//! were seen in such a call shortly before.
 
 use crate::guard::Guard;
 use crate::regs::{self, Registers};
@@ -26,19 +26,19 @@ enum Request {
     Interrupt = libc::PTRACE_INTERRUPT,
     /// Reads registers.
     GetRegisters = libc::PTRACE_GETREGSET,
-    /// Delivers the signal for which a thread has stopped before it stops for us.
+    /// Resumes a thread that has stopped for a signal before our stop, and delivers that signal.
     Continue = libc::PTRACE_CONT,
     Detach = libc::PTRACE_DETACH,
 }
 
-/// Number of times that a thread's call is examined before any thread is stopped, and the time between.
+/// Number of times that a thread's call is examined before any thread is stopped, and the time between two of them.
 const LOOKS: usize = 24;
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
-/// Maximum number of looks in total; with more threads, each is examined less often.
+/// Maximum total number of looks. With more threads, each thread is examined less often.
 const MOST_LOOKS: usize = 6000;
 /// Time limit of a stop. A thread that takes longer sleeps uninterruptibly, or gets no processor.
 const STOP_LIMIT: Duration = Duration::from_millis(500);
-/// Longest time that this process waits until it gets its turns on a processor.
+/// Longest time for which this process waits until it is scheduled promptly.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest wait for a running thread that must not be stopped to fall asleep.
 const SLEEP_LIMIT: Duration = Duration::from_millis(20);
@@ -47,7 +47,7 @@ const SLEEP_LIMIT: Duration = Duration::from_millis(20);
 pub struct SeenThread {
     /// Thread id.
     pub tid: i32,
-    /// Registers. For a thread that was not stopped: number and arguments of its call, `rip` and `rsp`.
+    /// Registers of the thread. If the thread was not stopped: number and arguments of its call, `rip` and `rsp`.
     pub registers: Registers,
     /// Whole extended state (vector registers); empty for a thread that was not stopped.
     pub extended: Vec<u8>,
@@ -77,7 +77,7 @@ pub struct Seen<R> {
     pub result: R,
     /// Time for which they were stopped.
     pub held: Duration,
-    /// Threads that were stopped in a call that ends with EINTR, which they had just begun.
+    /// Threads that were stopped in a call that ends with EINTR, because they had only just begun it.
     pub cut_short: Vec<i32>,
 }
 
@@ -103,8 +103,8 @@ impl ThreadsSeen {
     }
 }
 
-/// Stops the threads of `pid` that can be stopped unnoticed, calls `work`, and releases them. `limit`: longest time
-/// that they may be held until all have stopped; after that `work` must keep to it.
+/// Stops the threads of `pid` that can be stopped unnoticed, calls `work`, and releases them. `limit`: longest time for
+/// which threads may be held until all have stopped. From then on, `work` must observe it.
 ///
 /// A separate thread of ours does this. When it ends, the kernel releases any thread that has not stopped in time.
 pub fn see_threads<R: Send>(
@@ -124,7 +124,7 @@ fn see<R>(
     work: impl FnOnce(&ThreadsSeen) -> R,
 ) -> Result<Seen<R>, Error> {
     starvation::observe();
-    // The watchdog takes a moment to be on duty.
+    // The watchdog takes a moment to start.
     crate::watchdog::start();
     // A starved thread must not hold any.
     starvation::wait_for_a_processor(pid, Instant::now() + PATIENCE)?;
@@ -206,7 +206,8 @@ fn is_delicate(pid: i32, tid: i32) -> bool {
     }
 }
 
-/// Returns where a sleeping thread is (proc_pid_syscall(5)), and how often it has gone to sleep; `None` if it runs.
+/// Returns the position of a sleeping thread (proc_pid_syscall(5)), and the number of times that it has gone to sleep;
+/// `None` if it runs.
 fn asleep(pid: i32, tid: i32) -> Option<(String, u64)> {
     // The count is read twice, because the thread may run between the two reads.
     let before = sleeps(pid, tid)?;
@@ -223,7 +224,7 @@ fn registers_of(line: &str) -> Option<Registers> {
         .map(|field| u64::from_str_radix(field.trim_start_matches("0x"), 16).ok())
         .collect();
     let values = values?;
-    // Outside a call there are only the last two.
+    // Outside a call, only the last two are present.
     let &[.., rsp, rip] = values.as_slice() else {
         return None;
     };
@@ -242,18 +243,18 @@ fn registers_of(line: &str) -> Option<Registers> {
     })
 }
 
-/// Threads on their way to a stop.
+/// Threads that are being stopped.
 struct Stopping {
     pid: i32,
     /// Threads that are never stopped.
     delicate: BTreeSet<i32>,
-    /// Threads that were told to stop, and were not seen to have stopped.
+    /// Threads that were told to stop and have not been seen stopped.
     seized: BTreeSet<i32>,
     seen: ThreadsSeen,
 }
 
 impl Stopping {
-    /// Stops threads until there is no new one: once all known ones are stopped, none is left to start another.
+    /// Stops threads until no new thread appears: once all known threads are stopped, none is left to start another.
     fn stop_all(&mut self, limit: Option<Duration>) -> Result<(), Error> {
         let mut known = BTreeSet::new();
         loop {
@@ -282,7 +283,7 @@ impl Stopping {
     fn look_at_sleeping(&mut self, tid: i32) {
         let until = Instant::now() + SLEEP_LIMIT;
         let mut seen = asleep(self.pid, tid);
-        // If other threads are stopped already, they must not wait for this one.
+        // If other threads are stopped already, they must not wait for this thread.
         while seen.is_none() && self.seen.threads.is_empty() && Instant::now() < until {
             std::thread::sleep(Duration::from_micros(200));
             seen = asleep(self.pid, tid);
@@ -382,7 +383,7 @@ impl Stopping {
         }
     }
 
-    /// Returns the threads that have begun a call that a stop ends since they were examined.
+    /// Returns the threads that, since they were examined, have begun a call that a stop ends.
     fn cut_short(&self) -> Vec<i32> {
         let is_cut =
             |r: &Registers| r.orig_rax as i64 >= 0 && r.rax as i64 == -i64::from(libc::EINTR);
@@ -402,16 +403,16 @@ impl Stopping {
 
 /// Makes a request without pointers.
 fn plain(request: Request, tid: i32, data: i32) -> io::Result<()> {
-    // SAFETY: the kernel follows no pointer for the requests that are made by this.
+    // SAFETY: the kernel follows no pointer for the requests that use this function.
     unsafe { ask(request, tid, 0, data as usize) }
 }
 
-/// Calls ptrace(2), as the only place in this module.
+/// Calls ptrace(2). No other function of this module does.
 ///
 /// # Safety
 /// `data` must be what the request requires; if it is a pointer, it must be valid for the kernel's access.
 unsafe fn ask(request: Request, tid: i32, address: usize, data: usize) -> io::Result<()> {
-    // SAFETY: the caller vouches for the pointer; the request affects only the tracee.
+    // SAFETY: the caller guarantees that the pointer is valid. The request affects only the tracee.
     let result = unsafe { libc::ptrace(request as libc::c_uint, tid, address, data) };
     crate::watchdog::step();
     match result {
@@ -430,7 +431,7 @@ unsafe fn read_set(tid: i32, set: usize, room: *mut u8, bytes: usize) -> io::Res
         iov_len: bytes,
     };
     let place = (&raw mut vector) as usize;
-    // SAFETY: `vector` is live, and describes memory that the kernel may write, as the caller vouches.
+    // SAFETY: `vector` is live, and describes memory that the kernel may write, which the caller guarantees.
     unsafe { ask(Request::GetRegisters, tid, set, place)? };
     Ok(vector.iov_len)
 }

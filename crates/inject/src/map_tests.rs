@@ -1,4 +1,4 @@
-//! Objects that are mapped without a loader, and their remains after a kill of their maker.
+//! Maps objects without a loader, and checks the remains after their creator was killed.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -58,7 +58,7 @@ fn ours(pid: i32) -> Vec<String> {
 
 #[test]
 fn a_mapped_object_is_whole_and_nothing_of_it_is_writable_code() {
-    // Each attempt uses another program, because an object may be left unfinished.
+    // Each attempt uses a new program, because an object may be left unfinished.
     patiently(objects_are_whole);
 }
 
@@ -88,7 +88,7 @@ fn objects_are_whole() -> Result<(), Error> {
         assert_eq!(protection(PAGE), (true, false, true));
         assert_eq!(protection(2 * PAGE), (true, true, false));
         assert_eq!(protection(3 * PAGE), (true, true, false));
-        // This must be anonymous, because only such memory can be wiped in forked children (madvise(2)).
+        // This must be anonymous, because only anonymous memory can be wiped in forked children (madvise(2)).
         assert_eq!(part(first.start + 3 * PAGE).file_id.2, 0);
         let data = RemoteAddress(first.start + 2 * PAGE);
         assert_eq!(read_word(pid, data + 8), Some(ANSWER));
@@ -126,8 +126,7 @@ fn an_object_that_cannot_be_mapped_leaves_nothing() {
     program.ends_well();
 }
 
-/// A thread that was kept waiting has gone home and closed the descriptor, whose number may now belong to a file of the
-/// target.
+/// A delayed thread has gone home and closed the descriptor, whose number may now refer to a file of the target.
 #[test]
 fn a_descriptor_that_was_closed_on_the_way_home_is_not_used() {
     let mut program = Program::start("canary", &[]);
@@ -148,8 +147,8 @@ fn a_descriptor_that_was_closed_on_the_way_home_is_not_used() {
     program.ends_well();
 }
 
-/// Makes the target open a descriptor for us. Then, as another thread might do, makes it close that and open a file,
-/// which gets the number.
+/// Makes the target open a descriptor for us. Then, as another thread might do, makes it close that descriptor and open
+/// a file, which gets the same number.
 fn replaced_descriptor(held: &mut Held) -> Result<u64, Error> {
     let number = memfd(held, c"memhook-region", MemfdFor::Data)?;
     held.checked_syscall("close", libc::SYS_close, &[number])?;
@@ -200,7 +199,7 @@ fn replacer() {
     common::send(std::process::id() as i32, libc::SIGKILL);
 }
 
-/// A thread that goes home by itself also leaves the file open.
+/// A thread that goes home without us also leaves the file open.
 #[test]
 fn a_killed_attacher_has_no_file_closed() {
     let target = Target::start("canary", &[]);
@@ -209,7 +208,7 @@ fn a_killed_attacher_has_no_file_closed() {
     target.works("replaced");
     let numbers = (0..64).map(|number| leads_to(pid, number));
     let files = numbers.filter(|file| *file == Some("/dev/full".into()));
-    // An attacher that had to begin again leaves another one.
+    // An attacher that had to start over leaves another object.
     assert_ne!(files.count(), 0);
     common::send(pid, libc::SIGTERM);
 }
@@ -247,7 +246,7 @@ fn what_a_killed_attacher_leaves_of_an_object_can_be_taken_away() {
                 unfinished += 1;
                 unmap_unfinished(held, place)?;
             }
-            // The next attacher would keep complete objects; here they are in the way.
+            // The next attacher would keep complete objects, but here they are in the way.
             let maps = mappings(pid).unwrap();
             let first =
                 |m: &&memhook_process::Mapping| m.path == "/memfd:memhook-hook" && m.offset == 0;

@@ -1,4 +1,5 @@
-//! A frozen copy whose ancestors adopt orphans (prctl(2), PR_SET_CHILD_SUBREAPER): they adopt the copy, and it ends.
+//! Tests a frozen copy whose ancestors adopt orphans (prctl(2), PR_SET_CHILD_SUBREAPER). They adopt the copy, and it
+//! ends.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -39,7 +40,7 @@ fn copier() {
     println!("steps: {}", steps::count());
 }
 
-/// Makes this process adopt orphans. The following tests run it in a separate process, because the setting is for a
+/// Makes this process adopt orphans. The following tests run in a separate process, because the setting applies to a
 /// whole process.
 fn take_orphans_in() {
     // SAFETY: plain integers.
@@ -47,8 +48,8 @@ fn take_orphans_in() {
     assert_eq!(set, 0);
 }
 
-/// Waits for the ends of all children except these targets, and returns the statuses of orphaned copies: they have
-/// ended, or end by themselves. The attacher's watchdog is one of the children too.
+/// Waits for the ends of all children except these targets. Returns the statuses of orphaned copies, which have ended
+/// or end by themselves. The attacher's watchdog is one of the children too.
 fn orphans(targets: &[i32]) -> Vec<i32> {
     let until = Instant::now() + LONG;
     let mut statuses = Vec::new();
@@ -100,7 +101,7 @@ fn reaper() {
     println!("{step} steps, {copies} copies");
 }
 
-/// The target is killed at every fourth step, so that both processes that are being made may become our children.
+/// The target is killed at every fourth step, so that both of the processes being created may become our children.
 #[test]
 #[ignore = "started by a test as a process of its own"]
 fn reaper_of_all() {

@@ -1,7 +1,7 @@
-//! Memory of this process itself.
+//! Memory of this process.
 
-/// Minimum size of buffers that get their own mappings, and of free memory at the end of a heap that is returned to the
-/// system, in bytes. These are the allocator's initial values.
+/// Minimum size of buffers that get their own mappings, and minimum size of free memory at the end of a heap that is
+/// returned to the system, in bytes. These are the allocator's initial values.
 #[cfg(target_env = "gnu")]
 const LARGE_BYTES: libc::c_int = 128 << 10;
 
@@ -9,11 +9,11 @@ const LARGE_BYTES: libc::c_int = 128 << 10;
 #[cfg(target_env = "gnu")]
 const ARENAS: libc::c_int = 2;
 
-/// Makes the allocator keep little unused memory, for a process that runs for weeks with hundreds of threads that
-/// mostly allocate for short times. By default, the allocator has eight arenas per processor, in all of which
+/// Makes the allocator keep little unused memory, for a process that runs for weeks with hundreds of threads whose
+/// allocations are mostly short-lived. By default, the allocator has eight arenas per processor, in all of which
 /// long-lived blocks are scattered among short-lived ones, and raises both limits up to 32 MiB after large buffers
-/// (mallopt(3), M_ARENA_MAX and M_MMAP_THRESHOLD). Call it before other threads are started, which would get their own
-/// arenas.
+/// (mallopt(3), M_ARENA_MAX and M_MMAP_THRESHOLD). Call this before other threads are started, because they would get
+/// their own arenas.
 pub fn keep_little_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes integers, and changes only later allocations, not existing ones.
@@ -24,12 +24,12 @@ pub fn keep_little_memory() {
     }
 }
 
-/// Forgets the data of threads that have ended, and returns released memory to the system that the allocator keeps in
-/// its arenas (malloc_trim(3)). Threads that allocate wait meanwhile, for milliseconds.
+/// Forgets the data of ended threads, and returns free memory in the allocator's arenas to the system (malloc_trim(3)).
+/// Threads that allocate wait for some milliseconds meanwhile.
 pub fn give_memory_back() {
     crate::restarted::forget_ended();
     #[cfg(target_env = "gnu")]
-    // SAFETY: takes an integer, and touches nothing but the allocator's own free memory, under its own locks.
+    // SAFETY: takes an integer, and touches only the allocator's own free memory, under its own locks.
     unsafe {
         libc::malloc_trim(0);
     }

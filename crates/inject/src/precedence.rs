@@ -1,27 +1,27 @@
-//! Precedence for a thread that others wait for: it gets a processor soon.
+//! Precedence for a thread that other threads wait for, so that it gets a processor soon.
 //!
-//! The thread asks for short turns (sched_setattr(2), `sched_runtime` of an ordinary thread; since Linux 6.12). That
-//! needs no privilege, and an older kernel ignores it. A lower niceness also gives the thread more processor time, but
-//! does harm where holders have no real-time priority. In a control group, the kernel gives the group's share to the
-//! processor with its weightiest threads. With a quota, the other threads, including holders of targets, hardly get a
-//! turn on the other processors.
+//! The thread requests short time slices (sched_setattr(2), `sched_runtime` of an ordinary thread; since Linux 6.12).
+//! That needs no privilege, and an older kernel ignores it. A lower niceness also gives the thread more processor time,
+//! but does harm where holders have no real-time priority. In a control group, the kernel gives the group's share to
+//! the processor with the group's heaviest threads. With a quota, the other threads, including holders of targets, then
+//! hardly run on the other processors.
 
 use crate::urgency::Urgency;
 use crate::watchdog::call;
 
-/// Shortest turn that may be requested, in nanoseconds.
+/// Shortest time slice that may be requested, in nanoseconds.
 pub(crate) const SHORTEST_NS: u64 = 100_000;
-/// Turn of a thread that may always have work: the target needs the processor too.
+/// Time slice of a thread that may always have work: the target needs the processor too.
 const SHORT_NS: u64 = 500_000;
-/// Default turn of a thread.
+/// Default time slice of a thread.
 pub(crate) const USUAL_NS: u64 = 0;
 
-/// Niceness of a thread with precedence: low enough that a thread that has slept gets a processor immediately among
-/// many busy ones, and high enough not to keep them from it for long.
+/// Niceness of a thread with precedence. It is low enough that a thread that has slept gets a processor immediately
+/// among many busy threads, and high enough not to keep them from running for long.
 const NICE: i32 = -10;
 
-/// Gives the calling thread precedence over ordinary ones for the rest of its life. A niceness that was set explicitly
-/// stays. It is not real-time priority as in a hold, because this thread may always have work.
+/// Gives the calling thread precedence over ordinary threads for the rest of its life. A niceness that was set
+/// explicitly stays. This is not real-time priority as in a hold, because this thread may always have work.
 pub fn take_precedence() {
     set_turn(SHORT_NS);
     if !Urgency::begin().is_raised() {
@@ -35,15 +35,15 @@ pub fn take_precedence() {
     }
 }
 
-/// Requests turns of this length for the calling thread. An ordinary thread keeps its niceness, and others are left
-/// alone. It makes no call of the C library.
+/// Requests time slices of this length for the calling thread. An ordinary thread keeps its niceness; threads with
+/// another policy are left alone. This function makes no call of the C library.
 pub(crate) fn set_turn(turn_ns: u64) {
     let mut attributes = Attributes::default();
     let (at, bytes) = (
         (&raw mut attributes).expose_provenance(),
         size_of::<Attributes>(),
     );
-    // SAFETY: the kernel writes at most the size that it is told; 0 is the calling thread.
+    // SAFETY: the kernel writes at most the size that it is given; 0 is the calling thread.
     if unsafe { call(libc::SYS_sched_getattr, [0, at, bytes, 0, 0, 0]) } < 0
         || attributes.policy != libc::SCHED_OTHER as u32
     {

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// System call stops are marked with bit 7 of the signal, and execve is reported. EXITKILL is never used.
 const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC;
-/// For a program that memhook-rs started: new threads are seized as well, and each stops at its end.
+/// For a program that memhook-rs started: new threads are seized too, and each thread stops at its end.
 const OPTIONS_OF_CHILD: i32 = OPTIONS | libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEEXIT;
-/// Processes that it makes by fork or vfork are seized too.
+/// Seizes the processes that it creates by fork or vfork too.
 const TRACE_FORKS: i32 = libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
 
 /// Set if the kernel has refused PTRACE_O_SUSPEND_SECCOMP.
@@ -24,7 +24,7 @@ pub(crate) unsafe fn request(
     address: usize,
     data: usize,
 ) -> io::Result<i64> {
-    // SAFETY: the caller vouches for the pointers; the request itself affects only the tracee.
+    // SAFETY: the caller guarantees that the pointers are valid. The request itself affects only the tracee.
     let result = unsafe { libc::ptrace(request, tid, address, data) };
     crate::watchdog::step();
     #[cfg(test)]
@@ -38,7 +38,7 @@ pub(crate) unsafe fn request(
 
 /// Makes a request without pointers.
 fn plain(kind: libc::c_uint, tid: i32, data: i32) -> io::Result<()> {
-    // SAFETY: the kernel follows no pointer for the requests below that use this.
+    // SAFETY: the kernel follows no pointer for the requests below that use this function.
     unsafe { request(kind, tid, 0, data as usize) }.map(drop)
 }
 
@@ -67,15 +67,15 @@ pub(crate) fn listen(tid: i32) -> io::Result<()> {
     plain(libc::PTRACE_LISTEN, tid, 0)
 }
 
-/// Seizes all threads that a stopped thread starts from now on, and stops each at its end. With `forks`, processes that
-/// it makes are seized too.
+/// Seizes all threads that a stopped thread starts from now on, and stops each at its end. With `forks`, also seizes
+/// the processes that it creates.
 pub(crate) fn follow_threads(tid: i32, forks: bool) -> io::Result<()> {
     let forks = if forks { TRACE_FORKS } else { 0 };
     plain(libc::PTRACE_SETOPTIONS, tid, OPTIONS_OF_CHILD | forks)
 }
 
-/// Returns the value of the current event: for a thread at its end, its wait status; for a clone, the child's id in our
-/// namespace.
+/// Returns the value of the current event: the wait status of a thread at its end, or the child's id in our namespace
+/// for a clone.
 pub(crate) fn event_message(tid: i32) -> io::Result<u64> {
     let mut message = 0u64;
     // SAFETY: the kernel writes one unsigned long.
@@ -90,9 +90,9 @@ pub(crate) fn event_message(tid: i32) -> io::Result<u64> {
     Ok(message)
 }
 
-/// Sets the options of a stopped thread, and suspends its seccomp filters as long as it is traced, because they might
-/// refuse our calls in it, or kill it for them. The kernel allows this to a tracer with CAP_SYS_ADMIN and without its
-/// own filters (ptrace(2), PTRACE_O_SUSPEND_SECCOMP).
+/// Sets the options of a stopped thread. Suspends its seccomp filters while it is traced, because they might refuse our
+/// calls in the thread, or kill it for them. The kernel allows this to a tracer with CAP_SYS_ADMIN and without its own
+/// filters (ptrace(2), PTRACE_O_SUSPEND_SECCOMP).
 ///
 /// Returns true if the filters are suspended.
 fn set_options(tid: i32, options: i32) -> io::Result<bool> {
@@ -122,8 +122,8 @@ pub(crate) fn detach(tid: i32) -> io::Result<()> {
     plain(libc::PTRACE_DETACH, tid, 0)
 }
 
-/// Returns the blocked signals. While a call such as ppoll has replaced the mask, this is the mask that it will restore
-/// (kernel/ptrace.c, PTRACE_GETSIGMASK).
+/// Returns the blocked signals. While a call such as ppoll has replaced the mask, this is the mask that the call will
+/// restore (kernel/ptrace.c, PTRACE_GETSIGMASK).
 pub(crate) fn signal_mask(tid: i32) -> io::Result<u64> {
     let mut mask = 0u64;
     // SAFETY: the kernel writes the 8 bytes that `address` announces.
@@ -153,12 +153,12 @@ pub(crate) fn set_signal_mask(tid: i32, mask: u64) -> io::Result<()> {
     .map(drop)
 }
 
-/// Makes children of a stopped thread traced by us too, from their first instruction.
+/// Traces the children of a stopped thread too, from their first instruction.
 pub(crate) fn follow_children(tid: i32) -> io::Result<()> {
     set_options(tid, OPTIONS | libc::PTRACE_O_TRACECLONE).map(drop)
 }
 
-/// Returns the details of the signal of the current signal-delivery-stop.
+/// Returns the siginfo of the current signal-delivery-stop.
 pub(crate) fn signal_info(tid: i32) -> io::Result<libc::siginfo_t> {
     // SAFETY: siginfo_t is plain integers and padding; all-zero is valid.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -167,8 +167,8 @@ pub(crate) fn signal_info(tid: i32) -> io::Result<libc::siginfo_t> {
     Ok(info)
 }
 
-/// Returns the pending signals of a stopped thread, or of its whole process (`shared`), from the `from`th on. They stay
-/// queued.
+/// Returns the pending signals of a stopped thread, or of its whole process (`shared`), starting with number `from`.
+/// They stay queued.
 pub(crate) fn pending_signals(
     tid: i32,
     shared: bool,
@@ -201,7 +201,7 @@ pub(crate) fn pending_signals(
 }
 
 /// Returns true if the kernel passes the system calls of a stopped thread to a handler of the program (prctl(2),
-/// PR_SET_SYSCALL_USER_DISPATCH). A kernel before 6.4 cannot tell.
+/// PR_SET_SYSCALL_USER_DISPATCH). A kernel before 6.4 does not report this.
 pub(crate) fn dispatches_calls(tid: i32) -> bool {
     // PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, and struct ptrace_sud_config { u64 mode, selector, offset, len; }
     // (linux/ptrace.h).
@@ -213,7 +213,8 @@ pub(crate) fn dispatches_calls(tid: i32) -> bool {
     read.is_ok() && configuration[0] != 0
 }
 
-/// Returns the address of the thread's `struct rseq`; 0 if it has none or the kernel (before 5.13) cannot tell.
+/// Returns the address of the thread's `struct rseq`, or 0 if it has none or the kernel (before 5.13) does not report
+/// it.
 pub(crate) fn rseq_address(tid: i32) -> u64 {
     // struct ptrace_rseq_configuration { u64 pointer; u32 size, signature, flags, pad; }
     let mut configuration = [0u64; 3];

@@ -1,4 +1,4 @@
-//! The attacher is killed while it loads an object; debuggers then open the names in the loader's list.
+//! Kills the attacher while it loads an object. Debuggers then open the names in the loader's list.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,7 +8,8 @@ use crate::kill_tests::{TARGET, Target, done, hold};
 use crate::{Dlopen, Others, load_object};
 use memhook_process::{RemoteAddress, mappings, read_memory};
 
-/// Debugging a small program takes a second; a debugger that reads from one of its own pipes hangs.
+/// Time limit for a debugger. Debugging a small program takes a second, but a debugger that reads from one of its own
+/// pipes hangs.
 const LIMIT_SECONDS: &str = "120";
 
 /// Attacher that the next test runs in a separate process, with [`TARGET`] set.
@@ -75,7 +76,7 @@ fn debug(target: &Target, when: &str) {
         let output = Command::new("timeout")
             .args(["-s", "KILL", LIMIT_SECONDS])
             .args(command)
-            // Otherwise it would ask the network.
+            // Otherwise the debugger would query the network.
             .env_remove("DEBUGINFOD_URLS")
             .stdin(Stdio::null())
             .output()
@@ -87,7 +88,7 @@ fn debug(target: &Target, when: &str) {
     std::fs::remove_file(format!("{core}.{id}")).expect("a core file");
 }
 
-/// The attacher is killed when any part of a name may have been overwritten.
+/// The attacher is killed at moments when any part of a name may have been overwritten.
 #[test]
 fn debuggers_come_and_go_after_a_killed_load() {
     if !memhook_tests::has_program("gdb") {
@@ -108,7 +109,7 @@ fn debuggers_come_and_go_after_a_killed_load() {
             if seen.insert(without_digits(&names)) {
                 debug(&target, &when);
             }
-            // In a target that already has the object, the loader might return it for the new one.
+            // If the target already has the object, the loader might return that object for the new one.
             let next = target.again("canary");
             std::mem::replace(&mut target, next).ends_well();
         }
@@ -117,7 +118,7 @@ fn debuggers_come_and_go_after_a_killed_load() {
         }
     }
     target.ends_well();
-    // The whole path; one of two names overwritten; both.
+    // In this order: the whole path, one of two names overwritten, both overwritten.
     assert!(seen.len() >= 3, "{seen:?}");
 }
 

@@ -1,14 +1,14 @@
-//! For tests: ends or stops this process at a chosen step of remote work.
+//! Ends or stops this process at a chosen step of remote work, for tests.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Environment variables: the step to die at, and how many µs after it.
+/// Environment variables: the step at which to die, and the delay after it in µs.
 pub(crate) const STEP: &str = "MEMHOOK_TEST_STEP";
 pub(crate) const DELAY_US: &str = "MEMHOOK_TEST_DELAY_US";
-/// Alternatives to dying: send itself a signal, freeze its cgroup (the value is its directory), or sleep (for this many
-/// milliseconds).
+/// Alternatives to dying: the process sends itself a signal, freezes its cgroup (the value is its directory), or sleeps
+/// (for this many milliseconds).
 pub(crate) const SIGNAL: &str = "MEMHOOK_TEST_SIGNAL";
 pub(crate) const FREEZE: &str = "MEMHOOK_TEST_FREEZE";
 pub(crate) const BLOCK: &str = "MEMHOOK_TEST_BLOCK";
@@ -47,7 +47,7 @@ fn die() {
     // SAFETY: no pointers.
     unsafe { libc::kill(libc::getpid(), signal as i32) };
     if std::env::var(CONTINUE).is_ok() {
-        // Another thread may take the first signal, and until then SIGCONT would discard it.
+        // Another thread may receive the first signal, and until then SIGCONT would discard it.
         for _ in 0..40 {
             std::thread::sleep(Duration::from_millis(1));
         }

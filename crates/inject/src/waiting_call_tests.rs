@@ -1,4 +1,4 @@
-//! The attacher is killed while a thread waits in a call of ours for a lock that another thread of the target holds.
+//! Kills the attacher while a thread waits in a call of ours for a lock that another thread of the target holds.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ fn loader_that_waits() {
         address: function,
         internal_mode: false,
     };
-    // The locks are not checked first, so that the call does wait.
+    // The locks are not checked first, so the call really waits.
     let loaded = load_object(&mut held, dlopen, &object);
     panic!("it was not killed: {loaded:?}");
 }
@@ -64,7 +64,7 @@ fn wait_for(what: &str, is_so: impl Fn() -> bool) {
 }
 
 /// The attacher is killed while its `dlopen` waits for a lock that another thread of the target holds. The thread
-/// continues when it gets the lock, goes home when the object is loaded, and leaves no lock taken.
+/// continues when it gets the lock, goes home when the object is loaded, and holds no lock afterwards.
 fn loading_that_waits(arguments: &[&str]) {
     let until = Instant::now() + LONG;
     while !is_killed_while_it_loads(arguments) {
@@ -139,7 +139,7 @@ fn a_dlopen_that_waits_for_another_one_outlives_the_attacher() {
     let _ = std::fs::remove_file(library);
 }
 
-/// The attacher is killed while the thread waits in a call of ours: the thread gets the lock when it is free, releases
+/// The attacher is killed while the thread waits in a call of ours. The thread gets the lock when it is free, releases
 /// all locks that it has taken, and goes home.
 #[test]
 fn a_call_that_waits_outlives_the_attacher() {

@@ -1,9 +1,8 @@
 //! Hardware watchpoints on words of another thread's memory: `PERF_TYPE_BREAKPOINT` of perf_event_open(2).
 //!
-//! A watchpoint fires at most once (`PERF_EVENT_IOC_REFRESH` with 1 disables it after its first overflow), so a word
-//! that is used all the time costs its user only one trap. The kernel removes the watchpoint when its descriptor is
-//! closed, even if we are killed. Forked processes do not inherit it, and an execve removes it (`remove_on_exec`, Linux
-//! 5.13).
+//! A watchpoint fires at most once (`PERF_EVENT_IOC_REFRESH` with 1 disables it after its first overflow), so a word in
+//! constant use costs the program only one trap. The kernel removes the watchpoint when its descriptor is closed, even
+//! if we are killed. Forked processes do not inherit it, and an execve removes it (`remove_on_exec`, Linux 5.13).
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -38,7 +37,7 @@ struct Attributes {
 
 const TYPE_SOFTWARE: u32 = 1;
 const TYPE_BREAKPOINT: u32 = 5;
-/// `PERF_COUNT_SW_DUMMY`: counts nothing, and has a ring that other events can write to.
+/// `PERF_COUNT_SW_DUMMY`: counts nothing, and has a ring that other events can use.
 const SOFTWARE_DUMMY: u64 = 9;
 /// `HW_BREAKPOINT_RW`: x86 has no watchpoint for reads alone.
 const BREAKPOINT_READ_WRITE: u32 = 3;
@@ -110,7 +109,7 @@ fn common(with_kernel: bool) -> Attributes {
     }
 }
 
-/// Access of a thread to a watched word.
+/// An access of a thread to a watched word.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     /// The thread.
@@ -123,7 +122,7 @@ pub struct Access {
     pub by_kernel: bool,
     /// Program counter, stack pointer and rbp of the thread in user space; zeros if the kernel did not report them.
     pub registers: (u64, u64, u64),
-    /// Memory from the stack pointer on.
+    /// Memory starting at the stack pointer.
     pub stack: Vec<u8>,
 }
 
@@ -143,8 +142,8 @@ pub struct AccessRing {
     tid: i32,
 }
 
-// SAFETY: the mapping belongs to this value alone, is shared with the kernel only, and can be used and unmapped by
-// any thread; `take` needs exclusive access.
+// SAFETY: this value owns the mapping, shares it only with the kernel, and the mapping can be used and unmapped by any
+// thread; `take` needs exclusive access.
 unsafe impl Send for AccessRing {}
 
 impl AccessRing {
@@ -183,8 +182,8 @@ impl AccessRing {
     }
 
     fn index(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: both offsets are in the first page of the mapping, which lives as long as `self`, and are
-        // multiples of eight; the kernel too writes the word as a whole.
+        // SAFETY: both offsets are in the first page of the mapping, which lives as long as `self`, and are multiples
+        // of eight; the kernel also writes the word as a whole.
         unsafe { AtomicU64::from_ptr(self.pages.as_ptr().add(offset).cast()) }
     }
 
@@ -197,7 +196,7 @@ impl AccessRing {
         let mut bytes = vec![0u8; length];
         for (i, byte) in bytes.iter_mut().enumerate() {
             let at = (tail as usize).wrapping_add(i) % DATA_BYTES;
-            // SAFETY: below the end of the mapping. The kernel does not write between tail and head.
+            // SAFETY: the range is below the end of the mapping, and the kernel does not write between tail and head.
             *byte = unsafe { self.pages.as_ptr().add(PAGE_BYTES + at).read_volatile() };
         }
         self.index(TAIL_OFFSET).store(head, Ordering::Release);
@@ -211,7 +210,7 @@ impl AccessRing {
 
 impl Drop for AccessRing {
     fn drop(&mut self) {
-        // SAFETY: mapped by `open` with this size, and no other code has the address.
+        // SAFETY: `open` has mapped it with this size, and no other code has the address.
         unsafe { libc::munmap(self.pages.as_ptr().cast(), Self::BYTES) };
     }
 }
@@ -268,7 +267,7 @@ pub enum Width {
     WordWrites,
 }
 
-/// Watchpoint on one word or byte for one thread. Dropping it removes it.
+/// Watchpoint on one word or byte for one thread. Dropping this value removes the watchpoint.
 pub struct Watchpoint {
     event: File,
 }
@@ -304,7 +303,7 @@ impl Watchpoint {
         Ok(Watchpoint { event })
     }
 
-    /// Makes it fire at the next access, and record that in `ring`, if there is one.
+    /// Makes the watchpoint fire at the next access, and record the access in `ring`, if there is one.
     pub fn arm(&self, ring: Option<&AccessRing>) -> io::Result<()> {
         let event = self.event.as_raw_fd();
         if let Some(ring) = ring {
@@ -345,7 +344,7 @@ mod tests {
         let address = word.as_ptr().addr() as u64;
         let watchpoint = match Watchpoint::reserve(own_thread(), address, true) {
             Ok(watchpoint) => watchpoint,
-            // Some virtual machines and containers have none.
+            // Some virtual machines and containers have no watchpoints.
             Err(error) => return memhook_tests::not_run_here(&error.to_string()),
         };
         let mut ring = AccessRing::open(own_thread(), true).unwrap();

@@ -1,4 +1,4 @@
-//! A target whose other threads close descriptors that they have not opened.
+//! Tests with a target whose other threads close descriptors that they have not opened.
 
 mod common;
 
@@ -14,7 +14,7 @@ use memhook_process::{RemoteAddress, read_word};
 
 const BYTES: u64 = 1 << 16;
 
-/// Options for the thread that closes nothing; the other one keeps running.
+/// Options for the thread that closes nothing. The other thread keeps running.
 fn initial(pid: i32) -> HoldOptions<'static> {
     HoldOptions {
         thread: Some(pid),
@@ -65,7 +65,7 @@ fn a_number_that_has_become_a_files_is_not_used() {
     let _ = std::fs::remove_file(path);
 }
 
-/// The loader reads the object by a number, so the descriptor must not be closed meanwhile.
+/// The loader reads the object through a number, so the descriptor must not be closed meanwhile.
 #[test]
 fn objects_load_while_the_others_stand_still() {
     let path = std::env::temp_dir().join(format!("memhook-still-{}", std::process::id()));
@@ -83,7 +83,7 @@ fn objects_load_while_the_others_stand_still() {
     while loaded + awake < 60 || loaded == 0 && Instant::now() < until {
         let others = Others::of(pid);
         let mut held = patiently(|| hold(pid, &initial(pid)));
-        // On a busy machine it may take too long to stop the other thread.
+        // On a busy machine, it may take too long to stop the other thread.
         if !held.stop_others(&others).expect("it lives") {
             awake += 1;
             continue;
@@ -98,7 +98,7 @@ fn objects_load_while_the_others_stand_still() {
             Err(error) => panic!("{error}"),
         }
     }
-    // A thread that stopped too late stays traced until we release it, and its process could not even end.
+    // A thread that stopped too late stays traced until we release it, and its process could not even end before that.
     memhook_inject::wait_for_late_threads(LONG);
     println!("{loaded} loaded, {awake} times the other thread ran");
     assert!(loaded > 0, "{awake} times the other thread ran");
@@ -108,10 +108,10 @@ fn objects_load_while_the_others_stand_still() {
     let _ = (std::fs::remove_file(path), std::fs::remove_file(object));
 }
 
-/// Stopped threads run again by themselves when a call takes too long.
+/// Stopped threads resume by themselves when a call takes too long.
 #[test]
 fn nobody_stands_still_for_a_call_that_waits() {
-    // Each attempt uses another program, because a call that waits cannot be repeated.
+    // Each attempt uses a new program, because a call that waits cannot be repeated.
     patiently(a_call_waits_while_others_run);
 }
 
@@ -120,7 +120,7 @@ fn a_call_waits_while_others_run() -> Result<(), Error> {
     let at = program.addresses();
     let pid = program.pid();
     let others = Others::of(pid);
-    // On a busy machine it may take too long to stop the other thread.
+    // On a busy machine, it may take too long to stop the other thread.
     let until = Instant::now() + LONG;
     let mut held = loop {
         let mut held = hold(pid, &initial(pid))?;

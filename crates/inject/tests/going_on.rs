@@ -1,4 +1,4 @@
-//! A call that must not be abandoned, because it holds a lock while it waits for another one.
+//! Tests a call that must not be abandoned, because it holds a lock while it waits for another one.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn started() -> (Program, HashMap<String, u64>) {
     (program, at)
 }
 
-/// Options for the initial thread: the other one keeps a lock.
+/// Options for the initial thread, because the other thread keeps a lock.
 fn options(pid: i32) -> HoldOptions<'static> {
     HoldOptions {
         thread: Some(pid),
@@ -38,7 +38,7 @@ fn options(pid: i32) -> HoldOptions<'static> {
 
 #[test]
 fn a_call_that_takes_too_long_is_finished_by_its_thread() {
-    // Each attempt uses another program, because a call that waits cannot be repeated.
+    // Each attempt uses a new program, because a call that waits cannot be repeated.
     patiently(a_call_is_finished_by_its_thread);
 }
 
@@ -59,7 +59,7 @@ fn a_call_is_finished_by_its_thread() -> Result<(), Error> {
         (1, 0)
     );
     let rounds = number(pid, at["rounds"]);
-    // Nothing must happen meanwhile.
+    // No progress is possible meanwhile.
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(number(pid, at["rounds"]), rounds, "it is in the call");
     write_bytes(pid, RemoteAddress(at["is_open"]), &1u32.to_le_bytes()).unwrap();
@@ -67,7 +67,7 @@ fn a_call_is_finished_by_its_thread() -> Result<(), Error> {
     wait_until("it goes on with its work", || {
         number(pid, at["rounds"]) > rounds + 5
     });
-    // Everything that was made for the call has gone, and the thread can be held again.
+    // Everything that was created for the call is gone, and the thread can be held again.
     let again = with_held(pid, &options(pid), |held| {
         held.call_to_its_end(RemoteAddress(at["enter"]), &mut data, LONG, |_| vec![9])
     });

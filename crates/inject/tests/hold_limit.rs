@@ -8,12 +8,13 @@ use common::{Program, patiently};
 use memhook_inject::{hold_all_within, write_bytes};
 use memhook_process::{RemoteAddress, read_word};
 
-/// Pause above which threads were stopped until the end of another thread's sleep, which rarely comes soon.
+/// Length of a pause above which threads must have been stopped until the end of another thread's sleep, which rarely
+/// comes soon.
 const SHORT_NS: u64 = 200_000_000;
 /// Minimum surplus of short holds over long ones.
 const CLEARLY: i32 = 8;
 
-/// The thread that a hold waits for sleeps for .7 s at a time.
+/// The thread that a hold waits for sleeps for 0.7 s at a time.
 #[test]
 fn nobody_waits_for_a_thread_that_sleeps_uninterruptibly() {
     let mut program = Program::start("vfork_loop", &[]);

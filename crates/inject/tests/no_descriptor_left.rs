@@ -1,4 +1,4 @@
-//! A holder that hangs while no descriptor is free. It is a separate program because of its limit.
+//! A holder that hangs while no descriptor is free. This test is a separate program because of its limit.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn limit_descriptors(limit: libc::rlim_t) -> libc::rlim_t {
     }
 }
 
-/// The watchdog would end the holder if it did not react.
+/// The watchdog would kill the holder if it did not react.
 #[test]
 fn the_target_is_let_go() {
     let mut program = Program::start("busy", &[]);
@@ -28,12 +28,12 @@ fn the_target_is_let_go() {
     let held = patiently(|| hold(pid, &anywhere()));
     let tid = held.tid();
     let before = limit_descriptors(0);
-    // The holder stands still long enough to be told to release. On a busy machine, the watchdog may be late.
+    // The holder makes no progress for long enough to be told to release. On a busy machine, the watchdog may be late.
     let has_let_go = (0..60).any(|_| {
-        // The watchdog goes by the clock.
+        // The watchdog measures elapsed time.
         std::thread::sleep(Duration::from_secs(1));
-        // SAFETY: a live number. The request succeeds for a thread that is held, and fails for others (ptrace(2),
-        // ESRCH).
+        // SAFETY: the id is that of a live process. The request succeeds for a thread that is held, and fails for
+        // others (ptrace(2), ESRCH).
         unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, tid, 0, &mut 0u64) != 0 }
     });
     limit_descriptors(before);

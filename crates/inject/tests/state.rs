@@ -76,7 +76,7 @@ fn a_fault_is_reported_and_survived() {
         drop(held);
         Ok(())
     });
-    // The program runs on, so that an error of the hold would show.
+    // The program continues to run, so that an error of the hold would show.
     std::thread::sleep(Duration::from_millis(20));
     send(program.pid(), libc::SIGTERM);
     program.ends_well();
@@ -103,7 +103,7 @@ fn an_ignored_sigtrap_stays_ignored() {
     let mut lines = output.lines().map_while(Result::ok);
     assert!(lines.any(|line| line == "ready"));
     assert!(ignored());
-    // Any call is suitable. No function is known, so a bad address is called.
+    // Any call is suitable. No function is known, so the test calls a bad address.
     with_held(pid, &anywhere(), |held| {
         match held.call(RemoteAddress(0x10), &[]) {
             Err(Error::RemoteFault { .. }) => Ok(()),
@@ -121,7 +121,7 @@ fn an_ignored_sigtrap_stays_ignored() {
 const SHORTEST_WAIT: Duration = Duration::from_millis(400);
 
 /// Holds the program several times while it is blocked, with and without remote work, and then lets it end. The program
-/// checks itself that it does not end early. That it ends at all despite the holds is tested in `timeouts.rs`.
+/// itself checks that it does not end early. `timeouts.rs` tests that it ends at all despite the holds.
 fn disturb(how: &str) {
     let path = common::build("blocked", &["-DLATE_IS_FINE"]);
     let begin = Instant::now();
@@ -132,7 +132,7 @@ fn disturb(how: &str) {
         .spawn()
         .unwrap();
     let pid = child.id() as i32;
-    // A wait without a limit lasts until we end it. A wait with a limit may be over before this thread gets its turn.
+    // A wait without a limit lasts until we end it. A wait with a limit may be over before this thread is scheduled.
     let is_endless = how == "read" || how == "epoll_infinite";
     let may_be_over = || !is_endless && begin.elapsed() >= SHORTEST_WAIT;
     wait_until_blocked(pid);
@@ -147,12 +147,12 @@ fn disturb(how: &str) {
                 let own = held.syscall(libc::SYS_getpid, [0; 6])?;
                 assert_eq!(own, i64::from(pid));
                 held.release()?;
-                // A stop without remote work disturbs it too.
+                // A stop without remote work also disturbs the program.
                 hold(pid, &anywhere())?.release().map(drop)
             };
             once().or_else(is_over)
         });
-        // The next hold comes at another moment of its call.
+        // The next hold falls on a different moment of its call.
         std::thread::sleep(Duration::from_millis(20));
     }
     // The program may have to wait for a processor before it is in its call again.
@@ -213,7 +213,7 @@ fn a_real_signal_still_gives_eintr() {
             let _ = child.kill();
             panic!("it is not woken");
         }
-        // A thread that was released early may have missed it.
+        // A thread that was released early may have missed the signal.
         if released.is_err() {
             memhook_inject::let_late_threads_go();
             send(pid, libc::SIGUSR1);
@@ -225,8 +225,8 @@ fn a_real_signal_still_gives_eintr() {
     assert!(status.success(), "{status}");
 }
 
-/// A program that waits for a flag set by its handler must wake up, even if the signal comes just when the thread has
-/// been released but has not yet repeated its call. A few signals may be lost, because the kernel may run another
+/// A program that waits for a flag set by its handler must wake up, even if the signal arrives after the thread has
+/// been released and before it has repeated its call. A few signals may be lost, because the kernel may run another
 /// thread between its decision to restart the call and the call itself, as after any stop by any tracer.
 #[test]
 fn a_signal_right_after_the_release_still_gives_eintr() {
@@ -244,7 +244,8 @@ fn a_signal_right_after_the_release_still_gives_eintr() {
         send(pid, libc::SIGUSR1);
         let until = Instant::now() + LONG;
         loop {
-            // A signal wakes it immediately, so if it sleeps now, the handler has run, and the call was made after it.
+            // A signal wakes the program immediately. If it sleeps now, the handler has run, and the call was made
+            // after it.
             let sleeps = common::state(pid, pid) == 'S';
             if rounds() != round {
                 break;
@@ -260,14 +261,14 @@ fn a_signal_right_after_the_release_still_gives_eintr() {
         assert_eq!(rounds(), round + 1);
     }
     println!("{lost} of 200 signals did not wake the program");
-    // The busier the machine, the more often another thread runs in between.
+    // The busier the machine is, the more often another thread runs in between.
     assert!(lost <= 40, "{lost} of 200 signals did not wake the program");
     send(pid, libc::SIGTERM);
     program.ends_well();
 }
 
-/// Queues signals with numbers to a program that adds them up, while it is held repeatedly. At most `queue_limit` of
-/// them may be queued (RLIMIT_SIGPENDING).
+/// Queues signals with numbers to a program that adds up the numbers, while it is held repeatedly. At most
+/// `queue_limit` of them may be queued (RLIMIT_SIGPENDING).
 fn queue_signals_while_held(queue_limit: Option<u64>) {
     let mut program = Program::start("signals", &[]);
     let at = program.addresses();
@@ -275,7 +276,7 @@ fn queue_signals_while_held(queue_limit: Option<u64>) {
     if let Some(limit) = queue_limit {
         common::limit_queued_signals(pid, limit);
     }
-    // Signals are sent as long as there are holds. On a loaded machine a hold takes longer than many signals.
+    // Signals are sent as long as there are holds. On a loaded machine, a hold takes longer than many signals.
     let is_held = Arc::new(AtomicBool::new(true));
     let goes_on = Arc::clone(&is_held);
     let sender = std::thread::spawn(move || {
@@ -291,7 +292,7 @@ fn queue_signals_while_held(queue_limit: Option<u64>) {
             }
             sent = (sent.0 + 1, sent.1 + sent.0);
             if sent.0 % 16 == 0 {
-                // Without pauses it would do nothing but handle signals.
+                // Without pauses, the program would only handle signals.
                 std::thread::sleep(Duration::from_micros(200));
             }
         }
@@ -327,7 +328,7 @@ fn no_queued_signal_is_lost_where_few_may_wait() {
 
 #[test]
 fn one_function_is_called_with_each_argument_once() {
-    // Each attempt uses another program: after an error the number of calls is unknown.
+    // Each attempt uses a new program, because after an error the number of calls is unknown.
     patiently(call_each_once);
 }
 
@@ -341,7 +342,7 @@ fn call_each_once() -> Result<(), Error> {
     let table = held.call(RemoteAddress(at["plant"]), &[])?;
     let blocks: Vec<u64> = (0..600).map(|i| word(table + i * 8)).collect();
     assert_eq!(held.call_each(release, &[], Instant::now())?, 0);
-    // Although the time is already over, one call is made.
+    // One call is made although the time is already over.
     assert_eq!(held.call_each(release, &blocks, Instant::now())?, 1);
     let most = held.call_each(release, &blocks[1..], Instant::now() + LONG)?;
     assert_eq!(most, memhook_inject::Held::MAX_CALLS);

@@ -1,5 +1,4 @@
-//! Synchronous signals that are pending when a thread is stopped reach the program before the thread does anything for
-//! us.
+//! Pending synchronous signals of a stopped thread reach the program before the thread does anything for us.
 
 mod common;
 
@@ -7,7 +6,7 @@ use common::{Program, anywhere, patiently, send, with_held};
 use memhook_inject::{Error, hold_all, thread_with_own_answers};
 use memhook_process::RemoteAddress;
 
-/// Holds a program that gets one such signal after the other, and makes it do something for us each time.
+/// Holds a program that gets one such signal after another, and makes it run a call for us each time.
 fn traps(kind: &str, all: bool) {
     let mut program = Program::start("traps", &[kind]);
     let at = program.addresses();

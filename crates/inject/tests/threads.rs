@@ -1,4 +1,4 @@
-//! Busy, ending, stopped and dying targets, loading an object, and shared memory.
+//! Tests with busy, ending, stopped and dying targets, with loading an object, and with shared memory.
 
 mod common;
 
@@ -13,7 +13,7 @@ use memhook_inject::{Dlopen, Error, HoldOptions, create_region, hold, load_objec
 use memhook_process::{RemoteAddress, read_memory};
 
 /// Returns the loader's text and the allocator's part of libc: malloc.c is one object file of about 24 KiB, so 16 KiB
-/// to either side of `malloc` cover its static functions.
+/// on either side of `malloc` cover its static functions.
 fn locked_code(pid: i32, at: &std::collections::HashMap<String, u64>) -> Vec<Range<u64>> {
     let maps = memhook_process::mappings(pid).unwrap();
     let mut ranges: Vec<Range<u64>> = maps
@@ -195,7 +195,7 @@ fn a_killed_target_is_gone() {
     while common::state(pid, pid) != 'Z' && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // Or it was released just before.
+    // The thread may also have been released just before.
     let is_gone = |error: &Error| {
         matches!(error, Error::TargetGone { .. }) || is_for_want_of_a_processor(error)
     };
@@ -216,7 +216,7 @@ fn a_killed_target_is_gone() {
 #[test]
 fn a_target_killed_during_a_call_is_gone() {
     let until = Instant::now() + LONG;
-    // The killer may get its turn too late.
+    // The killer may be scheduled too late.
     while !is_killed_during_a_call() {
         assert!(Instant::now() < until, "the call ends too early");
     }
@@ -287,7 +287,7 @@ fn a_stopped_target_is_refused_and_stays_stopped() {
     // A stop that arrives during remote work takes effect at the release.
     let mut held = patiently(|| hold(pid, &anywhere()));
     send(pid, libc::SIGSTOP);
-    // If this thread got no processor, it takes effect earlier.
+    // If this thread got no processor, the stop takes effect earlier.
     let called = held.call(RemoteAddress(at["getpid"]), &[]);
     assert!(
         matches!(called, Ok(own) if own == pid as u64)

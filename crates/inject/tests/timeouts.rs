@@ -1,5 +1,5 @@
-//! A call with a timeout that is interrupted repeatedly ends when it is due. It never ends early, and its end is not
-//! postponed by each interruption.
+//! A call with a timeout that is interrupted repeatedly ends on time. It never ends early, and interruptions do not
+//! postpone its end.
 
 mod common;
 
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use common::{LONG, Program, anywhere, send, wait_until_blocked};
 use memhook_inject::{HoldOptions, hold, hold_all};
 
-/// Interrupts a program that waits for 400 ms with a hold every 50 ms. If the wait began anew each time, it would not
-/// end. The program itself checks that it does not end early.
+/// Interrupts a program that waits for 400 ms with a hold every 50 ms. If each interruption restarted the wait, it
+/// would not end. The program itself checks that it does not end early.
 fn ends_under_holds(how: &str, hold_once: fn(i32)) {
     let path = common::build("blocked", &["-DLATE_IS_FINE"]);
     let mut child = Command::new(&path)
@@ -24,12 +24,12 @@ fn ends_under_holds(how: &str, hold_once: fn(i32)) {
     let until = Instant::now() + LONG;
     let mut holds = 0;
     loop {
-        // The program is held repeatedly while its call lasts.
+        // The program is held repeatedly for the duration of its call.
         std::thread::sleep(Duration::from_millis(50));
         match child.try_wait() {
             Ok(None) => {}
             Ok(Some(_)) => break,
-            // A hold during which the program ended has collected its status: here the tracer is the parent.
+            // A hold during which the program ended has collected its status, because the tracer is the parent here.
             Err(error) => {
                 assert_eq!(error.raw_os_error(), Some(libc::ECHILD), "{error}");
                 break;
@@ -109,16 +109,16 @@ fn epoll_wait_ends_though_all_threads_are_held() {
     });
 }
 
-/// The event that ends a wait may come at any moment, even just before the stop.
+/// The event that ends a wait may come at any moment, even directly before the stop.
 fn is_never_early(how: &str) {
     let until = Instant::now() + LONG;
-    // On a busy machine the program may hardly begin to wait.
+    // On a busy machine, the program may hardly begin to wait.
     while !waits_to_the_end(how) {
         assert!(Instant::now() < until, "no wait took its whole time");
     }
 }
 
-/// Returns true if any wait took its whole time; none ended early.
+/// Returns true if any wait lasted its whole time. None may end early.
 fn waits_to_the_end(how: &str) -> bool {
     let mut program = Program::start("timeouts", &[how]);
     assert_eq!(program.line(), "ready");

@@ -24,7 +24,7 @@ pub struct AgentPlan {
     pub max_processors: f64,
     /// Limit of the agent's memory.
     pub max_memory_bytes: u64,
-    /// Answer of this machine's kubelet; `None` if the agent does not ask it.
+    /// Answer of this machine's kubelet; `None` if the agent does not query it.
     pub kubelet: Option<PlannedKubelet>,
     /// Processes that rules choose, in the order in which the agent attaches to them.
     pub targets: Vec<PlannedTarget>,
@@ -285,7 +285,7 @@ impl Document for AgentPlan {
     }
 }
 
-/// Lays out rows in columns as wide as their widest cell, without empty columns; the first one is aligned to the
+/// Lays out rows in columns as wide as their widest cell, without empty columns. The first column is aligned to the
 /// right.
 fn table(
     out: &mut String,

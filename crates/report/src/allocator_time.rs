@@ -90,7 +90,7 @@ pub(crate) fn all_in_allocator(sites: &[ProfileSite], times: Option<&CallTimes>)
     }
     let rest = times.all().of(untimed as f64);
     all += rest;
-    // Threads that share a stack share its timed calls.
+    // Threads with the same stack share its timed calls.
     TimeTaken {
         calls: times.all().calls,
         ..all

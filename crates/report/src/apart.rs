@@ -35,10 +35,10 @@ pub(crate) struct Label {
     pub callers: String,
 }
 
-/// Labels the sites. If two sites begin with one function, each label shows the first differing
-/// caller directly after it. If all functions are equal, the labels show the differing line.
-/// Parameters appear only for functions that differ in nothing else. A label wider than `room`
-/// loses callers, then parts of names and directories. It never loses a line number.
+/// Labels the sites. If two sites begin with the same function, each label shows the first
+/// differing caller directly after it. If all functions are equal, the labels show the differing
+/// line. Parameters appear only for functions that do not differ in anything else. A label wider
+/// than `room` loses callers, then parts of names and directories. It never loses a line number.
 pub(crate) fn labels(sites: &[KnownSite<'_>], room: usize, style: Style) -> Vec<Label> {
     let labels = all_parts(sites, style).into_iter();
     labels.map(|parts| parts.fit(room)).collect()
@@ -132,7 +132,7 @@ impl Caller {
 }
 
 impl Parts {
-    /// Returns what distinguishes the site from others.
+    /// Returns the text that distinguishes the site from others.
     fn apart(&self, longest_caller: usize) -> String {
         let needed = self.callers.iter().filter(|caller| caller.matters);
         let callers = needed.map(|caller| caller.text(longest_caller));
@@ -208,13 +208,13 @@ impl Parts {
     }
 }
 
-/// Returns, for each of these sites, its difference from the first other site that looks like it: a
-/// caller, a line, or the library function that was called. The text is empty for a site that needs
-/// none. `looks` has each site as it is shown.
+/// Returns, for each of these sites, its difference from the first other site that looks the same:
+/// a caller, a line, or the library function that was called. The text is empty for a site that
+/// needs no distinction. `looks` has each site as it is shown.
 pub(crate) fn asides(sites: &[KnownSite<'_>], looks: &[String]) -> Vec<String> {
     let mut found = vec![String::new(); sites.len()];
-    // A third site may share the difference from the second one. Then compare with the third site,
-    // too.
+    // A third site may share the difference from the second one. In that case, the third site is
+    // compared too.
     for _ in 0..3 {
         let shown: Vec<String> = looks
             .iter()
@@ -348,7 +348,7 @@ fn in_the_library(site: &KnownSite<'_>, others: &[&KnownSite<'_>]) -> String {
     } else if let [first, rest @ ..] = others
         && !rest.is_empty()
     {
-        // No other site has all of this difference.
+        // No other site has this complete difference.
         let mut asides = vec![in_the_library(site, &[first])];
         for other in rest {
             let aside = in_the_library(site, &[other]);

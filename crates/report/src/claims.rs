@@ -63,7 +63,7 @@ pub enum Proof {
 pub struct Claim {
     /// Its text.
     pub sentence: String,
-    /// Proofs of the statement; never empty.
+    /// Proofs of the statement. The list is never empty.
     pub proofs: &'static [Proof],
     /// Exceptions that the statement does not cover; may be empty.
     pub bound: &'static str,
@@ -135,7 +135,7 @@ pub(crate) fn unseen_calls(model: &ReportModel) -> Option<Claim> {
     })
 }
 
-/// States that no event is missing; `None` if one is, or may be.
+/// States that no event is missing. Returns `None` if one is or may be missing.
 pub(crate) fn completeness(model: &ReportModel) -> Option<Claim> {
     let t = &model.totals;
     let is_flawed = |c: &crate::Coverage| c.unhookable > 0 || !c.note.is_empty();
@@ -173,8 +173,7 @@ pub(crate) fn completeness(model: &ReportModel) -> Option<Claim> {
     })
 }
 
-/// Describes live blocks whose allocation is not in the trace. This is all that is known of their
-/// age.
+/// Describes live blocks whose allocation is not in the trace. Their age is not known any further.
 pub fn unseen_blocks(seen: Seen) -> Claim {
     let causes = [
         (!seen.from_start, "allocated before the attach"),

@@ -145,8 +145,8 @@ type Key = (String, Vec<String>);
 struct Pair {
     old: Amount,
     new: Amount,
-    /// Stack of the site, with two flags: true first if it is from the new run, and true last if it
-    /// was cut short.
+    /// Stack of the site, with two flags. The first is true if the stack is from the new run, and
+    /// the last is true if it was cut short.
     stack: Option<(bool, u32, bool)>,
     /// The site's stacks in the old run and in the new one.
     old_stacks: BTreeSet<u32>,

@@ -11,7 +11,7 @@ const TOLD: usize = 3;
 /// A time in which no event was seen, in seconds since the attach.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UnseenTime {
-    /// Begin of the gap.
+    /// Start of the gap.
     pub from_s: f64,
     /// End of the gap.
     pub to_s: f64,
@@ -59,8 +59,7 @@ impl LiveBounds {
     }
 }
 
-/// Returns the gaps that concern a window until `to_ns`. Events in them are missing from the live
-/// sums at its end.
+/// Returns the gaps that affect a window until `to_ns`. Events in them are missing from the live sums at its end.
 pub(crate) fn until(gaps: &[Gap], to_ns: u64) -> Vec<UnseenTime> {
     Gap::within(gaps, 0, to_ns).map(UnseenTime::from).collect()
 }

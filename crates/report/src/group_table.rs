@@ -12,7 +12,7 @@ use std::fmt::{Result, Write};
 
 /// Width below which a table omits its least important columns.
 const WIDE_ENOUGH: usize = 100;
-/// Columns that a function's name gets in a narrow table before other columns get any.
+/// Columns that a function's name gets in a narrow table before other columns are added.
 const ENOUGH_FOR_NAMES: usize = 40;
 
 pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Result {
@@ -78,7 +78,7 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
         header += &format!(" {:>11} {:>11}", "released", "blocks");
     }
     writeln!(out, "{}", style.faint(&format!("{header}  {}", model.by)))?;
-    // The header begins with the end of the previous line, and two spaces follow it.
+    // The header begins after the end of the previous line, and two spaces follow it.
     let room = style
         .width
         .map(|width| width.saturating_sub(header.len() + 1));

@@ -122,7 +122,7 @@ impl ReportModel {
         }
     }
 
-    /// Names the total that percentages refer to, in the words of the page.
+    /// Names the total that percentages refer to, in the terms of the page.
     pub(crate) fn whole_text(&self) -> String {
         let whole = match self.measured.measure {
             "peak" => "all bytes at the peak".to_owned(),
@@ -135,7 +135,7 @@ impl ReportModel {
         }
     }
 
-    /// Returns the total that a row's bytes are a part of.
+    /// Returns the total that includes a row's bytes.
     pub(crate) fn bytes_of_heap(&self, heap: Option<&str>) -> u64 {
         let described = self.heaps.iter().skip(1);
         let found = described.into_iter().find(|h| Some(&*h.name) == heap);

@@ -96,7 +96,7 @@ pub fn name(frame: &StackFrame) -> String {
 pub fn site_name(stack: &[StackFrame]) -> String {
     let is_own = |frame: &StackFrame| frame.function.as_deref().is_none_or(|f| !is_plumbing(f));
     let is_python = |frame: &StackFrame| frame.module.as_deref() == Some(PYTHON);
-    // Whichever C function a line of Python calls, the site is the line.
+    // The site is the line of Python, regardless of the C function that it calls.
     let python = stack.iter().position(is_python);
     let first = python.or(stack.iter().position(is_own)).unwrap_or(0);
     let names: Vec<String> = stack[first.min(stack.len())..].iter().map(name).collect();

@@ -82,7 +82,7 @@ pub struct LeakSite {
     pub stack: Vec<StackFrame>,
 }
 
-/// Text in place of the allocating function of untraced blocks.
+/// Text that replaces the allocating function of untraced blocks.
 const UNSEEN: &str = "an unknown caller";
 
 fn is_unseen(site: &LeakSite) -> bool {

@@ -70,7 +70,7 @@ pub struct LiveReporter {
 /// Numbers of the previous report.
 #[derive(Clone, Default)]
 struct Before {
-    /// Bytes of each row.
+    /// Bytes of each row in the previous report.
     rows: FxHashMap<RowKey, f64>,
     live_bytes: u64,
     /// Time of that report in nanoseconds since the attach.

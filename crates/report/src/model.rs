@@ -189,8 +189,8 @@ pub struct HeapComparison {
     pub traced_bytes: i64,
     /// Difference that can occur even if every call was seen.
     pub bound_bytes: u64,
-    /// True if blocks from before the attach were released. Their sizes are unknown, so malloc may
-    /// have handed out less.
+    /// True if blocks from before the attach were released. Their sizes are unknown, so malloc may have handed out
+    /// less.
     pub has_unknown_releases: bool,
 }
 
@@ -251,10 +251,9 @@ pub struct Bounded {
     pub live_blocks: u64,
     /// True if live and released amounts are estimates. Allocations are always exact.
     pub live_is_estimated: bool,
-    /// Size from which all blocks are kept. A smaller block is kept with a probability of its size
-    /// divided by this.
+    /// Size from which all blocks are kept. A smaller block is kept with probability `size / all_from_bytes`.
     pub all_from_bytes: u64,
-    /// The ledger keeps one in this many addresses.
+    /// Sampling interval of addresses in the ledger: one of every N is kept.
     pub one_address_in: u64,
     /// Allocations counted without their call stack, because there were too many stacks.
     pub unattributed_allocations: u64,
@@ -313,8 +312,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// Returns the executable's path, or the process's name if that differs from the file's name:
-    /// with links, one file can be several programs.
+    /// Returns the executable's path, or the process's name if it differs from the file's name: through links, one file
+    /// can be several programs.
     pub(crate) fn command(&self) -> String {
         let file = self.exe.rsplit('/').next().unwrap_or_default();
         // The kernel cuts names at 15 bytes (proc_pid_comm(5)).

@@ -64,8 +64,8 @@ pub fn readable(function: &str) -> String {
     of_lambda(without_abi_tags(&with_short_engines(short)))
 }
 
-/// Turns `load(Path const&)::{lambda(int)#1}::operator()(int) const` into `load::{lambda(int)#1}`.
-/// A lambda is identified by the function that contains it, and has only one function.
+/// Turns `load(Path const&)::{lambda(int)#1}::operator()(int) const` into `load::{lambda(int)#1}`. A lambda is
+/// identified by the function that contains it, and has only one function.
 fn of_lambda(name: String) -> String {
     let is_lambda = |part: &str| part.starts_with("{lambda") || part.starts_with("$_");
     if !name.contains("{lambda") && !name.contains("$_") {

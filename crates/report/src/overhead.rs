@@ -1,4 +1,4 @@
-//! Result of `--overhead`: the budget, the cost of tracing, and how much was recorded for it.
+//! Result of `--overhead`: the budget, the cost of tracing, and the recorded share.
 
 use crate::units::{counted, milliseconds};
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ pub struct Overhead {
     pub in_process: f64,
     /// Share of processor time that memhook-rs spent on taking the events.
     pub in_attacher: f64,
-    /// Part of `in_process` that passing through the wrappers costs. Sampling does not reduce it.
+    /// Part of `in_process` that is the cost of passing through the wrappers. Sampling does not reduce it.
     pub passing: f64,
     /// Calls that were timed.
     pub timed_calls: u64,

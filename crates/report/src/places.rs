@@ -59,7 +59,7 @@ pub fn short_place(place: &str) -> String {
     fitted_place(&without_detours(place), LONGEST_PLACE)
 }
 
-/// Directories with sources that are not the program's: sources of the system, of toolchains, of
+/// Directories of sources that are not the program's own: sources of the system, of toolchains, of
 /// distributions.
 const OF_OTHERS: [&str; 4] = ["/usr/", "/lib/", "/rustc/", "/build/"];
 

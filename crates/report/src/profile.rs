@@ -55,7 +55,7 @@ pub struct Profile {
     /// but the last of them are marked as inlined.
     pub frames: Vec<ProfileFrame>,
     /// Distinct call stacks: indices of frames, innermost first. If the outermost frames are
-    /// missing, the last one is `cut_root`, so that no other function is mistaken for the root.
+    /// missing, the last index is `cut_root`, so that no other function is mistaken for the root.
     pub stacks: Vec<Vec<u32>>,
     /// The frame that represents missing frames, if any: [`CUT_ROOT`].
     pub cut_root: Option<u32>,
@@ -346,9 +346,9 @@ pub struct ProfileModule {
 }
 
 impl ProfileModule {
-    /// Returns the address of the call before a return address, in the module's file and as symbol
-    /// tables have it. Name lookups take an address as it is, and a return address may already
-    /// belong to the next line.
+    /// Returns the address of the call before a return address, in the module's file and in the
+    /// form of symbol tables. Name lookups take an address unchanged, and a return address may
+    /// already belong to the next line.
     pub(crate) fn call_in_file(&self, return_address: u64) -> u64 {
         return_address.wrapping_sub(1).wrapping_sub(self.bias)
     }
@@ -467,7 +467,7 @@ pub struct Measures {
     pub released: Amount,
     /// Memory allocated within the window and released before the thread's next allocation.
     pub temporary: Amount,
-    /// Memory unreachable at the end of the run, whatever the window. Zero without a search.
+    /// Memory unreachable at the end of the run, regardless of the window. Zero without a search.
     pub unreachable: Amount,
 }
 

@@ -25,8 +25,8 @@ pub enum ReportStream {
 
 /// Writer to a standard stream or a file, as text or JSON.
 ///
-/// A separate thread does the writing. A pager that waits for a key must not keep the attacher from
-/// its rings, and a full disk must not keep it from detaching.
+/// A separate thread does the writing. Otherwise a pager that waits for a key would keep the
+/// attacher from emptying its rings, and a full disk would keep it from detaching.
 pub struct ReportWriter {
     reports: Option<Sender<String>>,
     writer: Option<JoinHandle<Result<()>>>,

@@ -1,5 +1,6 @@
 //! Equality of call stacks between two runs: by functions, not by addresses, lines or files. So two
-//! builds compare, whatever their files are called. Every comparison of runs uses this equality.
+//! builds can be compared even if their files have different names. Every comparison of runs uses
+//! this equality.
 
 use crate::{Profile, StackFrame};
 

@@ -9,7 +9,7 @@ use crate::stacks::{responsible, short_name_of, shortened};
 use crate::wrap::columns;
 use std::fmt::{Result, Write};
 
-/// Minimum columns for a name, whatever is next to it.
+/// Minimum columns for a name, regardless of the text next to it.
 const LEAST_NAME: usize = 12;
 
 /// First part of a site's line, by which readers recognize the site.
@@ -20,8 +20,8 @@ pub(crate) struct SiteHead {
     place: String,
 }
 
-/// Returns the heads of sites that are shown together, by kind and call stack. The sites may come
-/// from several numberings.
+/// Returns the heads of sites that are shown together, by kind and call stack. The sites may use
+/// different numberings.
 pub(crate) fn heads_of<'a>(
     sites: impl Iterator<Item = (&'a String, &'a Vec<StackFrame>)>,
     style: Style,

@@ -20,7 +20,7 @@ pub(crate) const SHORTEST_NAME: usize = 24;
 /// Columns in front of a frame.
 pub(crate) const INDENT: usize = 6;
 
-/// One line: a frame, or several frames that matter little.
+/// One line: a frame, or several unimportant frames.
 pub(crate) struct StackLine {
     pub name: String,
     pub place: String,
@@ -165,7 +165,7 @@ fn lines(frames: &[StackFrame], style: Style) -> Vec<StackLine> {
     let mut at = 0;
     let has_python = !style.verbose && frames.iter().any(is_python);
     while at < frames.len() {
-        // Below a Python function, the interpreter's frames for it matter little.
+        // Below a Python function, the interpreter's frames for it are unimportant.
         let run = frames[at..]
             .iter()
             .take_while(|f| is_interpreter(f))
@@ -286,7 +286,7 @@ impl Role {
 }
 
 /// Finds the frame that a reader looks for. It is the innermost frame outside the C or C++ runtime
-/// and library that is neither a wrapper of an allocator nor the interpreter's below a Python
+/// and library that is neither an allocator's wrapper nor an interpreter frame below a Python
 /// function. If there is no such frame, it is the innermost frame.
 pub(crate) fn responsible(frames: &[StackFrame]) -> Option<&StackFrame> {
     from_responsible(frames).first()
@@ -345,7 +345,7 @@ pub(crate) fn without_template_arguments(name: &str) -> String {
 /// Shortens a name that is too long, step by step. The parameters are removed first, then template
 /// arguments, then the marks of these omissions, scopes from the left, and the part after the
 /// parameters. Only a name that is still longer loses its middle, or its end if only the beginning
-/// is useful. `fittingName` in `view/names.js` does this, too.
+/// is useful. `fittingName` in `view/names.js` does the same.
 pub fn shortened(name: String, most: usize) -> String {
     const GAP: &str = "...";
     /// Width below which a beginning and an end do not both fit.

@@ -228,7 +228,7 @@ mod tests {
                 "{text}"
             );
         }
-        // A file or a pipe has a width, too, unless nothing may be left out.
+        // A file or a pipe has a width too, unless nothing may be left out.
         let widest = |style| {
             let text = tree.text(style);
             let widths = text.lines().map(|line| line.chars().count());

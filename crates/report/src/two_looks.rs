@@ -37,8 +37,8 @@ pub struct StackGrowth {
     pub live_bytes: u64,
     /// Lower bound on the growth, which no other call stack can account for.
     pub at_least_bytes: u64,
-    /// Upper bound on the growth, if as much as possible of the growth of its sizes comes from this
-    /// call stack.
+    /// Upper bound on the growth, which assigns as much as possible of the growth of its sizes to
+    /// this call stack.
     pub at_most_bytes: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Types of blocks, as far as their call stacks reveal them. The template arguments of the C++
-//! library's containers and allocators come first, then the constructor called on the block.
+//! Types of blocks, as far as their call stacks reveal them. The template arguments of the C++ library's containers and
+//! allocators take precedence over the constructor that is called on the block.
 
 use crate::StackFrame;
 
@@ -97,8 +97,8 @@ fn container_element(path: &str) -> Option<String> {
     None
 }
 
-/// Returns an argument of the template with this name. A prefix of namespaces may precede the name,
-/// and so may letters that make it another allocator (`new_allocator`).
+/// Returns an argument of the template with this name. A prefix of namespaces may precede the name, as may letters that
+/// make it another allocator (`new_allocator`).
 fn path_argument(path: &str, name: &str, number: usize) -> Option<String> {
     let mut depth = 0u32;
     for (at, letter) in path.char_indices() {

@@ -15,8 +15,8 @@ fn bound(n: u64, error: u64) -> u64 {
     n.saturating_add((INTERVAL * error as f64).round() as u64)
 }
 
-/// Formats bytes and their standard error: `4.1 KiB ± 96 B`. If the error exceeds the amount, few
-/// samples or none hit memory that may be much larger, so it formats only a bound: `≤ 217.4 KiB`.
+/// Formats bytes and their standard error: `4.1 KiB ± 96 B`. If the error exceeds the amount, only
+/// few samples hit memory that may be much larger, so it formats only a bound: `≤ 217.4 KiB`.
 pub fn with_error(n: u64, error: Option<u64>) -> String {
     match error {
         Some(error) if is_rough(n, error) => error_text(n, error),

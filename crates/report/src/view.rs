@@ -74,8 +74,8 @@ const SCRIPTS: [&str; 41] = [
     include_str!("view/main.js"),
 ];
 
-/// Compression level. Higher levels make a page a few percent smaller, and take most of the time
-/// for it.
+/// Compression level. Higher levels make a page a few percent smaller, but dominate the time for
+/// it.
 const LEVEL: u32 = 3;
 
 /// One self-contained page.

@@ -1,4 +1,4 @@
-//! Wrappers: functions that only pass an allocation on. A report should blame their callers.
+//! Wrappers: functions that only pass an allocation on. A report should name their callers instead.
 
 use crate::names::qualified_name;
 use crate::stacks::without_template_arguments;
@@ -51,7 +51,7 @@ const WRAPPERS: &[&str] = &[
 /// `cJSON_strdup`, `pool_alloc`, `Arena::Allocate`.
 const NAME_PARTS: [&str; 5] = ["alloc", "strdup", "strndup", "memdup", "asprintf"];
 
-/// Returns true if a function is a wrapper, whatever its parameters and result.
+/// Returns true if a function is a wrapper, regardless of its parameters and result.
 pub fn is_wrapper(function: &str) -> bool {
     let name = qualified_name(function);
     let last = name.rsplit("::").next().unwrap_or(&name);

@@ -8,7 +8,7 @@ use memhook_report::{
 use proptest::prelude::*;
 use std::io::Write;
 
-/// Returns a finder that finds no names, wherever the profile's paths lead.
+/// Returns a finder that finds no names, regardless of the profile's paths.
 fn names() -> PprofNames {
     PprofNames::new(NameSources {
         sysroots: vec!["/proc/self/no-such-root".into()],
@@ -93,7 +93,7 @@ proptest! {
         prop_assert_eq!(before, again);
     }
 
-    /// Arbitrary bytes are refused, or read without harm.
+    /// Arbitrary bytes are refused, or read without an error.
     #[test]
     fn changed_bytes_do_no_harm(
         addresses in prop::collection::vec(0x7000_0001_u64..0x7100_0000, 1..10),
@@ -125,7 +125,7 @@ proptest! {
     }
 }
 
-/// The inputs are a small file that unpacks to more than any memory, and one of countless empty
+/// The inputs are a small file that unpacks to more than any memory, and a file of countless empty
 /// samples.
 #[test]
 fn what_is_too_large_is_refused() {

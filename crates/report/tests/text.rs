@@ -1,4 +1,4 @@
-//! The report as readers see it: one in full, and the parts that must stand out.
+//! The report as readers see it: once in full, then the parts that must be noticed.
 
 use memhook_report::*;
 
@@ -190,7 +190,7 @@ fn the_answer_comes_first() {
     assert!(shown.contains("3 stacks cut short"), "{shown}");
 }
 
-/// A report that others follow fits a screen. The last one has the stacks.
+/// A report that is followed by others fits a screen. The last one has the stacks.
 #[test]
 fn reports_on_a_terminal_are_tables_until_the_last() {
     let mut model = report();
@@ -216,7 +216,7 @@ fn reports_on_a_terminal_are_tables_until_the_last() {
     }
 }
 
-/// A row of blocks with an unseen allocation says so.
+/// A row of blocks whose allocation was not seen says so.
 #[test]
 fn leaks_from_before_the_attach_say_so() {
     let mut model = report();
@@ -500,7 +500,7 @@ fn hints() {
     }
 }
 
-/// Rows of one function differ in a caller. If there is little room, the name is shortened last.
+/// Rows of one function differ in a caller. If there is little room, the name is the last part to be shortened.
 #[test]
 fn alike_rows_and_narrow_rows() {
     let mut model = report();

@@ -1,5 +1,5 @@
-//! The files of a configuration: the named one, and those that it includes. They are read as one
-//! text, in which every byte knows its file.
+//! The files of a configuration: the named file, and the files that it includes. They are read as one text, in which
+//! each byte knows its file.
 
 use super::{ConfigError, Fault, MOST_BYTES, environment};
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ impl Sources {
                 let why = "all files of the configuration together are larger than 1 MiB";
                 return Err(sources.wrong(failed(why.into())));
             }
-            // The end of a file must not continue in the next one.
+            // The end of a file must not join the beginning of the next one.
             sources.text.push('\n');
             sources.files.push((sources.text.len(), path));
             let begin = sources.text.len();

@@ -33,7 +33,7 @@ struct State {
     pods: Arc<Pods>,
     /// Number of lists that were read.
     lists: u64,
-    /// True if someone waits for a pod that is not in the last list.
+    /// True if a caller waits for a pod that is not in the last list.
     is_wanted: bool,
     ends: bool,
 }
@@ -180,9 +180,8 @@ impl Asked {
         has_new
     }
 
-    /// Waits for the time of the next request: after the pause if someone waits for the answer,
-    /// otherwise after a longer time. Returns true if someone waits, and `None` when the agent
-    /// ends.
+    /// Waits for the time of the next request: after the pause if a caller waits for the answer, otherwise after a
+    /// longer time. Returns true if a caller waits, and `None` when the agent ends.
     fn wait(&self, pause: Duration, has_failed: bool) -> Option<bool> {
         let begin = Instant::now();
         let mut state = self.lock();

@@ -51,7 +51,7 @@ impl Namespaces {
         let before = std::mem::take(&mut self.before);
         let mut used = BTreeMap::<&str, Duration>::new();
         for (pid, namespace, all) in targets {
-            // A smaller total belongs to another process, or to another attach to the same one.
+            // A smaller total belongs to another process, or to a new attach to the same process.
             let last = before.get(&pid).filter(|&&last| last <= all);
             let more = all - last.copied().unwrap_or_default();
             *used.entry(namespace).or_default() += more;
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!((most("shop-a"), most("bank")), (None, Some(2)));
     }
 
-    /// One namespace that uses too much loses targets, and the others are not affected.
+    /// A namespace that uses too much loses targets. Other namespaces are not affected.
     #[test]
     fn each_namespace_has_a_budget_of_its_own() {
         let (file, begin) = (file(), Instant::now());

@@ -46,7 +46,7 @@ pub struct BudgetKept {
     pub timed_calls: u64,
     /// Periods since the attach, in order.
     pub kept: Vec<Kept>,
-    /// Until when.
+    /// End of the last period, as time since the attach.
     pub until: Duration,
 }
 
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(costs.pass_ns, 4.5 - 10.0 / 16.0);
         assert!((costs.allocation_ns - (65.0 + own)).abs() < 1e-9);
         assert!((costs.release_ns - (25.0 + own)).abs() < 1e-9);
-        // Nothing timed yet; then forged numbers.
+        // First without timed calls, then with forged numbers.
         assert_eq!(
             call_costs(&TimedCalls::default(), 0.5).allocation_ns,
             FIRST_COST_NS

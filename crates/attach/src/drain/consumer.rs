@@ -92,7 +92,7 @@ impl<O: Observer + Send> Consumer<O> {
         Consumer {
             state: Mutex::new(State::new(pid, config, observer)),
             config: TraceConfig {
-                // The session may have chosen another clock than the configuration.
+                // The session may have chosen a different clock from the one in the configuration.
                 clock: Clock::of_mode(region.clock_mode()).unwrap_or(config.clock),
                 ..config.clone()
             },
@@ -161,7 +161,7 @@ impl<O: Observer + Send> Consumer<O> {
         if !self.config.call_times {
             return None;
         }
-        // The rings wait only for this copy, not for the arithmetic below.
+        // The rings wait only while this copy is made, not during the arithmetic below.
         let times = self.lock().call_times.clone();
         Some(times.scaled(self.ticks.ns_per_count()))
     }
@@ -184,11 +184,11 @@ impl<O: Observer + Send> Consumer<O> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Calls `slice` with the state until it returns false. The drain thread goes first between two slices, so the
-    /// rings never wait for longer than one slice.
+    /// Calls `slice` with the state until it returns false. Between two slices, the drain thread gets the lock first,
+    /// so the rings never wait for longer than one slice.
     pub fn in_slices(&self, mut slice: impl FnMut(&mut State<O>) -> bool) {
         while slice(&mut self.lock()) {
-            // A mutex goes to whichever thread asks first, which would be this thread again.
+            // A mutex goes to the thread that asks first, which would be this thread again.
             let backoff = Backoff::new();
             while self.drain_waits.load(Relaxed) {
                 backoff.snooze();
@@ -214,7 +214,7 @@ impl<O: Observer + Send> Consumer<O> {
         let (tell, news) = bounded(1);
         self.watched.tells(tell.clone());
         std::thread::scope(|scope| {
-            // A lookout does for all targets what a watchdog does for one.
+            // For all targets, a lookout does the work that a watchdog does for one.
             let is_alone = !self.watched.has_lookout();
             let watchdog = is_alone.then(|| scope.spawn(|| self.watched.watch()).thread().clone());
             let told = watchdog.clone();

@@ -35,8 +35,8 @@ pub struct Pacing {
 }
 
 impl Pacing {
-    /// `is_selective`: sampling or a size filter skips most calls. `is_watched`: a lookout watches the target while it
-    /// is quiet.
+    /// Creates the pacing of a target. `is_selective`: sampling or a size filter skips most calls. `is_watched`: a
+    /// lookout watches the target while it is quiet.
     pub fn new(is_selective: bool, is_watched: bool) -> Self {
         let longest = if is_selective {
             LONGEST_SELECTIVE
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(pacing.pause_after(&pass(1)), LONGEST_SAMPLING);
         pacing.set_sampling(false);
         assert_eq!(pacing.pause_after(&pass(1)), LONGEST_SELECTIVE);
-        // A filter that still lets many events through.
+        // This filter still lets many events through.
         for _ in 0..20 {
             pacing.pause_after(&pass(900));
         }

@@ -1,7 +1,7 @@
 //! Several drain threads for a process whose events one thread cannot keep up with.
 //!
-//! A ledger is undivided at first, and stays so as long as one drain keeps up, because passing events between threads
-//! takes time, and a processor that the target could use. A divided ledger stays divided.
+//! A ledger is undivided at first, and stays undivided as long as one drain keeps up. A division costs time to pass
+//! events between threads, and a processor that the target could use. A divided ledger stays divided.
 
 use super::crew::{Crew, Distributes};
 use super::state::State;

@@ -35,7 +35,7 @@ pub struct State<O = ()> {
 }
 
 impl<O: Observer> State<O> {
-    /// Empty.
+    /// Creates an empty state.
     pub(super) fn new(pid: i32, config: &TraceConfig, observer: O) -> State<O> {
         let max_memory = config.max_memory.unwrap_or_else(for_a_ledger);
         let max_bytes = usize::try_from(max_memory).unwrap_or(usize::MAX);

@@ -70,9 +70,9 @@ struct Spare {
 }
 
 enum SpareState {
-    /// Waits for a child, or is empty.
+    /// The region waits for a child, or is empty.
     Idle,
-    /// A child has claimed it and is being examined.
+    /// A child has claimed the region and is being examined.
     Claimed(Child),
     /// The child's session has been passed on.
     Handed(Child),
@@ -117,7 +117,7 @@ impl Births {
     }
 
     /// Begins a program of the parent with the hook's gate at this address (avma). Regions that wait in children of the
-    /// previous program are withdrawn, because they would be filled with facts of the new one.
+    /// previous program are withdrawn, because their contents would describe the new program.
     pub fn begin_program(&self, gate: u64) {
         let mut state = self.lock();
         if let Some(last) = state.heritage.take() {
@@ -244,7 +244,7 @@ impl State {
         let Some(heritage) = self.heritage_for(spare) else {
             return false;
         };
-        // The children's count would be lost with the region's contents.
+        // Otherwise the children's count would be lost with the region's contents.
         self.missed += spare.region.births_missed();
         let tables = heritage.conceive(&spare.region);
         spare.state = SpareState::Idle;

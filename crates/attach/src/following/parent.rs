@@ -104,7 +104,7 @@ impl Parent {
         let made = make_region(&mut held, self.bytes).ok();
         let is_listed = made.as_ref().and_then(|made| {
             self.mapped.push(made.address.0);
-            // A child would have its own copy of the guide, which the attacher cannot write.
+            // A child would get its own copy of the guide, and the attacher cannot write to that copy.
             let is_private = made.is_private;
             (!is_private).then(|| self.list_it(&mut held, made.address))?
         });

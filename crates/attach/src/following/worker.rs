@@ -49,8 +49,8 @@ impl Permits {
 
 /// End of all traces, if there is a time limit.
 ///
-/// The time begins with the first trace: on a busy machine an attach may take longer than the whole time, and no trace
-/// would ever begin.
+/// The time begins with the first trace: on a busy machine, an attach may take longer than the whole time, and no trace
+/// would begin.
 #[derive(Clone)]
 pub(super) struct Until {
     duration: Option<Duration>,
@@ -173,7 +173,7 @@ fn follow(mut trace: Trace, until: &Until, work: Work) -> End {
     }
     let until = until.begin();
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    // The trace counts the time from the moment when the child was found.
+    // The trace counts its time from the moment when the child was found.
     let left = left.map(|left| left + trace.consumer().elapsed());
     trace.run(left, &mut *job)
 }

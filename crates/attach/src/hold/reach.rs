@@ -11,7 +11,7 @@ pub enum Reach<'a> {
 }
 
 impl Reach<'_> {
-    /// Holds a thread.
+    /// Holds a thread of the target.
     pub fn hold(&mut self, pid: i32, options: &HoldOptions<'_>) -> Result<Held, Error> {
         match self {
             Reach::Running => hold(pid, options),

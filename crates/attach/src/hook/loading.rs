@@ -28,7 +28,7 @@ const CANNOT_THROW: &str = "exceptions cannot pass through a hook that is mapped
 pub struct WayIn {
     /// The way.
     pub loading: Loading,
-    /// Function outside the C library that the loader might call.
+    /// Name of a function outside the C library that the loader might call.
     pub foreign_call: Option<String>,
 }
 
@@ -133,8 +133,8 @@ impl Loading {
         Ok((base, &EMITTER))
     }
 
-    /// Avoids the loader in a process that closes unknown descriptors, because the loader uses the hook's descriptor by
-    /// its number.
+    /// Avoids the loader in a process that closes unknown descriptors, because the loader uses the number of the hook's
+    /// descriptor.
     pub fn without_loader(self) -> Loading {
         match self {
             Loading::ByLoader(_) => Loading::WithoutLoader,
@@ -175,7 +175,7 @@ pub enum Fate {
     Hooked,
     /// The slot stays unchanged, without a loss.
     PassedBy,
-    /// The slot stays unchanged, for this reason.
+    /// The slot stays unchanged for this reason.
     Refused(&'static str),
 }
 

@@ -117,7 +117,7 @@ pub fn hook_at(pid: i32, base: u64) -> Option<&'static HookObject> {
     objects.into_iter().find(is_it)
 }
 
-/// Returns the hooks of this version in a process, as modules.
+/// Returns the hooks of this version in a process as modules.
 pub fn hook_images(pid: i32, maps: &[Mapping]) -> Vec<ModuleImage> {
     let copies = hook_copies(pid, maps).into_iter();
     copies

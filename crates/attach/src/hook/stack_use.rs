@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 /// `ALWAYS` bytes.
 const ASKS: [&str; 3] = ["unwind_and_remember(", "check_memo(", "with_frames("];
 const ALWAYS: u64 = 704;
-/// Limit for shmat(2) and for the wrappers of described allocators, whose frames hold their callers' registers, and for
+/// Limit for shmat(2), for the wrappers of described allocators, whose frames hold their callers' registers, and for
 /// calls through a passage.
 const OF_OTHERS: u64 = 800;
 /// Frame of `memhook_pass` (arch/x86_64/passage.hpp), including both return addresses.

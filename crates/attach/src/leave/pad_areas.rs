@@ -63,7 +63,7 @@ pub(crate) fn are_live(pid: i32, maps: &[Mapping]) -> bool {
         .any(|entry| has_jump(pid, maps, entry))
 }
 
-/// Returns the cells that hold a wrapper of one of these hooks, as slots whose `target` is the trampoline.
+/// Returns the cells that hold a wrapper of one of these hooks as slots whose `target` is the trampoline.
 pub(crate) fn held_cells(
     pid: i32,
     maps: &[Mapping],

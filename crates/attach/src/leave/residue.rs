@@ -44,11 +44,11 @@ pub struct Residue {
     /// Regions that wait or waited for a child of this process or of its parent, with their addresses. Another process
     /// may record to them.
     offered: Vec<(Region, RemoteAddress)>,
-    /// Hooks that a killed attacher has not mapped completely (avma).
+    /// Hooks that a killed attacher has mapped only in part (avma).
     unfinished: Vec<Range<u64>>,
     /// True if a function leads to a pad.
     has_live_pads: bool,
-    /// Descriptors that a killed attacher has not closed.
+    /// Descriptors that a killed attacher has left open.
     descriptors: Vec<StrayDescriptor>,
     /// Highest attach number in any region. Words that threads keep may contain it.
     last_epoch: u32,
@@ -221,8 +221,8 @@ impl Residue {
             .unwrap_or_else(new_owner)
     }
 
-    /// Returns the functions that the wrappers in the process call: function, variant, address (avma). A variant keeps
-    /// its function, because the program may have copied a wrapper's address.
+    /// Returns the functions that the wrappers in the process call, as function, variant and address (avma). A variant
+    /// keeps its function, because the program may have copied a wrapper's address.
     pub fn originals(&self) -> impl Iterator<Item = (u32, u32, u64)> {
         let hook = self.hooks.iter().find(|h| Some(h.base) == self.hook_base);
         hook.into_iter().flat_map(HookCopy::originals)

@@ -14,7 +14,8 @@ const PATIENCE: Duration = Duration::from_millis(400);
 const LONG_PATIENCE: Duration = Duration::from_secs(1);
 /// Calls take less time than this, so threads that are still marked afterwards are examined.
 const USUAL: Duration = Duration::from_millis(20);
-/// Longest time that a running thread, or one that waits for a processor, can be between two instructions of a wrapper.
+/// Longest time that a running thread, or a thread that waits for a processor, can be between two instructions of a
+/// wrapper.
 const BETWEEN: Duration = Duration::from_millis(300);
 /// Upper bound of a wrapper's own frame, which contains the return address of its callee.
 const FRAME_BYTES: u64 = 512;

@@ -49,7 +49,7 @@ struct SlotLook {
 }
 
 impl SlotLook {
-    /// Looks.
+    /// Reads the slots of a process.
     fn new(pid: i32, files: &mut ModuleFiles) -> Result<SlotLook, Error> {
         let maps = mappings(pid)?;
         let modules = modules(pid, &maps, files)?;

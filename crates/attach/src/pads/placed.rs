@@ -174,8 +174,8 @@ impl Pads {
         Ok(())
     }
 
-    /// Writes the jumps in a program that has not begun: its only thread is stopped and has none of these functions on
-    /// its stack.
+    /// Writes the jumps in a program that has not begun: its only thread is stopped, and none of these functions is on
+    /// that thread's stack.
     fn exchange_at_start(&mut self, reach: &mut Reach<'_>) -> Result<(), Error> {
         let pid = self.pid;
         let held = reach.hold(pid, &any_point())?;

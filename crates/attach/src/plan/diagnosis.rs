@@ -128,8 +128,8 @@ pub fn diagnose(pid: i32, allocators: &[Allocator], only_looks: bool) -> Result<
     })
 }
 
-/// Reports another attacher. While it traces the process, slots do not hold allocator functions, so no other finding is
-/// possible.
+/// Reports another attacher. While another attacher traces the process, slots do not hold allocator functions, so no
+/// other finding is possible.
 fn other_attacher(pid: i32) -> Option<Check> {
     let Error::AlreadyTraced { attacher, .. } = already_traced(pid).ok()?? else {
         return None;
@@ -145,7 +145,7 @@ fn other_attacher(pid: i32) -> Option<Check> {
 struct Found {
     /// Modules of the process.
     images: Vec<ModuleImage>,
-    /// Way in which the hook would come in, with remarks.
+    /// Way in which the hook would enter the process, with remarks.
     loading: Loading,
     way_in: Option<Check>,
     /// Plan for the relevant modules.
@@ -242,7 +242,7 @@ fn held_thread(pid: i32) -> Option<Check> {
     })
 }
 
-/// Reports the share of allocator calls that go through slots.
+/// Reports the share of allocator calls that pass through slots.
 fn seen(pid: i32, modules: &[DiagnosedModule]) -> Check {
     let slots: usize = modules.iter().map(|m| m.plan.slots.len()).sum();
     let pads: usize = modules.iter().map(|m| m.plan.pads.len()).sum();

@@ -93,8 +93,8 @@ impl Planned {
                 "process {pid} is statically linked: its calls of mmap use no GOT slot, so they cannot be traced"
             )));
         }
-        // A mapped hook is a place to listen only if the process has a loader that is not called: then the hook is
-        // mapped from memory that listeners can open.
+        // Listeners can use a mapped hook only if the process has a loader that is not called: the hook is then mapped
+        // from memory that listeners can open.
         if let Some(emission) = &config.emits
             && survey.way_in.loading == Loading::WithoutLoader
         {

@@ -15,7 +15,7 @@ const NAME: &str = "safe point";
 const REMEDY: &str = "an attach is possible once it has left the loader and the allocator; a thread that never \
      leaves them holds their locks, and no attach is possible";
 const OTHER_PROCESS: &str = "memhook-rs cannot call functions in such a process; scan and rss copy its memory without a call";
-/// Time between two looks at a thread that sleeps inside the loader.
+/// Time between two checks of a thread that sleeps inside the loader.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Checks the threads of a process with these modules, which include the loader. `only_looks`: no thread may be held.

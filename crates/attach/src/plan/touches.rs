@@ -1,4 +1,4 @@
-//! Effects of an attach on a process, computed from the attach's own plan.
+//! Effects of an attach on a process, computed from the plan of the attach.
 
 use super::hooking::PlannedModule;
 use crate::config::TraceConfig;

@@ -16,7 +16,7 @@ pub(super) struct ModuleCode<'a> {
     pub ranges: Vec<CodeRange>,
     /// Addresses of code that the data contains.
     pub pointers: Vec<u64>,
-    /// True if the module contains Go code, which may be interrupted at any point and continue on another stack.
+    /// True if the module contains Go code, which may be interrupted at any point and continue on a different stack.
     pub has_go: bool,
 }
 

@@ -18,7 +18,7 @@ pub enum ProbeError {
         places.join(", ")
     )]
     Inlined {
-        /// Requested name.
+        /// Name that was requested.
         wanted: String,
         /// File and line of some of its calls.
         places: Vec<String>,

@@ -1,7 +1,7 @@
-//! Code that pads call to examine arguments and call stacks, with everything that it needs: unwind tables, memory for
-//! the counters, and the bounds of stacks.
+//! Code that pads call to examine arguments and call stacks, with its data: unwind tables, memory for the counters, and
+//! the bounds of stacks.
 //!
-//! There are no events: threads count in their own blocks, which are read at the end.
+//! The code records no events: threads count in their own blocks, which are read at the end.
 
 use crate::error::Error;
 use crate::hook::object::PROBE;
@@ -64,11 +64,11 @@ pub(super) struct Events {
     /// Address of the function that pads call (avma).
     pub hit: u64,
     stacks: Option<Stacks>,
-    /// Thread of each block whose stack was looked up.
+    /// Thread of each block whose stack bounds were looked up.
     judged: Vec<u64>,
 }
 
-/// Prepares what takes long: modules and their unwind tables.
+/// Does the slow part first: finds modules and their unwind tables.
 pub(super) fn prepare(pid: i32, options: &EventOptions) -> Result<Prepared, Error> {
     let Some(depth) = options.depth else {
         return Ok(Prepared(None));

@@ -21,7 +21,7 @@ const HIGHEST: u64 = 0x7fff_ffff_f000;
 /// Number of alternative places if the process has mapped memory at the first one meanwhile.
 const PLACE_TRIES: usize = 8;
 
-/// Maps an area within reach of everything in `near` ([`map_code_area`]); `None` if there is no free place.
+/// Maps an area within reach of all addresses in `near` ([`map_code_area`]); `None` if there is no free place.
 pub(crate) fn map_near(
     held: &mut Held,
     name: &CStr,
@@ -39,7 +39,7 @@ pub(crate) fn map_near(
     Ok(None)
 }
 
-/// Returns places for `bytes` bytes within reach of everything in `near`, the best first. Leaves room for the stack
+/// Returns places for `bytes` bytes within reach of all addresses in `near`, the best first. Leaves room for the stack
 /// below it and a gigabyte for the heap above it.
 pub(super) fn places_near(maps: &[Mapping], near: &Range<u64>, bytes: u64) -> Vec<u64> {
     let low = near.end.saturating_sub(REACH).max(LOWEST);

@@ -335,7 +335,7 @@ impl Probes {
         self.events.as_ref().map_or(0, Events::depth)
     }
 
-    /// Returns which parts of calls are examined.
+    /// Returns the parts of calls that are examined.
     pub fn events(&self) -> &EventOptions {
         &self.plan.events
     }
@@ -350,7 +350,7 @@ impl Probes {
         self.layout.has_latency
     }
 
-    /// Restores the original code, frees the pads' memory, and returns how many functions still have a jump.
+    /// Restores the original code, frees the pads' memory, and returns the number of functions that still have a jump.
     pub fn remove(&mut self) -> Result<u64, Error> {
         self.is_removed = true;
         let left = removal::remove(self.pid);

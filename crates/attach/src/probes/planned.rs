@@ -1,4 +1,4 @@
-//! From the user's selection to functions that can have a probe, and the reasons for the others.
+//! From the user's selection to functions that can have a probe, and the reasons why other functions cannot.
 
 use super::code_of_module::{ModuleCode, file_of};
 use super::error::ProbeError;

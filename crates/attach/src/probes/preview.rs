@@ -28,7 +28,7 @@ pub struct ProbePreview {
     pub refused: Vec<RefusedFunction>,
 }
 
-/// Returns what placing the probes of a plan would write. Only reads the process.
+/// Returns the writes that placing the probes of a plan would make. Only reads the process.
 pub fn preview_probes(plan: ProbePlan) -> Result<ProbePreview, Error> {
     let pid = plan.pid;
     let mut preview = ProbePreview {

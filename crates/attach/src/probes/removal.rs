@@ -1,7 +1,7 @@
 //! Removes probes from a process. It does not matter whether this run placed them, a killed attacher, or the attacher
 //! of a process from which this one was forked.
 //!
-//! If we die during the removal, nothing is lost: the journal stays as long as the pads, and both are unmapped only
+//! If we die during the removal, nothing is lost. The journal stays as long as the pads, and both are unmapped only
 //! after no function leads to them and no thread is in them.
 
 use crate::claim::claim;
@@ -18,8 +18,8 @@ use std::time::Duration;
 /// Number of attempts if threads are executing the code.
 const TRIES: u32 = 20;
 
-/// Removes all probes from a process that the caller has claimed. Returns how many functions still have a jump, or
-/// `None` if there were no probes or the process is gone.
+/// Removes all probes from a process that the caller has claimed. Returns the number of functions that still have a
+/// jump, or `None` if there were no probes or the process is gone.
 pub(crate) fn remove(pid: i32) -> Result<Option<u64>, Error> {
     match try_remove(pid) {
         Err(Error::Inject(memhook_inject::Error::TargetGone { .. })) => Ok(Some(0)),

@@ -15,7 +15,7 @@ use std::{
 
 /// Longest wait for the kernel to release every thread, which happens at the very end of the tracer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Pause between two checks.
+/// Pause between two checks for tracers.
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// Result of a started program.

@@ -22,7 +22,7 @@ pub struct Started {
 }
 
 impl Started {
-    /// Takes over the session.
+    /// Takes over the session, and starts the threads of the trace.
     pub fn new(
         session: Session,
         config: &TraceConfig,

@@ -177,7 +177,7 @@ impl Facts {
         true
     }
 
-    /// Records the names of run-time code on backtraces, as far as the process has published them.
+    /// Records the names of run-time code in backtraces, as far as the process has published them.
     fn name_made_code(session: &Session, recorder: &mut Recorder) {
         if recorder.made_frames.is_empty() {
             return;
@@ -335,7 +335,7 @@ impl Facts {
         self.modules = there;
     }
 
-    /// Returns why the recording has ended early, unless that was reported before.
+    /// Returns the reason why the recording has ended early, unless it was reported before.
     fn early_end(&mut self, recorder: &Recorder) -> Option<String> {
         let WriterState::Ended(end) = recorder.writer.state() else {
             return None;
@@ -486,7 +486,8 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Returns true if the recording is complete. It is not if the maximum file size was reached before the end.
+    /// Returns true if the recording is complete. A recording that reached the maximum file size before the end is
+    /// incomplete.
     pub fn is_complete(&self) -> bool {
         matches!(self.end, RecordingEnd::Finished | RecordingEnd::SizeLimit)
     }

@@ -14,7 +14,7 @@ use std::{
 
 /// Maximum number of results that wait to be received; the scan then waits.
 const BACKLOG: usize = 64;
-/// Time after which a file on an unresponsive file system is given up.
+/// Time after which a scan of a file on an unresponsive file system is abandoned.
 const LONGEST_SCAN: Duration = Duration::from_secs(120);
 
 /// Path and calls of a module.
@@ -37,7 +37,7 @@ pub struct ModuleCoverage {
     pub calls_seen: u64,
     /// Allocator that blocks come from, or that is linked into the module and traced.
     pub allocator: Option<ModuleAllocator>,
-    /// Calls that the module's own allocator hides, with a remedy; may be empty.
+    /// Description of the calls that the module's own allocator hides, with a remedy; may be empty.
     pub hidden: &'static str,
 }
 
@@ -70,7 +70,7 @@ impl Default for CallScans {
 }
 
 impl CallScans {
-    /// Requests scans of modules that were not scanned before.
+    /// Requests scans of modules that have not been scanned yet.
     pub fn request(&mut self, modules: &[ModuleImage]) {
         let new =
             |m: &&ModuleImage| (!m.is_loader || m.is_libc) && !self.calls.contains_key(&m.path);
@@ -180,7 +180,7 @@ impl CallScans {
     }
 }
 
-/// Returns the allocator other than the C library's that blocks in this module come from.
+/// Returns the allocator of this module's blocks if it is not the C library's.
 fn allocator_of(
     session: &Session,
     module: &ModuleImage,

@@ -1,4 +1,4 @@
-//! Gaps, in which the target continued untraced because we did not run, and their end.
+//! Detects and ends gaps, in which the target continued untraced because we did not run.
 //!
 //! A thread whose ring is full waits for the drain thread. If the clock word does not advance meanwhile, the hook
 //! considers the attacher dead and suspends itself (`suspend` in the hook's `waiting.hpp`), because the target must not
@@ -10,8 +10,8 @@ use crate::session::Session;
 use memhook_ledger::Observer;
 use memhook_stream::Gap;
 
-/// Number of passes after which all events that were published before the first of them are taken and ordered: with
-/// pairs, a pass takes the events that the previous pass has claimed, and the ledger waits for one more pass.
+/// Number of passes after which all events published before the first pass are taken and ordered. With pairs, a pass
+/// takes the events that the previous pass has claimed, and the ledger waits for one more pass.
 const PASSES: u64 = 4;
 /// Maximum number of gaps that are reported immediately; the last report has all of them.
 const TOLD: usize = 3;
@@ -19,7 +19,7 @@ const TOLD: usize = 3;
 /// Detects gaps and ends them.
 #[derive(Default)]
 pub(crate) struct GapWatch {
-    /// Number of completed passes from which on tracing may resume.
+    /// Number of completed passes after which tracing may resume.
     resume_at: Option<u64>,
 }
 

@@ -13,7 +13,8 @@ const PATIENCE: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_millis(2);
 /// Number of passes after which all earlier events have arrived.
 const PASSES: u64 = 2;
-/// Bytes that the C library allocates per loaded module without a slot: its `link_map`, names and search path.
+/// Bytes that the C library allocates for each loaded module without using a slot: its `link_map`, names and search
+/// path.
 const MODULE_BYTES: u64 = 4096;
 /// Tolerated difference: buffers and names that the C library allocates for itself.
 const LEAST_BOUND: u64 = 32 << 10;
@@ -57,7 +58,7 @@ impl HeapBalance {
         consumer: &Consumer<O>,
     ) -> Option<HeapBalance> {
         if !session.heaps().is_empty() {
-            // Described allocators count what they do with blocks of malloc separately.
+            // Described allocators have a separate count of their use of malloc's blocks.
             return None;
         }
         let before = consumer.lock().ledger.totals();
@@ -81,7 +82,7 @@ impl HeapBalance {
         })
     }
 
-    /// Returns the bytes allocated by malloc that the trace does not know, which are from before the attach.
+    /// Returns the bytes allocated by malloc that the trace does not know, because they are older than the attach.
     pub fn earlier_bytes(&self) -> u64 {
         self.given.bytes.saturating_sub(self.known.bytes)
     }
@@ -122,7 +123,7 @@ fn events_have_come<O: Observer + Send>(consumer: &Consumer<O>) -> bool {
     true
 }
 
-/// Bytes that all calls between two sums may have changed, in any order.
+/// Upper bound on the bytes that the calls between two sums may have changed, in any order.
 fn moved(before: &Totals, after: &Totals) -> u64 {
     const HEADER_BYTES: u64 = 32;
     let calls = (after.allocations - before.allocations) + (after.releases - before.releases);

@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Maximum size of a guard. The guard of a thread's stack is a separate mapping right below it; glibc's default is a
-/// page, and a program may ask for more (pthread_attr_setguardsize(3)).
+/// Maximum size of a guard. The guard of a thread's stack is a separate mapping directly below the stack. glibc's
+/// default is a page, and a program may request more (pthread_attr_setguardsize(3)).
 const LARGEST_GUARD: u64 = 1 << 20;
 /// Number of passes after which all earlier events have arrived: a pass in progress, and two more.
 const PASSES: u64 = 3;
-/// Longest wait for them; a dlopen of the target may wait meanwhile.
+/// Longest wait for these passes. Meanwhile, a dlopen of the target may be waiting.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Kind of a part of the address space.
@@ -77,8 +77,8 @@ pub struct MappedMemory {
 }
 
 impl MappedMemory {
-    /// Reads the current address space of a traced process; `None` if mappings are not traced, or if /proc no longer
-    /// has it.
+    /// Reads the current address space of a traced process. Returns `None` if mappings are not traced, or if /proc no
+    /// longer shows it.
     pub fn look<O: Observer + Send>(
         session: &Session,
         consumer: &Consumer<O>,
@@ -95,8 +95,8 @@ impl MappedMemory {
         let maps = mappings(session.pid())
             .ok()
             .filter(|maps| !maps.is_empty())?;
-        // Mappings that come or go between the two looks count as neither gone nor unseen, and all earlier events have
-        // arrived by the second look.
+        // Mappings that come or go between the two readings count as neither gone nor unseen, and all earlier events
+        // have arrived by the second reading.
         await_passes(consumer);
         let after = ranges()?;
         let traced = joined(before.iter().chain(&after).cloned().collect());

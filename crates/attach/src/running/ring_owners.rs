@@ -1,4 +1,4 @@
-//! Threads that own rings: the bounds of their stacks, and their ends.
+//! Threads that own rings: stack bounds and thread exits.
 
 use crate::survey::target_facts::main_stack;
 use memhook_abi::{MAX_RINGS, ring_state};

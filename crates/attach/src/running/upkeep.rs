@@ -155,7 +155,8 @@ impl Upkeep {
             if !is_alive
                 && memhook_process::thread_state(self.target.pid, self.target.pid).is_none()
             {
-                // The status is read once more, because the parent may have collected it between the two checks.
+                // The status is read once more, because the parent may have collected the process between the two
+                // checks.
                 return self.end.status().map_or(Ending::Unknown, Ending::of_status);
             }
             if begin.elapsed() >= END_PATIENCE {

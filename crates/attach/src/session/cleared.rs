@@ -27,7 +27,7 @@ pub(super) struct Cleared {
 }
 
 impl Cleared {
-    /// Claims a process and repairs what earlier attaches left.
+    /// Claims a process and repairs the leftovers of earlier attaches.
     pub fn of(pid: i32, mut files: ModuleFiles) -> Result<Cleared, Error> {
         // The claim comes first, so that no other attacher changes what is examined here.
         let claim = claim(pid)?;
@@ -68,8 +68,8 @@ impl Cleared {
     }
 }
 
-/// Removes what an unfinished attach has left, such as a region that was never passed to a hook. If that fails, the
-/// next attach does it.
+/// Removes the leftovers of an unfinished attach, such as a region that was never passed to a hook. If that fails, the
+/// next attach removes them.
 pub(super) fn clear_after_failure(pid: i32) {
     let is_ours = |m: &Mapping| m.path.starts_with("/memfd:memhook-");
     // Most attaches fail before the process is touched.

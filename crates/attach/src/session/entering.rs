@@ -1,4 +1,4 @@
-//! Step of an attach in which the hook comes into the process and patches. All work with held threads is here.
+//! Step of an attach in which the hook enters the process and patches slots. All work with held threads is here.
 
 use super::Session;
 use super::lone_recorder;
@@ -20,7 +20,7 @@ use std::time::Duration;
 const LOAD_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Prepared {
-    /// Brings the hook in and lets it patch. After a failure, all changes are undone.
+    /// Brings the hook in and makes it patch the slots. After a failure, all changes are undone.
     pub fn enter(mut self, reach: &mut Reach<'_>, entry: Entry) -> Result<Session, Error> {
         // From here on the detach removes the jumps.
         self.pads.keep();
@@ -28,7 +28,7 @@ impl Prepared {
             Ok((held, hook)) => {
                 let mut session = Session::of(self, hook);
                 if let Err(error) = session.begin(reach, held, entry.region) {
-                    // Some slots may hold wrappers already. If this cannot restore one, the next attach can.
+                    // Some slots may hold wrappers already. If this attach cannot restore a slot, the next one can.
                     let _ = session.detach();
                     return Err(error);
                 }
@@ -86,7 +86,7 @@ impl Prepared {
         (RemoteAddress(place.address), bytes)
     }
 
-    /// Brings the hook in unless the process has it, and passes it all facts that it needs.
+    /// Brings the hook in unless the process has it, and passes all required facts to the hook.
     fn load(&mut self, held: &mut Held, way: Loading) -> Result<HookInTarget, Error> {
         let pid = self.pid;
         let numbers = thread_numbers(held).ok_or(Error::NoThreadNumber { pid })?;
@@ -114,10 +114,10 @@ impl Prepared {
         Ok(hook)
     }
 
-    /// Holds a thread, and chooses the way to bring in the hook by the thread that could be held. `dlopen` is called
-    /// only if the thread is proved to hold no lock. Otherwise the hook is mapped if that is sufficient, by a thread
-    /// outside the loader. A thread outside the loader is also required if the hook is in place, because the hook makes
-    /// the loader keep still.
+    /// Holds a thread, and chooses the way to bring in the hook according to that thread. `dlopen` is called only if
+    /// the thread is proved to hold no lock. Otherwise, if mapping is sufficient, a thread outside the loader maps the
+    /// hook. A thread outside the loader is also required if the hook is already in place, because the hook keeps the
+    /// loader from changing its lists.
     fn hold_to_load(
         &mut self,
         reach: &mut Reach<'_>,
@@ -159,8 +159,8 @@ impl Session {
     fn begin(&mut self, reach: &mut Reach<'_>, mut held: Held, place: Place) -> Result<(), Error> {
         let pid = self.prepared.pid;
         let (mut address, bytes) = self.prepared.region_at(&place);
-        // Once fork(2) has its wrapper, children unmap the region by themselves, and the hook makes them inherit it. If
-        // a thread may return to a call that began in an earlier attach, children need the region from now on.
+        // Once fork(2) has its wrapper, children unmap the region themselves, and the hook makes them inherit it. If a
+        // thread may return to a call that began in an earlier attach, children need the region from now on.
         if self.region().awaits_threads() {
             set_inherited(&mut held, address, bytes, true)?;
         }
@@ -185,7 +185,7 @@ impl Session {
             code => return Err(Error::HookRefused { pid, code }),
         }
         // The hook has reported the loader's count. A wrapped dlopen needs an instruction of its caller's module
-        // through which it can return, and it uses only lists that are known to match that count.
+        // through which it can return, and uses only lists that are known to match that count.
         self.prepared.look_at_modules()?;
         // If not all threads can be held, the slots stay unchanged, which the coverage shows.
         if let Ok(all_held) = self.force_slots() {

@@ -39,8 +39,8 @@ pub(crate) struct Heritage {
 }
 
 impl Session {
-    /// Returns the heritage of children; `None` if a child could not be traced from its birth with it: pads and counted
-    /// accesses have their own memory, and sampled accesses concern one process.
+    /// Returns the heritage of children. Returns `None` if a child could not be traced from its birth with it: pads and
+    /// counted accesses have their own memory, and sampled accesses apply to one process.
     pub(crate) fn heritage(&self) -> Option<Heritage> {
         let own = &self.prepared;
         let has_more =
@@ -49,8 +49,7 @@ impl Session {
             return None;
         }
         let config = Config {
-            // The child's epoch must differ from the parent's. A child that claims the region sets the number that it
-            // uses.
+            // The child's epoch must differ from the parent's. A child that claims the region sets its own number.
             epoch: own.config.epoch % 4095 + 1,
             // This flag would need a system call in the child.
             flags: own.config.flags & !flags::LONE_RECORDER,

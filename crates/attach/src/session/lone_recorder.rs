@@ -1,9 +1,9 @@
 //! Decides whether a lone recording thread may skip locked instructions.
 //!
-//! It may if the process is registered for membarrier(2): then a second thread can make all threads pass a barrier.
-//! While a process with several threads registers, the kernel waits for an RCU grace period, about ten milliseconds
-//! (sync_runqueues_membarrier_state in kernel/sched/membarrier.c). So a sleeping thread registers. If all threads are
-//! busy, there would be no gain.
+//! It may skip them if the process is registered for membarrier(2), because a second thread can then make all threads
+//! pass a barrier. While a process with several threads registers, the kernel waits for an RCU grace period, about ten
+//! milliseconds (sync_runqueues_membarrier_state in kernel/sched/membarrier.c). So a sleeping thread registers. If all
+//! threads are busy, there would be no gain.
 
 use crate::hook::presence::any_point;
 use memhook_abi::flags::LONE_RECORDER;
@@ -20,8 +20,8 @@ pub fn is_alone(pid: i32) -> bool {
     thread_ids(pid).is_ok_and(|tids| tids.len() == 1)
 }
 
-/// Makes a thread that has slept since `idle` was created register its process. Returns how long the thread was held,
-/// or `None` if the process is not registered. The caller must hold no thread of the process.
+/// Makes a thread that has slept since `idle` was created register its process. Returns the time for which the thread
+/// was held, or `None` if the process is not registered. The caller must hold no thread of the process.
 pub fn register_idle(pid: i32, idle: &IdleThreads) -> Option<Duration> {
     if !barrier() {
         return None;
@@ -46,7 +46,7 @@ pub fn register_alone(held: &mut Held, region: &Region) {
 }
 
 fn register(held: &mut Held) -> bool {
-    // A filter may kill the process for this call. That includes a suspended filter if this attacher is killed
+    // A seccomp filter may kill the process for this call. A suspended filter may do so too if this attacher is killed
     // meanwhile.
     if has_seccomp_filter(held.pid()) && held.may_call(libc::SYS_membarrier) != Some(true) {
         return false;

@@ -21,7 +21,7 @@ type Version = (u64, u64, Option<SystemTime>);
 pub(super) struct MadeCode {
     areas: Vec<Range<u64>>,
     next_look: Duration,
-    /// File for `perf inject --jit`. The process that writes it has mapped it, so that perf(1) finds it.
+    /// The file for `perf inject --jit`. The process that writes it also maps it, so that perf(1) finds it.
     dump: Option<Mapping>,
     /// Last names that were read.
     names: Mutex<Option<(Version, Arc<PerfMap>)>>,
@@ -61,7 +61,7 @@ impl MadeCode {
         is_other
     }
 
-    /// Returns the names that the process has written until now.
+    /// Returns the names that the process has written so far.
     pub fn names(&self, pid: i32, root: &TargetRoot) -> Option<Arc<PerfMap>> {
         if self.areas.is_empty() {
             return None;
@@ -71,7 +71,7 @@ impl MadeCode {
             .or_else(|| self.listed_names(pid, root))
     }
 
-    /// Reads names from the file that the process has mapped. Its path counts only if it leads to that very file.
+    /// Reads names from the file that the process has mapped. Its path counts only if it leads to the same file.
     fn dumped_names(&self, root: &TargetRoot) -> Option<Arc<PerfMap>> {
         let mut dumped = self.dumped.lock().unwrap_or_else(|e| e.into_inner());
         let known = |dumped: &Option<(u64, JitDump, Arc<PerfMap>)>| {

@@ -26,7 +26,7 @@ impl Marks {
         is_first.then_some(missed)
     }
 
-    /// In order.
+    /// Returns all marks in order.
     pub fn all(&self) -> &[NamedMoment] {
         &self.taken
     }

@@ -1,4 +1,4 @@
-//! Step of an attach before the hook comes in: writes everything that the hook will need.
+//! Step of an attach before the hook enters the process: writes all data that the hook will need.
 
 use super::cleared::Cleared;
 use super::found::Found;
@@ -36,9 +36,9 @@ use std::time::Duration;
 /// Longest times that threads were held.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HeldTimes {
-    /// A thread that may have had work.
+    /// Longest hold of a thread that may have had work.
     pub any: Duration,
-    /// A thread that had no work at that time.
+    /// Longest hold of a thread that had no work at that time.
     pub idle: Duration,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Entry {
 }
 
 impl Prepared {
-    /// Writes everything. `config`: the result of [`limited`].
+    /// Writes all of this data. `config`: the result of [`limited`].
     pub fn of(
         reach: &mut Reach<'_>,
         cleared: Cleared,
@@ -171,7 +171,7 @@ impl Prepared {
         let journal = &mut prepared.journal;
         journal.write(region, modules, &prepared.pads, &scan);
         prepared.publish_modules()?;
-        // This is done here so that nothing slow is left for the hold.
+        // This work is done here so that nothing slow is left for the hold.
         let anywhere = survey.object.image(0)?;
         prepared.tables.prepare(&prepared.region, &[anywhere]);
         let way = survey.way_in.loading;
@@ -197,7 +197,7 @@ impl Prepared {
         all
     }
 
-    /// Returns the points at which its threads can be held.
+    /// Returns the points at which threads of the process can be held.
     pub fn safe_points(&self) -> SafePoints {
         SafePoints::new(&self.tables, &self.all_code())
     }
@@ -216,7 +216,7 @@ impl Prepared {
 
     /// Updates the journal and the module list.
     pub fn look_at_modules(&mut self) -> Result<(), Error> {
-        // The count is read before the mappings, so that any later change makes the lists out of date.
+        // The count is read before the mappings, so any later change makes the lists out of date.
         let count = self.region.loader_count_now();
         let maps = mappings(self.pid)?;
         if !self.modules.are_as_seen_in(&maps) {
@@ -237,9 +237,9 @@ impl Prepared {
         Ok(())
     }
 
-    /// Removes three kinds of slots: those of unloaded modules; patched ones that no longer hold our value, because
-    /// another module has replaced theirs; and all that are not patched. The journal's page facts for the latter may
-    /// describe an earlier module, while another one is being relocated now.
+    /// Removes three kinds of slots: slots of unloaded modules, patched slots that no longer hold our value because
+    /// another module has taken the place of theirs, and slots that are not patched. For the last kind, the journal's
+    /// page facts may describe an earlier module while another one is being relocated now.
     fn forget_slots(&self) {
         for slot in self.region.slots() {
             let modules = self.modules.now.iter();
@@ -253,8 +253,8 @@ impl Prepared {
         }
     }
 
-    /// Closes the gate and restores the slots; returns how many could not be restored. `hook`: load bias of the hook
-    /// (avma), if it was brought in.
+    /// Closes the gate and restores the slots. Returns the number of slots that could not be restored. `hook`: load
+    /// bias of the hook (avma), if it is in the process.
     pub fn leave(&mut self, hook: Option<u64>) -> Result<u64, Error> {
         let pid = self.pid;
         let safe = self.safe_points();
@@ -277,8 +277,8 @@ impl Prepared {
 }
 
 impl Drop for Prepared {
-    /// The gate is closed and everything has been read. If the gate could not be closed, the hook finds rings without
-    /// an owner, in which it neither waits nor counts.
+    /// The gate is closed and all data has been read. If the gate could not be closed, the hook finds rings without an
+    /// owner, in which it neither waits nor counts.
     fn drop(&mut self) {
         // The claim is released after this, so the next attacher need not wait until this process has ended.
         self.region.forget_attacher();
@@ -308,7 +308,7 @@ fn count_accesses(config: &mut Config, flag: u32) {
 }
 
 /// Makes the unwind tables while a sleeping thread registers the process for barriers: both take long and are
-/// independent. Returns how long that thread was held, if one registered. No other thread is held meanwhile.
+/// independent. Returns the time for which that thread was held, if one registered. No other thread is held meanwhile.
 fn make_tables(
     tables: &mut UnwindTables,
     modules: &TracedModules,
@@ -327,8 +327,8 @@ fn make_tables(
     held
 }
 
-/// Returns the address (avma) of the vDSO's clock function, which the hook calls without the C library; 0: the vDSO has
-/// none.
+/// Returns the address (avma) of the vDSO's clock function, which the hook calls without the C library, or 0 if the
+/// vDSO has none.
 fn clock_of(vdso: &ModuleImage) -> u64 {
     let elf = ElfView::parse(&vdso.bytes).ok();
     let clock = elf.and_then(|elf| elf.exported("__vdso_clock_gettime"));

@@ -4,8 +4,8 @@ use memhook_abi::python_state;
 use memhook_process::{CLibraryKind, Interpreter, ModuleImage, PythonError, Verdict, avoids_pools};
 use memhook_stream::{PythonConfig, Region};
 
-/// Number of attempts to verify the layout at the attach. If none succeeds, the hook must be careful. The process runs
-/// meanwhile, so a frame that ends between two reads spoils an attempt.
+/// Number of attempts to verify the layout at the attach. If none succeeds, the hook has to check the frames more
+/// carefully. The process runs meanwhile, so a frame that ends between two reads spoils an attempt.
 const LOOKS_AT_ATTACH: usize = 8;
 /// Number of consecutive wrong results after which the layout is considered unsuitable for this interpreter.
 const WRONG_LOOKS: usize = 50;

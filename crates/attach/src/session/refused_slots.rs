@@ -28,8 +28,8 @@ fn forced(region: &Region, hook: &HookCopy, which: Wrappers) -> Vec<Forced> {
         .collect()
 }
 
-/// Patches the slots with all threads held, and returns how long. While the threads are held, `are_current` checks that
-/// the modules are still those in which the slots were found.
+/// Patches the slots with all threads held, and returns the duration of the hold. While the threads are held,
+/// `are_current` checks that the modules are still those in which the slots were found.
 pub fn patch(
     pid: i32,
     region: &Region,
@@ -56,7 +56,7 @@ pub fn patch_held(
     patch_by(&force, region, slots).map(drop)
 }
 
-/// Exchanges words; returns which were exchanged, and how long threads were held.
+/// Exchanges words. Returns the words that were exchanged, and the time for which threads were held.
 type Force<'a> =
     dyn Fn(&[WordExchange]) -> Result<(Vec<bool>, Duration), memhook_inject::Error> + 'a;
 

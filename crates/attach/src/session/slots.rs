@@ -66,8 +66,8 @@ impl Session {
         refused.filter(move |refused| refused.module == module.name())
     }
 
-    /// Returns the number of slots that hold our value, or did until the detach, and the number of modules with such
-    /// slots.
+    /// Returns the number of slots that hold our value, or held it until the detach, and the number of modules with
+    /// such slots.
     pub fn patched(&self) -> (u64, u64) {
         let slots: Vec<_> = self
             .region()
@@ -87,7 +87,7 @@ impl Session {
             return Ok(());
         }
         let mut looked = self.prepared.look_at_modules();
-        // Threads of the target must make no system calls for us, so they cannot patch.
+        // Threads of the target must not make system calls for us, so they cannot patch slots.
         if looked.is_ok() && self.region().syscalls_filtered() {
             looked = self.force_slots().map(drop);
         } else if self.prepared.modules.may_vanish && self.has_refused_slots() {
@@ -116,7 +116,7 @@ impl Session {
             {
                 continue;
             }
-            // A new entry replaces it, which expects the resolver's value.
+            // A new entry, which expects the resolver's value, replaces the old one.
             self.region().set_slot_state(slot.index, slot_state::UNUSED);
             self.region().push_slot(SlotSpec {
                 address: slot.address,
@@ -179,7 +179,7 @@ impl Session {
         self.region().flags() & flags::LIVE_FILTER != 0
     }
 
-    /// Patches the slots that the hook could not patch, with all threads held. Returns how long they were held.
+    /// Patches the slots that the hook could not patch, with all threads held. Returns the duration of the hold.
     pub(super) fn force_slots(&mut self) -> Result<Duration, Error> {
         let mut longest = Duration::ZERO;
         for _ in 0..FORCED_TRIES {
@@ -246,7 +246,7 @@ impl Session {
         self.prepared.look_at_modules()
     }
 
-    /// Closes the gate and restores the slots; returns how many could not be restored.
+    /// Closes the gate and restores the slots. Returns the number of slots that could not be restored.
     pub fn detach(&mut self) -> Result<u64, Error> {
         let left = self.prepared.leave(Some(self.hook.base))?;
         let held = give_tables_back(self.prepared.pid);

@@ -314,7 +314,7 @@ mod tests {
             512 << 10
         );
         assert_eq!(within(Some(0)).fitting_ring_bytes(1 << 20), LEAST_RING);
-        // The next region replaces that of an earlier attach.
+        // The next region replaces the region of an earlier attach.
         let again = Limits {
             mapped: whole,
             of_region: whole,

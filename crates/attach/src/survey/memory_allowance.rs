@@ -160,15 +160,15 @@ impl Allowance {
     }
 }
 
-/// Returns the total bytes that may be taken now, given that `taken` bytes are. The number decreases when memory
-/// becomes scarce.
+/// Returns the total bytes that may be taken now, including the `taken` bytes. The number decreases when memory becomes
+/// scarce.
 pub fn allowance_now(plan: &Plan, taken: u64) -> u64 {
     let more = free_for_us().map_or(u64::MAX, |free| free / SHARE);
     plan.allowance.min(taken.saturating_add(more))
 }
 
-/// Returns a recent value of the free memory for this process: an attacher of many processes would otherwise read the
-/// same files for each.
+/// Returns a recent value of the free memory for this process. Without it, an attacher of many processes would read the
+/// same files for each process.
 fn free_for_us() -> Option<u64> {
     static LAST: Mutex<Option<(Instant, Option<u64>)>> = Mutex::new(None);
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
@@ -187,7 +187,7 @@ fn free_for_us() -> Option<u64> {
 /// (1/n) is large enough for all blocks of nearly any process, and small enough that neither this machine nor our own
 /// container runs out of memory because of us.
 const LEDGER_SHARE: u64 = 4;
-/// Upper limit of that, in bytes: a ledger at its limit walks its whole table while rings fill up.
+/// Upper limit of this memory in bytes: a ledger at its limit walks its whole table while rings fill up.
 const LEDGER_MOST: u64 = 1 << 30;
 
 /// Returns the bytes for the ledger of one process.

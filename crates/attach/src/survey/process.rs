@@ -1,4 +1,4 @@
-//! Process as an attach finds it. It is only read.
+//! Facts about a process as an attach finds it. The process is only read.
 
 use crate::error::Error;
 use crate::hook::loading::WayIn;

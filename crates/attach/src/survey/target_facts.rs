@@ -5,15 +5,15 @@ use memhook_process::{Mapping, RemoteAddress, has_seccomp_filter, inner_tid, rea
 use memhook_stream::ThreadNumbers;
 use std::ops::Range;
 
-/// Offsets of `tid` in `struct pthread` in C libraries for x86-64, from the thread pointer. All versions of glibc
-/// (nptl/descr.h) have it after the TCB head of 704 bytes and a list node. musl has it after six words since 1.1.25,
-/// and after seven before (src/internal/pthread_impl.h). Each offset is checked in the process.
+/// Offsets of `tid` in `struct pthread` in C libraries for x86-64, from the thread pointer. In all versions of glibc
+/// (nptl/descr.h), it follows the TCB head of 704 bytes and a list node. In musl, it follows six words since 1.1.25,
+/// and seven words before (src/internal/pthread_impl.h). Each offset is checked in the process.
 const TID_OFFSETS: [u32; 3] = [720, 48, 56];
 
 /// Exclusive upper limit of thread ids (PID_MAX_LIMIT).
 const TID_LIMIT: u32 = 1 << 22;
 
-/// Returns how threads find their ids.
+/// Returns the method by which threads find their ids.
 pub fn thread_numbers(held: &Held) -> Option<ThreadNumbers> {
     let all_right = |offset| ThreadNumbers {
         offset,
@@ -51,7 +51,7 @@ pub fn thread_numbers(held: &Held) -> Option<ThreadNumbers> {
     })
 }
 
-/// Returns the offset of the tid from the thread pointer; 0: not known, or wrong for some threads.
+/// Returns the offset of the tid from the thread pointer, or 0 if it is unknown or wrong for some threads.
 pub fn tid_offset(held: &Held) -> u32 {
     let numbers = thread_numbers(held).filter(|numbers| numbers.stale == 0);
     numbers.map_or(0, |numbers| numbers.offset)
@@ -105,8 +105,8 @@ pub fn is_filtered(held: &Held, traces_mappings: bool) -> bool {
     takes_offence(held, CALLS_OF_THE_HOOK.iter().chain(for_mappings))
 }
 
-/// Returns true if a filter may kill the process while the loader works for us. Filters do not see the calls of a held
-/// thread, but if this attacher is killed, the running `dlopen` continues and they do.
+/// Returns true if a seccomp filter may kill the process while the loader works for us. Filters do not see the calls of
+/// a held thread. But if this attacher is killed, the running `dlopen` continues, and filters see its calls.
 pub fn loading_is_filtered(held: &Held) -> bool {
     takes_offence(held, CALLS_OF_THE_LOADER.iter())
 }
@@ -118,8 +118,8 @@ pub fn charges_mappings() -> bool {
     mode.is_ok_and(|mode| mode.trim() == "2")
 }
 
-/// Returns the possible range of the initial thread's stack (avma): it grows down to a limit, which is rarely higher
-/// than this.
+/// Returns the possible range of the initial thread's stack (avma). The stack grows down to a limit, which is rarely
+/// higher than this.
 pub fn main_stack(maps: &[Mapping]) -> Range<u64> {
     const BYTES: u64 = 64 << 20;
     let stack = maps.iter().find(|m| m.path == "[stack]");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Time between two checks, however many processes of a group are watched.
+/// Time between two checks, regardless of the number of watched processes in a group.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Like `PAUSE`, while less than this share of the limit is used.
 const CALM_PAUSE: Duration = Duration::from_millis(50);
@@ -20,7 +20,8 @@ pub struct Alarm {
     pub reason: &'static str,
     /// Explanation, a sentence without its full stop.
     pub explanation: String,
-    /// Directory of the control group that is about to run out; `/` is the machine. `None`: the group of the process.
+    /// Directory of the control group that is about to run out; `/` stands for the machine. `None`: the group of the
+    /// process.
     pub place: Option<PathBuf>,
 }
 
@@ -82,7 +83,7 @@ struct State {
     growth: GrowthForecast,
     began: Instant,
     next: Instant,
-    /// Number of alarms, and the last one.
+    /// Number of alarms so far.
     given: u64,
     last: Option<Alarm>,
     /// Last known number: the group may disappear with its processes.
@@ -128,8 +129,8 @@ impl Alarms {
         locked(&self.0).given
     }
 
-    /// Returns how many of its processes the kernel is known to have killed for lack of memory; `None` if the kernel
-    /// does not report it.
+    /// Returns the number of its processes that the kernel is known to have killed for lack of memory, or `None` if the
+    /// kernel does not report it.
     pub fn kills(&self) -> Option<u64> {
         let mut state = locked(&self.0);
         state.kills = state.triggers.cgroup().kills().or(state.kills);

@@ -76,12 +76,12 @@ const COMPARISONS: [(&str, Comparison); 4] = [
 pub(super) struct Limit {
     pub quantity: Quantity,
     comparison: Comparison,
-    /// Number to compare with; shares are parts of 1.
+    /// Number to compare with; shares are fractions of 1.
     pub number: f64,
 }
 
 impl Limit {
-    /// Returns true if the value is known and on the right side of the limit.
+    /// Returns true if the value is known and satisfies the comparison.
     pub fn holds(&self, value: Option<f64>) -> bool {
         value.is_some_and(|value| match self.comparison {
             Comparison::Above => value > self.number,

@@ -58,7 +58,7 @@ impl Crowd {
         Crowd::largest(pids).contains(&pid)
     }
 
-    /// Returns those of these processes with the most resident memory, at most as many as are worth a report.
+    /// Returns the processes with the most resident memory among these, at most as many as get a report.
     pub fn largest(pids: impl IntoIterator<Item = i32>) -> BTreeSet<i32> {
         let size = |pid| resident_counters(pid).map_or(0, |found| found.resident());
         let mut sizes: Vec<(u64, i32)> = pids.into_iter().map(|pid| (size(pid), pid)).collect();
@@ -67,7 +67,7 @@ impl Crowd {
         last.map(|(_, pid)| pid).collect()
     }
 
-    /// Returns the processes that the kernel has killed, among the watched ones and in the group of this one.
+    /// Returns the processes that the kernel has killed, among the watched ones and in the group of this process.
     pub fn killed(&self, pid: i32, group: Option<&Path>) -> Vec<OomKill> {
         let mut kills = locked(&self.kills);
         let new = kills.log.take();

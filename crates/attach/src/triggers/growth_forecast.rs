@@ -1,4 +1,4 @@
-//! Forecast of when a limit is reached if the use of memory keeps growing.
+//! Forecast of the time at which growing memory use reaches a limit.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,7 +10,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Forecast time within which a limit causes an alarm.
 const HORIZON: Duration = Duration::from_secs(60);
 
-/// Use of memory below one limit.
+/// Memory use below one limit.
 #[derive(Debug, Default)]
 pub struct GrowthForecast {
     /// Time and used bytes, the oldest first.
@@ -21,8 +21,8 @@ pub struct GrowthForecast {
 }
 
 impl GrowthForecast {
-    /// Takes a sample. Returns the time until the limit is reached if an alarm is due: the first one a minute before,
-    /// each further one at half of the previous one's time.
+    /// Takes a sample. Returns the time until the limit is reached if an alarm is due. The first alarm is due a minute
+    /// before, and each further alarm at half of the previous alarm's time.
     pub fn look(&mut self, now: Duration, used: u64, limit: u64) -> Option<Duration> {
         if limit != self.limit {
             *self = GrowthForecast {
@@ -58,8 +58,8 @@ impl GrowthForecast {
         Some(left)
     }
 
-    /// Returns the remaining time by the slower half of the window; `None` if that does not grow, or if the window is
-    /// not full.
+    /// Returns the remaining time by the slower half of the window, or `None` if that half does not grow or the window
+    /// is not full.
     fn time_left(&self) -> Option<Duration> {
         let (first, last) = (*self.samples.front()?, *self.samples.back()?);
         if last.0.saturating_sub(first.0) < WINDOW {
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn what_stands_still_or_comes_at_once_is_no_growth() {
         assert_eq!(alarms((0..100).map(|_| 900 * MIB), 1000 * MIB), []);
-        // All within one second, and then nothing.
+        // All growth within one second, then none.
         let burst = (0..100).map(|at: u64| at.min(2) * 300 * MIB);
         assert_eq!(alarms(burst, 1000 * MIB), []);
         // Up and down.

@@ -1,10 +1,10 @@
 //! Compiled unwind tables, kept for the next run.
 //!
 //! The key of a table is a digest of everything that it is compiled from: the bytes of the call frame information, and
-//! the addresses that these are relative to. Build-ids and modification times do not count: a file with another file's
-//! build-id, or with a changed modification time, has other call frame information and so another table. A damaged,
-//! truncated or foreign entry counts as absent. [`CacheDirectory`] decides whether the directory can be trusted, as for
-//! names.
+//! the addresses that these are relative to. Build-ids and modification times do not count. A file with a copied
+//! build-id or a changed modification time but different call frame information therefore has a different table. A
+//! damaged, truncated or foreign entry counts as absent. As for the cache of names, [`CacheDirectory`] decides whether
+//! the directory can be trusted.
 
 use memhook_abi::{MAX_ROWS, unwind_rule as rule};
 use memhook_foreign::{CacheDirectory, open_regular, read_exactly, user_caches};
@@ -12,8 +12,8 @@ use memhook_unwind::{Sections, UnwindTable};
 use ring::digest::{Context, Digest, SHA256};
 use std::{io::Write, path::PathBuf, sync::Arc};
 
-/// Directory below that of all our caches. Increase the number when the same call frame information gives another table
-/// than before, or when the format changes.
+/// Name of the directory below the directory of all our caches. Increase the number when the same call frame
+/// information gives a different table, or when the format changes.
 const NAME: &str = "unwind-1";
 const MAGIC: [u8; 8] = *b"mhkunwnd";
 /// Total size of all tables in bytes.
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(find(&scratch.cache(), &key).as_ref(), Some(&*table));
     }
 
-    /// The key covers everything that the compiler reads; the build-id is not included.
+    /// The key covers everything that the compiler reads, and the build-id is not included.
     #[test]
     fn a_changed_file_has_another_key() {
         use object::{Object, ObjectSection};
@@ -311,7 +311,7 @@ mod tests {
             bad[at] ^= 0x41;
             assert_eq!(found(&bad), None, "{at}");
         }
-        // A complete entry under another one's name.
+        // A complete entry under the name of another entry.
         let other = Key([7; 32]);
         std::fs::write(scratch.entry(&other), &good).unwrap();
         assert_eq!(find(&cache, &other), None);

@@ -1,9 +1,8 @@
 //! Thread that reads and writes unwind tables on disk.
 //!
-//! The user's home directory may be slow, or may not answer at all: on a network file system whose server is gone,
-//! calls fail only after minutes. Neither an attach, nor the end of a trace, nor our own end may wait for it longer
-//! than [`PATIENCE`]. So one thread of this process does all such work, and other threads abandon it if it does not
-//! answer.
+//! The user's home directory may be slow or unresponsive: on a network file system whose server is gone, calls fail
+//! only after minutes. An attach, the end of a trace, and our own end must not wait for it longer than [`PATIENCE`]. So
+//! one thread of this process does all such work, and other threads stop waiting if it does not answer.
 
 use super::cache::{Key, TableCache, decode};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
@@ -94,7 +93,7 @@ impl TableKeeper {
         }
     }
 
-    /// Returns the answer, if it comes in time.
+    /// Returns the answer if it arrives in time.
     fn ask<T>(&self, wait: Duration, request: impl FnOnce(Sender<T>) -> Request) -> Option<T> {
         let (reply, answer) = bounded(1);
         self.requests.send(request(reply)).ok()?;
@@ -126,7 +125,7 @@ fn serve(asked: &Receiver<Request>, cache: Option<TableCache>) {
 mod tests {
     use super::*;
 
-    /// A disk that does not answer is waited for once, however many requests follow.
+    /// If a disk does not answer, only the first request waits for it.
     #[test]
     fn a_disk_that_never_answers_is_given_up() {
         let (end, never) = bounded::<()>(0);

@@ -13,7 +13,7 @@ use std::{
     sync::{Arc, Mutex, atomic::AtomicUsize, atomic::Ordering::Relaxed},
 };
 
-/// Identity of a file's contents: their address in this process. Two mappings of one file share them.
+/// Identity of a file's contents: their address in this process. Two mappings of one file share it.
 type FileKey = usize;
 
 fn key_of(module: &ModuleImage) -> FileKey {
@@ -248,10 +248,10 @@ impl UnwindTables {
     }
 }
 
-/// Returns the `ret` (svma) that a wrapped dlopen returns through. To an unwinder it is the return address of the
-/// loader's frame: the unwinder uses the row of the byte before, and should find the next return address at the top of
-/// the stack. The hook does not depend on that, so in a module without such a `ret` any other one will do: the loader
-/// only checks which module contains it.
+/// Returns the `ret` (svma) through which a wrapped dlopen returns. To an unwinder, it is the return address of the
+/// loader's frame: the unwinder uses the row of the byte before it, and should find the next return address at the top
+/// of the stack. The hook does not depend on that. So in a module without such a `ret`, any other `ret` works too,
+/// because the loader only checks which module contains it.
 fn ret_gadget(bytes: &ModuleBytes, table: &UnwindTable) -> Option<u64> {
     let at_entry = pack(unwind_rule::RSP, 8, unwind_rule::RBP_SAME, 0);
     let segments = code_places(bytes);
@@ -280,7 +280,7 @@ fn ret_gadget(bytes: &ModuleBytes, table: &UnwindTable) -> Option<u64> {
     })
 }
 
-/// Part of a file, read for several nearby look-ups.
+/// Part of a file, read once for several nearby lookups.
 #[derive(Default)]
 struct Window {
     start: u64,
@@ -305,7 +305,7 @@ impl Window {
     }
 }
 
-/// Returns the region's number of a rule. If the region is full, returns number 0, which is the stop.
+/// Returns the region's number of a rule. If the region is full, returns 0, the number of the stop rule.
 fn number(rules: &mut HashMap<u64, u16>, region: &Region, rule: u64) -> u16 {
     if rules.is_empty() {
         rules.insert(memhook_abi::unwind_rule::STOP, 0);

@@ -1,4 +1,4 @@
-//! The speed that is left of a program that only allocates and releases. Its time without tracing is so short that each
+//! Relative speed of a program that only allocates and releases, while it is traced. The loop is so short that each
 //! instruction of a skipped call shows.
 
 use crate::{cycles, failure, figures, row, untraced};

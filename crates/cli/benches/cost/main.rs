@@ -1,9 +1,8 @@
 //! Measures the cost of tracing to a program, next to user probes of the kernel. The numbers of
 //! rounds are fixed, so a slow machine measures as much as a fast one.
 //!
-//! Run it with `cargo bench`; `cargo bench -- always-on` instead measures what tracing without end costs a program that
-//! does nothing but allocate. The benchmarks of `experiments/measurements` measure more, and keep
-//! their figures.
+//! Run it with `cargo bench`; `cargo bench -- always-on` instead measures what endless tracing costs a program that
+//! only allocates. The benchmarks of `experiments/measurements` measure more, and keep their figures.
 
 mod always_on;
 
@@ -80,7 +79,7 @@ fn main() {
     }
 }
 
-/// Returns why a tool did not run, if the reason was the same each time.
+/// Returns the reason why a tool did not run, if it was the same each time.
 fn common_failure<'a>(mut traced: impl Iterator<Item = &'a Traced>) -> Option<&'a str> {
     let first = traced.next()?;
     let is_same = |other: &Traced| other.rounds.is_empty() && failure(other) == failure(first);
@@ -91,7 +90,7 @@ fn failure(traced: &Traced) -> &str {
     traced.failure.as_deref().unwrap_or("no rounds")
 }
 
-/// Runs a program that measures itself, and attaches and detaches tools.
+/// Runs a program that measures itself, while tools are attached and detached.
 fn standing(name: &str, args: &[&str], place: &Placement, tools: &[&dyn Tool]) -> Alternated {
     let program = build(name, &["-fomit-frame-pointer"]);
     let mut target = Measured::start(&program, args, &place.target);
@@ -103,8 +102,8 @@ fn standing(name: &str, args: &[&str], place: &Placement, tools: &[&dyn Tool]) -
     alternate(&mut subject, tools, cycles(10))
 }
 
-/// Runs the one real program that is installed wherever this is built. Its file is small, so with
-/// probes it takes many times as long.
+/// Runs the one real program that is installed wherever this is built. Its input file is small, because with probes the
+/// program takes many times as long.
 fn real_program(place: &Placement, tools: &[&dyn Tool]) -> Alternated {
     let text =
         "#include <vector>\nvoid add(std::vector<int>& to, int value) { to.push_back(value); }\n";

@@ -1,4 +1,5 @@
-//! `diff` of two snapshots: allocations of a process between them, and their retainers.
+//! `diff` of two snapshots: blocks that a process allocated between them, and the holders that
+//! retain them.
 
 use super::{Args, DiffBy};
 use anyhow::{Context, bail};

@@ -1,4 +1,4 @@
-//! Turns findings in a process into the written verdict.
+//! Turns the findings about processes into a written verdict.
 
 use super::options::Args;
 use crate::exit_code;
@@ -16,7 +16,7 @@ pub struct Measure {
 }
 
 impl Measure {
-    /// Reads and opens everything that the options name. `is_beside_program` is true if standard output belongs to a
+    /// Reads and opens every file that the options name. `is_beside_program` is true if standard output belongs to a
     /// started program.
     pub fn of(args: &Args, is_beside_program: bool) -> anyhow::Result<Measure> {
         Ok(Measure {
@@ -39,7 +39,7 @@ impl Measure {
         self.limits.leaked_blocks = None;
     }
 
-    /// Returns true if single sites are limited, so that every live block's backtrace matters.
+    /// Returns true if there are limits on single sites, so that every live block's backtrace matters.
     pub fn needs_all_sites(&self) -> bool {
         !self.limits.sites.is_empty()
     }

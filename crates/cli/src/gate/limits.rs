@@ -53,7 +53,7 @@ enum Limit {
 fn limit(text: &str) -> Result<Limit, String> {
     const EXPECTED: &str = "expected a quantity and a limit, as in 'leaked > 100K', 'leaked-blocks > 5', 'live > 2G', \
          'peak > 2G', 'allocations > 1000', 'site Cache::insert > 4K', 'lifetime-score < 0.5' or 'usage-score < 0.5'";
-    // A pattern may have either in it, as in operator<.
+    // A pattern may contain either character, as in operator<.
     let at = text.rfind(['<', '>']).ok_or(EXPECTED)?;
     let (what, is_above, number) = (
         text[..at].trim(),
@@ -115,13 +115,13 @@ impl LimitOptions {
         is_limited.then(|| scores::with_group(group))
     }
 
-    /// Returns true if reads and writes must be known.
+    /// Returns true if the limits need reads and writes.
     pub fn need_accesses(&self) -> bool {
         let mut all = self.fail_on.iter();
         all.any(|limit| matches!(limit, Limit::Usage(_)))
     }
 
-    /// Returns the limits. Of two limits of one quantity, the last one counts.
+    /// Returns the limits. If two limits apply to one quantity, the last one counts.
     pub fn limits(&self) -> anyhow::Result<Limits> {
         if !(self.tolerance >= 0.0 && self.tolerance.is_finite()) {
             bail!(

@@ -1,5 +1,5 @@
 //! `gate`: judges the memory use of a program. It is made for scripts, so the exit code is the
-//! answer.
+//! verdict.
 
 mod command;
 mod judged;

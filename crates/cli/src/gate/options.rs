@@ -66,7 +66,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Returns the running process to judge, if any.
+    /// Returns the running process to judge, if there is one.
     pub fn process(&self) -> anyhow::Result<Option<i32>> {
         if !self.command.is_empty() {
             return Ok(None);
@@ -260,7 +260,7 @@ pub struct OutputOptions {
     verdict_only: bool,
 }
 
-/// Form of a verdict, and its file.
+/// Format of a verdict, and its file.
 #[derive(Clone)]
 enum Output {
     Github,

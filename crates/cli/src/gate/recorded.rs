@@ -1,4 +1,4 @@
-//! Judges a recording by everything except reachability.
+//! Judges a recording. Reachability is not checked.
 
 use super::judged::Measure;
 use super::options::Args;
@@ -33,7 +33,7 @@ pub fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(measure.conclude(vec![evidence])?))
 }
 
-/// Refuses options that no recording, or not this one, can serve.
+/// Refuses options that do not work for recordings, or not for this one.
 fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     const OTHERS: &str =
         "--fail-on with live, peak, allocations, site or a score, --baseline or --growth";
@@ -66,7 +66,7 @@ fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the part to judge, as times since the attach.
+/// Returns the period to judge, as times since the attach.
 fn stretch(args: &Args, recording: &Recording) -> anyhow::Result<(Duration, Duration)> {
     let from = if args.running.growth {
         args.running.warmup

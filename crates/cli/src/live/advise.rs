@@ -145,7 +145,7 @@ fn looks(args: &Args, pid: i32) -> anyhow::Result<(Advice, u8)> {
         last = match look(args, pid, next) {
             Ok(look) => look,
             Err(error) => {
-                // The process may have ended in between. Earlier results are still true.
+                // The process may have ended in between. Earlier results still apply.
                 eprintln!("memhook-rs: cannot observe it for longer: {error:#}");
                 break;
             }
@@ -231,7 +231,7 @@ fn examined(
     Ok(Progress::during(what, work)?)
 }
 
-/// Attendant of an examination for a user who waits at a terminal.
+/// Output of an examination for a user at a terminal.
 #[derive(Default)]
 struct AtTerminal {
     names: OnceCell<NameWait>,
@@ -253,7 +253,7 @@ fn judged(examined: &Examined, pid: i32) -> u8 {
     if let Some(gap) = examined.gaps.last() {
         code = code.max(exit_code::HAS_GAPS);
         if examined.is_abandoned {
-            // This gap was not over when the trace ended. Other gaps were reported at their ends.
+            // This gap was still open when the trace ended. Other gaps were reported at their ends.
             eprintln!("memhook-rs: {}", gap_said(pid, *gap));
         }
     }

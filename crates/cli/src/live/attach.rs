@@ -288,8 +288,7 @@ pub fn hooked(session: &Session) -> String {
 fn announce(session: &Session) {
     let hooked = hooked(session);
     if session.found().is_some() {
-        // The process may have ended, and then it has no name any more. A child has its parent's
-        // program.
+        // The process may have ended, and then it has no name any more. A child has its parent's program.
         let program = session.modules().first().map(|module| module.name());
         eprintln!(
             "Attached to {} ({}) at its birth: {hooked}. Ctrl-C to detach",

@@ -1,8 +1,7 @@
-//! `--audit FILE`: a line of JSON for each act that touches a process
-//! (`docs/schemas/audit-1.json`).
+//! `--audit FILE`: a line of JSON for each action on a process (`docs/schemas/audit-1.json`).
 //!
-//! A separate thread writes the lines, and only while no thread of a process is held. So a disk
-//! that is slow, full or gone costs no process anything.
+//! A separate thread writes the lines, and only while no thread of a process is held. So a slow,
+//! full or missing disk does not delay any process.
 
 use anyhow::Context;
 use memhook_foreign::{open_appended, visible_json};
@@ -21,11 +20,11 @@ const SCHEMA: &str = "memhook-rs/audit/1";
 const END_PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two checks whether a thread is held.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Maximum number of addresses in a line. Beyond it, only their number is written.
+/// Maximum number of addresses in a line. If there are more, only their number is written.
 const MOST_LISTED: usize = 4096;
 /// Maximum number of remembered function names.
 const MOST_NAMES: usize = 4096;
-/// Functions of a process's libraries that are called, by their exported names.
+/// Functions in the libraries of a process that memhook-rs calls, by their exported names.
 const FUNCTIONS: [&str; 18] = [
     "dlopen",
     "__libc_dlopen_mode",
@@ -54,7 +53,7 @@ const OF_HOOK: [&str; 4] = [
     "memhook_close",
 ];
 
-/// Begins to write acts to a file, which is opened before any process is touched.
+/// Begins to log actions to a file, which is opened before any process is touched.
 pub fn start(path: &Path) -> anyhow::Result<()> {
     let file = open_appended(path).context("acts cannot be recorded, so nothing was done")?;
     if let Some(acts) = read_acts() {
@@ -96,7 +95,7 @@ struct Writer {
     path: String,
     has_failed: bool,
     who: Map<String, Value>,
-    /// Names of functions of each process by address, as far as lines needed them.
+    /// Names of functions of each process by address, for the lines so far.
     names: HashMap<(i32, Option<u64>, u64), String>,
 }
 
@@ -200,7 +199,7 @@ impl Writer {
         }
     }
 
-    /// Returns `library!function`, or `library+0x1a2b0` for a function of unknown name.
+    /// Returns `library!function`, or `library+0x1a2b0` for a function without a known name.
     fn name(&mut self, entry: &AuditEntry, address: u64) -> String {
         let key = (entry.pid, entry.started, address);
         if let Some(name) = self.names.get(&key) {
@@ -230,7 +229,7 @@ fn name_of(pid: i32, address: u64) -> Option<String> {
         let names = FUNCTIONS.into_iter().chain(OF_HOOK);
         let svma = address.wrapping_sub(image.base);
         let found = elf.exported_of(names.clone());
-        // If a function has several names, the usual one is taken.
+        // If a function has several names, the usual one is used.
         let is_it = |name: &&str| found.get(name).is_some_and(|one| one.svma == svma);
         names.into_iter().find(is_it)
     });

@@ -17,7 +17,7 @@ use std::{
 /// The service, an ordinary dynamically linked program.
 const SERVICE: &[u8] = include_bytes!(env!("MEMHOOK_DEMO_SERVICE"));
 
-/// Leak that a reader of the report should have found (`demo/service.cc`).
+/// The leak that a reader of the report should have found (`demo/service.cc`).
 const LEAK: &str = "The leak: handle_export (demo/service.cc:55) returns without closing its session. So sessions \
                     (open_session) and their histories (export_history) are never released.";
 

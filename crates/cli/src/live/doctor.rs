@@ -1,4 +1,4 @@
-//! `doctor`: everything that decides whether, and how well, a process can be traced.
+//! `doctor`: all facts that decide whether, and how well, a process can be traced.
 
 mod machine;
 mod problem_report;
@@ -45,8 +45,8 @@ pub struct Args {
     force: bool,
 }
 
-/// Prints every finding. The exit code says whether an attach would be refused. Without a process,
-/// the findings are about the machine.
+/// Prints every finding. The exit code says whether an attach would be refused. Without a process, the findings are
+/// about the machine.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.target.is_missing() && !args.json.json && args.report.is_none() {
         return Ok(show_machine());
@@ -186,7 +186,7 @@ fn add_check(out: &mut String, check: &Check) -> std::fmt::Result {
     Ok(())
 }
 
-/// Describes where each allocator function is, and how it is reached.
+/// Describes where each allocator function is, and how calls reach it.
 fn add_functions(out: &mut String, functions: &[FoundFunction]) -> std::fmt::Result {
     if functions.is_empty() {
         return Ok(());
@@ -230,7 +230,7 @@ fn add_functions(out: &mut String, functions: &[FoundFunction]) -> std::fmt::Res
     Ok(())
 }
 
-/// Describes where each described function is, and how it would be reached.
+/// Describes where each described function is, and how calls would reach it.
 fn add_described(out: &mut String, described: &[DescribedReach]) -> std::fmt::Result {
     if described.is_empty() {
         return Ok(());
@@ -277,8 +277,8 @@ fn and_pad(has_pad: bool) -> &'static str {
     }
 }
 
-/// Opens every module's symbols, as a report with a frame in each would do. Returns path and kind
-/// of each, and the kind in words.
+/// Opens every module's symbols, as a report with a frame in each module would do. Returns each path, the kind of its
+/// symbols, and the kind in words.
 fn names_from(pid: i32, modules: &[DiagnosedModule]) -> Vec<(String, Source, String)> {
     let images = modules.iter().map(|module| &module.plan.image);
     let mut symbols = Symbolizer::new(TargetRoot::of(pid).search_order());

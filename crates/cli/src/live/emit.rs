@@ -61,8 +61,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ..TraceConfig::default()
     };
     refuse(pid, &config)?;
-    // Stop signals are caught first, because a signal would otherwise end us and leave the file
-    // behind.
+    // Stop signals are caught first, because otherwise a signal would end us and leave the file behind.
     signals::catch_stops();
     let mut file = match &args.object_dir {
         Some(folder) => Some(HookFile::write(pid, folder)?),
@@ -124,8 +123,8 @@ impl Emit<'_> {
     /// Returns instructions for listeners.
     fn advice(&self) -> String {
         let path = self.listening.path.display();
-        // The command has no -p, because bpftrace would then look for the probe's arguments in
-        // /proc/PID/root, which has no in-memory object. The file belongs to this process anyway.
+        // The bpftrace command has no -p. With it, bpftrace would look for the probe's arguments in /proc/PID/root,
+        // which has no in-memory object. The file belongs to this process anyway.
         format!("bpftrace -e 'usdt:{path}:otel_memory:alloc {{ @bytes[ustack] = sum(arg2); }}'")
     }
 }
@@ -156,7 +155,7 @@ impl Job for Emit<'_> {
         }
     }
 
-    /// Only a dlopen of the process needs a turn of this thread, and it asks for one.
+    /// Only a dlopen of the process needs a turn of this thread, and it requests one.
     fn pace(&self) -> Duration {
         Duration::from_millis(100)
     }

@@ -1,4 +1,4 @@
-//! The exit code after a trace: that of a program that was run, or one that describes an error.
+//! The exit code after a trace: that of a started program, or a code that describes an error.
 
 use crate::exit_code::{DONE, NOT_RESTORED};
 use memhook_attach::{Detached, End};
@@ -29,8 +29,7 @@ pub fn fault(end: &End, pid: i32) -> Option<String> {
     }
 }
 
-/// Ends with the status of the program. Ctrl-C ends a shell script only if its command dies of the
-/// signal.
+/// Exits with the status of the program. Ctrl-C ends a shell script only if its command dies of the signal.
 pub fn end_as(status: i32) -> ExitCode {
     if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGINT {
         memhook_attach::finish_keeping_tables();

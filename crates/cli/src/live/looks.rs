@@ -1,5 +1,5 @@
-//! Looks at blocks of a trace whose accesses are sampled. They have a separate thread, because
-//! threads of the process wait for it.
+//! Watches single blocks of a trace whose accesses are sampled ("looks"). A separate thread does
+//! this, because threads of the process wait for it.
 
 use memhook_access::{BirthLooks, SeenLook, SeenLooks, SeenWord};
 use memhook_attach::Trace;
@@ -21,7 +21,7 @@ impl Looks {
     /// Starts the looks, if blocks of this trace are selected for them.
     ///
     /// # Errors
-    /// The error says why nothing can be watched.
+    /// The error is the reason why nothing can be watched.
     pub fn begin<O: Observer + Send + 'static>(
         trace: &Trace<O>,
         budget: f64,

@@ -34,7 +34,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("the name of a mark may have at most {LONGEST} bytes, and this one has {length}");
     }
     let pid = args.choice.pid(Some(&args.process))?;
-    // The process must not be memhook-rs itself, which has the regions of the processes that it
+    // The process must not be memhook-rs itself, which maps the regions of the processes that it
     // traces.
     if let Some(why) = first_failure(&preflight(pid)) {
         bail!("{why}");

@@ -21,7 +21,7 @@ pub struct Reporter {
     heaps: HeapReports,
     mappings: MappingReports,
     unreachable: Option<Vec<UnreachableSite>>,
-    /// Source of the names, even after the process has ended.
+    /// Source of the names. It stays valid after the process has ended.
     _root: TargetRoot,
 }
 
@@ -231,7 +231,7 @@ impl Reporter {
         self.finish(session, |reports, run| reports.poll(run, wait))
     }
 
-    /// Returns the current report, with the known names.
+    /// Returns the current report with the names known so far.
     pub fn give_up_names(&mut self, session: &Session) -> Option<ReportModel> {
         self.finish(session, |reports, run| reports.give_up_names(run))
             .or_else(|| self.mappings.heap.take())
@@ -257,10 +257,10 @@ impl Reporter {
         self.mappings.join(of_mappings)
     }
 
-    /// Returns the current report with the known names, and true if it still waits for others.
+    /// Returns the current report with the known names, and true if it still waits for other names.
     pub fn so_far(&mut self, session: &Session) -> Option<(ReportModel, bool)> {
         if !session.heaps().is_empty() || session.traces_mappings() {
-            // The parts are put together only once.
+            // The parts are combined only once.
             return Some((self.give_up_names(session)?, false));
         }
         let (reports, mut run) = self.on(session);
@@ -272,7 +272,7 @@ impl Reporter {
         self.reports.set_aside()
     }
 
-    /// Continues a suspended report.
+    /// Resumes a suspended report.
     pub fn take_up(&mut self, report: SetAside) {
         self.reports.take_up(report);
     }

@@ -256,8 +256,8 @@ fn refused_rows(refused: &[RefusedFunction]) -> Vec<RefusedRow> {
 /// Length of one wait for names, after which signals are checked.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
-/// Returns the call stacks with names, if the user asked for them. Calls of unknown stack get one
-/// without callers.
+/// Returns the call stacks with names, if the user asked for them. A call with an unknown stack gets a stack without
+/// callers.
 fn named_stacks(probes: &Probes) -> anyhow::Result<Option<NamedStacks>> {
     if probes.events().depth.is_none() {
         return Ok(None);
@@ -413,8 +413,7 @@ fn report(
     Ok(report)
 }
 
-/// Returns the latency of calls. `rate` is the number of counts of the time-stamp counter in a
-/// millisecond.
+/// Returns the latency of calls. `rate` is the number of ticks of the time stamp counter per millisecond.
 fn latency(histogram: &Histogram, rate: u64) -> ProbeLatency {
     let nanoseconds = |counts: u64| {
         let exact = u128::from(counts) * 1_000_000 / u128::from(rate.max(1));

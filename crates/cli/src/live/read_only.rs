@@ -1,4 +1,4 @@
-//! Work of commands that may only read a process.
+//! Support for commands that may only read a process.
 
 use memhook_heap::Limits;
 

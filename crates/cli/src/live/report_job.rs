@@ -34,7 +34,7 @@ use std::{
 pub use args::Args;
 pub use reports::Reports;
 
-/// The memory of a process at its end, passed from the thread that stopped the process to its job.
+/// The memory of a process at its end. The thread that stopped the process passes it to the job.
 pub type Handover = Arc<Mutex<Option<LastLook>>>;
 
 /// Share of the process's time that looks at blocks may take.
@@ -56,9 +56,9 @@ pub struct ReportJob {
     title: Option<String>,
     /// Time for which a child ran before it was found. Set only for such a child, after the attach.
     unseen: Option<Duration>,
-    /// Called when the process is traced.
+    /// Message about the attach, printed when the process is traced.
     announce: Option<fn(&Session)>,
-    /// True if the end reports how backtraces were found.
+    /// True if the end of the trace reports how backtraces were found.
     tells_backtraces: bool,
     finds_possible: bool,
     /// Time for which the process may be held for the last look.
@@ -87,11 +87,11 @@ pub struct ReportJob {
     has_pins: bool,
     /// Actions that are performed when numbers reach a limit.
     triggered: Triggered,
-    /// True if some blocks are not traced, so that the rest of the memory means nothing.
+    /// True if some blocks are not traced, so that the rest of the memory has no meaning.
     is_selective: bool,
     /// Resident bytes, and the time at which they were read.
     resident: Option<(Duration, u64)>,
-    /// True if a requested report is not finished.
+    /// True if a requested report is not finished yet.
     is_report_asked: bool,
     /// Memory that malloc had handed out at the beginning, once known.
     beginning: Option<Option<HeapBalance>>,
@@ -99,7 +99,7 @@ pub struct ReportJob {
     balance: Option<HeapBalance>,
     /// Account of resident memory before the detach.
     last_account: Option<RssReport>,
-    /// Copy of the memory at that time.
+    /// Copy of the memory before the detach.
     pinned: Option<PinnedMemory>,
 }
 
@@ -208,7 +208,7 @@ impl ReportJob {
         output.write_titled(&title.unwrap_or_default(), report);
     }
 
-    /// Reads the resident memory once a second, because a process that has ended has none left.
+    /// Reads the resident memory once a second, because a process that has ended no longer has any.
     fn look_at_resident(&mut self, now: Duration) {
         const PAUSE: Duration = Duration::from_secs(1);
         let is_due = |(last, _)| now.saturating_sub(last) >= PAUSE;
@@ -218,7 +218,7 @@ impl ReportJob {
         }
     }
 
-    /// Reads the command line, in which many programs write what they do, above all after a fork.
+    /// Reads the command line, in which many programs describe their work, especially after a fork.
     /// At the end, it can no longer be read.
     fn look_at_command_line(&mut self) {
         if let Some(title) = &mut self.title {
@@ -249,7 +249,7 @@ impl ReportJob {
         code
     }
 
-    /// Adds the scores to the last report, by the recording.
+    /// Adds the scores, computed from the recording, to the last report.
     fn score(&self, session: &Session, recording: &Path, report: &mut ReportModel) {
         let Some(options) = &self.scores else {
             return;
@@ -321,8 +321,8 @@ impl ReportJob {
         }
     }
 
-    /// Writes a report that was requested just before the end. It may contain data that the last
-    /// report lacks.
+    /// Writes a report that was requested directly before the end. It may contain data that the
+    /// last report lacks.
     fn finish_asked(&mut self, session: &Session) {
         if std::mem::take(&mut self.is_report_asked) {
             let wait = self.name_wait();
@@ -428,7 +428,7 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
         } else if asked.report {
             eprintln!("memhook-rs: no report is written beside this output");
         }
-        // Names may take their time, and a dlopen of the target does not wait for them.
+        // Names may take long, and a dlopen of the target does not wait for them.
         if let Some(mut report) = self.reporter.poll(trace.session(), Duration::ZERO) {
             self.is_report_asked = false;
             self.look_at_heap(trace);
@@ -452,7 +452,7 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
     fn before_detach(&mut self, trace: &Trace<O>) {
         self.end_looks();
         self.look_at_resident(Duration::MAX);
-        // This comes first, because the copy of the memory watches pages, too.
+        // This comes first, because the copy of the memory watches pages too.
         if let Some(section) = &mut self.stale {
             section.before_detach(trace);
         }
@@ -486,7 +486,7 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
         if let Some(gap) = gaps.last() {
             self.reports.has_gaps.store(true, Relaxed);
             if trace.session().region().abandoned_at_ns().is_some() {
-                // This gap was not over when the trace ended. Other gaps were reported at their
+                // This gap was still open when the trace ended. Other gaps were reported at their
                 // ends.
                 eprintln!("memhook-rs: {}", gap_said(self.pid, *gap));
             }

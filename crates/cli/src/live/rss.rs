@@ -54,7 +54,7 @@ fn looked_at(pid: i32, args: &Args, with_pins: bool) -> anyhow::Result<Looked> {
     if account.has_other_allocator && args.read_only.read_only {
         account.notes.push(ALLOCATOR_NOT_ASKED.into());
     } else if account.has_other_allocator && !args.no_calls {
-        // One thread is held for this question.
+        // This question needs one held thread.
         let ask = || said_by_allocator(pid);
         match Progress::during("asking the allocator", ask) {
             Ok(Some(said)) => account.split_by(said),

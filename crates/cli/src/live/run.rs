@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         )?;
     }
     let config = tracing.resolve_recorded(recorded.is_some() || reports.scores.are_wanted());
-    // This is set as soon as there is an output.
+    // This is set as soon as an output exists.
     let reports = OnceLock::<Arc<Reports>>::new();
     let status = leaving(|| launch(args, config, &reports));
     let reports = reports.get();
@@ -112,7 +112,7 @@ struct Started<'a> {
     scratch: Option<Scratch>,
     /// Recording of the first process, opened before the process is touched.
     first_recording: Option<Recording>,
-    /// Number of executed programs, by process.
+    /// Number of executed programs for each process.
     programs: HashMap<i32, u32>,
     /// Receivers of the memory of processes that have stopped at their end.
     last_looks: HashMap<i32, Handover>,

@@ -309,7 +309,7 @@ fn look(args: &Args, pid: i32) -> anyhow::Result<bool> {
     }
     let snapshot = &captured.snapshot;
     let mut types = Types::new(snapshot, &captured.images);
-    // These two need no list of leaks.
+    // These two commands do not need the list of leaks.
     if let Some(address) = args.why {
         let heap = dissect(snapshot)?;
         let files = args.declared_files(pid, &captured);

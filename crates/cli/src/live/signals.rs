@@ -21,7 +21,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
 impl NameWait {
     /// Begins to wait for the names of one of several processes. The first signal ends all traces,
-    /// and does not affect the names of a process that has ended before.
+    /// and does not affect the names of a process that has already ended.
     pub fn begin_beside_others() -> NameWait {
         NameWait {
             before: stops().max(1),
@@ -37,8 +37,8 @@ impl NameWait {
         }
     }
 
-    /// Returns true if a signal asks for the report as it is (one that came during the wait, or a
-    /// second one), or if the wait has lasted too long.
+    /// Returns true if the wait is over: a signal requests the report with the names known so far
+    /// (a signal during the wait, or a second one), or the wait has lasted too long.
     pub fn is_over(&self) -> bool {
         let now = stops();
         now > self.before || now > 1 || self.begin.elapsed() > LONGEST_WAIT

@@ -137,7 +137,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let has_gaps = !trace.consumer().gaps(trace.consumer().elapsed()).is_empty();
     let end = end_text(&job.views[0].board, trace.consumer(), code, has_gaps);
     let hints = job.hints(&trace, depth);
-    // An editor may stay open for hours, and others may trace the process meanwhile.
+    // An editor may stay open for hours, and other attachers may trace the process meanwhile.
     drop(trace);
     job.edit.finish();
     for notice in &job.notices {
@@ -156,7 +156,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// Returns the description of what the screen shows.
+/// Returns the description of the screen's contents.
 fn name_of(pid: i32, of_mappings: bool) -> String {
     let process = process_name(pid);
     let name = memhook_foreign::visible(&process);
@@ -247,7 +247,7 @@ impl Earlier {
     }
 }
 
-/// Counts, draws and listens until the end.
+/// Job that counts, updates the screen and waits for keys until the end.
 struct TopJob {
     interval: Duration,
     /// Screens of malloc's heap and of the described heaps.
@@ -260,7 +260,7 @@ struct TopJob {
     stale: Option<StaleSection>,
     /// True if the screen does not show the latest numbers.
     is_stale: bool,
-    /// True if the process is gone. The memory that was live at its end stays on the screen.
+    /// True if the process is gone. Its last live memory stays on the screen.
     has_ended: bool,
     /// Coverage of each module, for the hints at the end.
     call_scans: CallScans,
@@ -337,7 +337,7 @@ impl TopJob {
         if std::mem::take(&mut self.is_stale) {
             let drawn = screen.draw(board);
             drawn.context("the terminal cannot be written")?;
-            // Rows that have come into view get their names next.
+            // Names of newly visible rows are looked up next.
             let modules = || session.module_files();
             let stacks = SessionStacks(session);
             self.is_stale = names.ask(&stacks, modules, board);
@@ -392,7 +392,7 @@ impl TopJob {
             let Some(screen) = &self.screen else { break };
             let mut select = Select::new();
             select.recv(screen.events());
-            // A signal does not wake this thread, and names come from another thread.
+            // A signal does not wake this thread, and names are sent by another thread.
             let _ = select.ready_timeout(Duration::from_millis(100));
         }
         self.screen = None;
@@ -412,7 +412,7 @@ impl Job for TopJob {
     }
 
     fn turn(&mut self, trace: &Trace, turn: &Turn) -> ControlFlow<()> {
-        // Before the first picture there is nothing to keep.
+        // Before the first draw, there is nothing to keep.
         self.has_ended = turn.gone && self.screen.is_some();
         if turn.gone || stop_requested() {
             return ControlFlow::Break(());
@@ -420,7 +420,7 @@ impl Job for TopJob {
         if let Some(failure) = self.stale.as_mut().and_then(|section| section.turn(trace)) {
             self.notices.push(failure);
         }
-        // A terminal that cannot be used, or that disappears, ends the trace like `q`.
+        // If the terminal cannot be used, or disappears, the trace ends as with `q`.
         self.watch(trace).unwrap_or_else(|failure| {
             self.failure = Some(failure);
             ControlFlow::Break(())
@@ -431,7 +431,7 @@ impl Job for TopJob {
         if !self.has_ended {
             self.screen = None;
         }
-        // Nothing may be watched in a process from which we detach.
+        // No watch may remain in a process from which we detach.
         self.stale = None;
     }
 

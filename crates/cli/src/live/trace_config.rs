@@ -48,7 +48,7 @@ impl Tracing {
         };
         for setting in &self.settings {
             match setting {
-                // They are in `functions` already.
+                // These functions are already in `functions`.
                 Setting::Functions(_) => {}
                 Setting::Unwind(Unwind::Table) => {
                     config.unwinding = memhook_attach::Unwinding::Tables;
@@ -81,7 +81,7 @@ impl Tracing {
         config
     }
 
-    /// Like `resolve`, for a trace that is recorded or not.
+    /// Like `resolve`, for a trace with or without a recording.
     pub fn resolve_recorded(&self, is_recorded: bool) -> TraceConfig {
         let mut config = self.resolve();
         if is_recorded && self.access.access == Access::Auto {

@@ -114,7 +114,7 @@ impl Triggered {
         asked
     }
 
-    /// Starts a command without waiting for it, because the process may need us meanwhile.
+    /// Starts a command without waiting for it, because the process may need us in the meantime.
     fn run(&mut self, command: &str, condition: &Condition) {
         let child = Command::new("sh")
             .args(["-c", command])

@@ -61,7 +61,7 @@ impl Source {
         }
     }
 
-    /// Returns the error that ended the pipe, if any.
+    /// Returns the error that ended the pipe, if there is one.
     fn finish(self) -> anyhow::Result<()> {
         if let Some(copier) = self.copier {
             let copied = copier.join().ok().context("the copying failed")?;
@@ -89,7 +89,7 @@ pub fn follow(
         let has_all = source.wait(wait);
         let recording = match open(&source.path) {
             Ok(recording) => recording,
-            // The first chunk may still be on the way.
+            // The first chunk may not have arrived yet.
             Err(_) if !has_all && shown.is_none() && may_come(&source.path) => continue,
             Err(error) => return Err(error),
         };

@@ -1,20 +1,21 @@
 //! Interface of allocators whose heaps are dissected, and its rules.
 //!
-//! 1. **Layouts are told from structure.** A stripped library is the rule, so a dissector searches the writable
-//!    data of modules for the allocator's roots. Symbols and debug information may shorten the search, and never
+//! 1. **Layouts are recognized by structure.** Libraries are usually stripped, so a dissector searches the writable
+//!    data of modules for the allocator's roots. Symbols and debug information may shorten the search, but never
 //!    replace the proof.
-//! 2. **Proved, then believed.** Before a block counts, the allocator's structures have to agree with each other:
-//!    its own counts with what was found, addresses with alignment and size classes, and no two extents overlap.
-//! 3. **A doubt costs the block, never the verdict's truth.** If the heap as a whole does not prove itself, it is
-//!    [`NotDissected`], with the reason in words, and everything is as if the dissector did not exist. If a part of
-//!    it does not, because a thread was in the middle of an operation, that part goes into
-//!    [`AllocatorHeap::unparsed`] with a finding: what it holds is reachable then, and there is no verdict.
-//! 4. **Free is told apart from live.** A block in a thread's cache or in a list of the allocator is no block of
-//!    the program, and stale pointers in caches are no roots. What the allocator has allocated for itself is
-//!    neither: it is in [`AllocatorHeap::ranges`], and not among the blocks.
-//! 5. **Live can be asked again.** Before a block is released, [`AllocatorHeap::live_check`] says by the structures of
-//!    the running process whether it is still live. A heap without one is searched, and nothing of it is released.
-//! 6. **Damaged bytes lead to findings, never to a panic.** Every address is read through the snapshot, every loop
+//! 2. **A block counts only after a proof.** The allocator's structures have to agree with each other first: its own
+//!    counts match the blocks found, addresses match alignment and size classes, and no two extents overlap.
+//! 3. **A doubt costs blocks, never the truth of the verdict.** If the heap as a whole cannot be proved, it is
+//!    [`NotDissected`], with the reason in words, and the search behaves as if the dissector did not exist. If only a
+//!    part cannot be proved, because a thread was in the middle of an operation, that part goes into
+//!    [`AllocatorHeap::unparsed`] with a finding. Its contents count as reachable, and there is no verdict on them.
+//! 4. **Free blocks are told apart from live ones.** A block in a thread's cache or in a free list is not a block of
+//!    the program, and stale pointers in caches are not roots. Memory that the allocator uses for itself is neither
+//!    live nor free: it is in [`AllocatorHeap::ranges`], but not among the blocks.
+//! 5. **Liveness can be checked again.** Before a block is released, [`AllocatorHeap::live_check`] checks in the
+//!    structures of the running process that the block is still live. A heap without such a check is searched, but none
+//!    of its blocks are released.
+//! 6. **Damaged bytes lead to findings, never to a panic.** Every address is read through the snapshot, and every loop
 //!    has a bound.
 
 use super::live_check::LiveCheck;
@@ -27,27 +28,27 @@ use serde::Serialize;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Reads the heap of one kind of allocator out of a snapshot.
+/// Reads the heap of one kind of allocator from a snapshot.
 pub(crate) trait HeapDissector: Sync {
     /// The allocator's name, as users know it.
     fn name(&self) -> &'static str;
 
-    /// The heap. `None`: the process has no such allocator, or that has handed out nothing.
+    /// Returns the heap, or `None` if the process does not have this allocator or the allocator has handed out nothing.
     fn dissect(&self, snapshot: &Snapshot) -> Option<Result<AllocatorHeap, NotDissected>>;
 }
 
 /// Reason why the heap of a present allocator was not dissected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotDissected {
-    /// glibc 2.`minor` is newer than any known one, and laid out differently.
+    /// glibc 2.`minor` is newer than every known version, and has a different layout.
     NewerGlibc {
-        /// The version.
+        /// The minor version.
         minor: u32,
     },
-    /// Its structures are of a known version and contradict each other: the first contradiction. A snapshot that caught
-    /// threads in the middle of a change may show this, and the next one not.
+    /// The structures have a known layout but contradict each other. The text is the first contradiction. A snapshot
+    /// that caught threads in the middle of a change may show this, while the next one does not.
     Unproved(String),
-    /// Anything else, in words that follow the allocator's name: "is older than any that is known".
+    /// Any other reason, in words that follow the allocator's name, such as "is older than any that is known".
     Because(String),
 }
 
@@ -56,28 +57,29 @@ pub enum NotDissected {
 pub struct AllocatorHeap {
     /// The allocator's name.
     pub allocator: &'static str,
-    /// Version, or the range of versions that have its layout; empty if not known.
+    /// Version, or range of versions that share the layout; empty if unknown.
     pub version: String,
-    /// The blocks of the program that are live, and no others. They are [`SegmentKind::Sized`] with any index, which
-    /// is replaced when the heap joins others.
+    /// The live blocks of the program, and no others. They are [`SegmentKind::Sized`] with any index; the real index is
+    /// set when the heap is added to the others.
     pub segments: Vec<Segment>,
-    /// All memory of the allocator: its own data, thread caches, live and free blocks. Nothing in it is a root.
+    /// All memory of the allocator: its own data, thread caches, and live and free blocks. Nothing in this memory is a
+    /// root.
     pub ranges: Runs,
-    /// Parts of it that were not understood: all of what they hold counts as roots.
+    /// Parts that were not understood. All words in them count as roots.
     pub unparsed: Runs,
-    /// Damage, and what could not be explained.
+    /// Damage, and contradictions that could not be explained.
     pub findings: Vec<Finding>,
-    /// Pieces of its memory, in address order.
+    /// Pieces of the allocator's memory, in address order.
     pub extents: Vec<Extent>,
-    /// The allocator's counters beside what was found.
+    /// The allocator's own counts beside the counts of the dissection.
     pub counted: Vec<Counted>,
-    /// Check whether blocks of the running process are still live, if there is one.
+    /// Check whether blocks are still live in the running process, if the allocator has one.
     pub(crate) live_check: Option<Arc<dyn LiveCheck>>,
-    /// Data that only glibc's heap has.
+    /// Data that only a glibc heap has.
     pub(crate) glibc: Option<Box<GlibcHeap>>,
 }
 
-/// Use of a piece of an allocator's memory.
+/// Use of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ExtentKind {
@@ -85,9 +87,9 @@ pub enum ExtentKind {
     Slab,
     /// One block.
     Large,
-    /// Free pages that the allocator could give back.
+    /// Free pages that the allocator could return to the kernel.
     FreeDirty,
-    /// Free address space whose pages it has given back.
+    /// Free address space whose pages the allocator has returned to the kernel.
     FreeClean,
     /// The allocator's own data.
     Metadata,
@@ -102,18 +104,18 @@ pub struct Extent {
     pub end: u64,
     /// Use of the piece.
     pub kind: ExtentKind,
-    /// Bytes of each of its regions; 0 if it has none.
+    /// Size of each region in bytes; 0 if the extent has no regions.
     pub class_bytes: u64,
-    /// Regions that the program has.
+    /// Regions in use by the program.
     pub live: u32,
-    /// Free regions in threads' caches.
+    /// Free regions in thread caches.
     pub cached: u32,
     /// Other free regions.
     pub free: u32,
 }
 
 impl Extent {
-    /// Its addresses.
+    /// Returns the addresses of the extent.
     pub fn range(&self) -> Range<u64> {
         self.start..self.end
     }
@@ -122,28 +124,28 @@ impl Extent {
 /// A count that the allocator keeps, beside the dissection's own count of the same thing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Counted {
-    /// Quantity that is counted, in the allocator's terms.
+    /// The counted quantity, in the allocator's terms.
     pub what: String,
-    /// By the allocator.
+    /// The allocator's count.
     pub allocator: u64,
-    /// By the dissection.
+    /// The dissection's count.
     pub found: u64,
 }
 
-/// Larger segments than this are split: a segment counts its units in 32 bits.
+/// Upper bound on the size of a segment, because a segment counts its units in 32 bits. Larger segments are split.
 const MOST_SEGMENT_BYTES: u64 = 1 << 30;
 
-/// Segments made of extents in address order.
+/// Segments built from extents in address order.
 #[derive(Default)]
 pub(crate) struct SizedSegments {
     segments: Vec<Segment>,
-    /// The end of the copied region that the last one lies in.
+    /// End of the copied region that contains the last extent.
     region_end: u64,
 }
 
 impl SizedSegments {
-    /// Adds the blocks (address, bytes) of an extent that begins where the last one ended, or later. Returns whether
-    /// all of it was copied and all of them fit: then they are added.
+    /// Adds the blocks (address, bytes) of an extent, which must not begin before the end of the last one. Adds nothing
+    /// and returns `false` if the extent was not copied as a whole, or if a block does not fit.
     #[must_use]
     pub fn add_extent(
         &mut self,
@@ -182,7 +184,7 @@ impl SizedSegments {
         fit
     }
 
-    /// The segments.
+    /// Returns the segments.
     pub fn finish(self) -> Vec<Segment> {
         self.segments
     }

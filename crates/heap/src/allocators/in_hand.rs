@@ -1,13 +1,13 @@
-//! Blocks in the hands of threads: while a thread is in the middle of malloc or free, what it takes or puts back is in
-//! no list, and only its registers and the allocator's frames on its stack have the address.
+//! Blocks in transit: while a thread is in the middle of malloc or free, the block that it takes or returns is in no
+//! list. Only the thread's registers and the allocator's stack frames have its address.
 
 use crate::snapshot::{Snapshot, ThreadState, words};
 use rustc_hash::FxHashSet;
 
-/// Frames of an allocator take less than this.
+/// Upper bound on the size of an allocator's stack frames.
 const FRAMES_BYTES: u64 = 1024;
 
-/// Words in the registers of some of the threads and at the tops of their stacks.
+/// Returns the words in the registers of some threads and at the tops of their stacks.
 pub(super) fn in_hand(
     snapshot: &Snapshot,
     is_wanted: impl Fn(&ThreadState) -> bool,

@@ -1,4 +1,4 @@
-//! Which allocator a process has, and what it can be asked for.
+//! Detects the allocator of a process, and lists the requests that it supports.
 
 use super::statistics::AllocatorStatistics;
 use super::{mallctl, tcmalloc};
@@ -8,21 +8,22 @@ use memhook_inject::Held;
 use memhook_process::{ModuleImage, RemoteAddress, memory_use};
 use std::time::{Duration, Instant};
 
-/// The functions of an allocator (avma).
+/// Addresses of an allocator's functions (addresses before relocation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Functions {
     /// mallctl(3).
     Jemalloc { control: u64 },
     /// gperftools/malloc_extension_c.h.
     Tcmalloc { number: u64, release: u64 },
-    /// mimalloc.h. Its statistics are asked for with more arguments than a call here has, and say nothing of what lives.
+    /// mimalloc.h. Its statistics functions take more arguments than a remote call supports, and do not report live
+    /// memory.
     Mimalloc { collect: u64 },
 }
 
-/// An allocator that is a library of the process.
+/// An allocator that the process has loaded as a library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownAllocator {
-    /// Its name.
+    /// The allocator's name.
     pub name: &'static str,
     pid: i32,
     functions: Functions,
@@ -31,18 +32,18 @@ pub struct KnownAllocator {
 /// Result of asking an allocator to return memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReleasedMemory {
-    /// Resident bytes right before the call, and right after it.
+    /// Resident bytes directly before the call and directly after it.
     pub rss: (u64, u64),
-    /// Time for which the thread was held for it.
+    /// Time for which the thread was held for the call.
     pub held: Duration,
-    /// Time that the call took.
+    /// Duration of the call.
     pub call: Duration,
 }
 
 impl KnownAllocator {
-    /// Allocator of a process with these modules. `None` if it has none that is known, or more than one: then it is not
-    /// known which of them has the heap. One that is linked into the program counts as unknown, because no thread could
-    /// be kept out of its code.
+    /// Returns the allocator of a process with these modules. Returns `None` if no allocator is known, or if there are
+    /// several, because the owner of the heap is then unknown. An allocator that is linked into the program counts as
+    /// unknown, because no thread could be kept out of its code.
     pub fn of(pid: i32, images: &[ModuleImage]) -> Option<KnownAllocator> {
         let exports = |image: &ModuleImage, name: &str| image.facts.exported(name).is_some();
         let is_library = |image: &&ModuleImage| {
@@ -75,12 +76,12 @@ impl KnownAllocator {
         })
     }
 
-    /// Returns true if it can report what it holds.
+    /// Returns true if the allocator can report statistics.
     pub fn has_statistics(&self) -> bool {
         !matches!(self.functions, Functions::Mimalloc { .. })
     }
 
-    /// Returns the name of what makes it return memory.
+    /// Returns the name of the function that makes the allocator return memory.
     pub fn release_name(&self) -> &'static str {
         match self.functions {
             Functions::Jemalloc { .. } => "mallctl(\"arena.4096.purge\")",
@@ -89,10 +90,10 @@ impl KnownAllocator {
         }
     }
 
-    /// Has a thread ask it what it holds.
+    /// Makes a thread ask the allocator for its statistics.
     ///
     /// # Errors
-    /// When no thread can be held, or it does not answer, or has no statistics.
+    /// Fails if no thread can be held, if the allocator does not answer, or if it has no statistics.
     pub fn ask(
         &self,
         hold: &mut HoldAtSafePoint,
@@ -111,10 +112,10 @@ impl KnownAllocator {
         Ok(found)
     }
 
-    /// Has a thread make it give memory back.
+    /// Makes a thread ask the allocator to return memory.
     ///
     /// # Errors
-    /// As those of [`KnownAllocator::ask`].
+    /// Fails like [`KnownAllocator::ask`].
     pub fn release(
         &self,
         hold: &mut HoldAtSafePoint,
@@ -128,7 +129,7 @@ impl KnownAllocator {
                 Functions::Tcmalloc { release, .. } => {
                     remote.call(release, &mut [], |_| vec![]).map(drop)?
                 }
-                // The argument: by force, which is also what its segments that nobody has need.
+                // The argument forces the collection, which is also needed for segments without an owner.
                 Functions::Mimalloc { collect } => {
                     remote.call(collect, &mut [], |_| vec![1]).map(drop)?
                 }
@@ -142,7 +143,7 @@ impl KnownAllocator {
         })
     }
 
-    /// Does this by a held thread; returns for how long it was held, too.
+    /// Makes the calls on a held thread. Also returns the time for which the thread was held.
     fn with_thread<T>(
         &self,
         hold: &mut HoldAtSafePoint,
@@ -167,7 +168,7 @@ impl KnownAllocator {
     }
 }
 
-/// Calls of an allocator by a held thread.
+/// Calls allocator functions on a held thread.
 pub(super) struct Remote<'a> {
     held: &'a mut Held,
     allocator: &'a KnownAllocator,
@@ -175,7 +176,7 @@ pub(super) struct Remote<'a> {
 }
 
 impl Remote<'_> {
-    /// Calls a function; `data` is there for it to read and to write, and `args` is given its address.
+    /// Calls a function. The function may read and write `data`, and gets its address in `args`.
     pub fn call(
         &mut self,
         function: u64,
@@ -189,7 +190,7 @@ impl Remote<'_> {
             .call_to_its_end(function, data, self.patience, args)?)
     }
 
-    /// It has no answer.
+    /// Returns the error for a call without an answer.
     pub fn refused(&self, what: &str) -> Error {
         self.allocator.refused(what)
     }

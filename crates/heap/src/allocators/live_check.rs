@@ -1,31 +1,32 @@
-//! Check whether blocks of a running process are still live, by the structures of their allocator.
+//! Checks in the structures of an allocator whether blocks of a running process are still live.
 //!
-//! What leaks has no pointer that a search can see, and a program may have hidden one. Between the last search and the
-//! release, it may free the block by that one, and nothing in the block need show it. So right before a thread is made
-//! to call `free`, the allocator's own structures are read, at a moment at which they are whole: while all threads
-//! stand still, and none of them is inside the allocator. A block that was freed before that moment is in one of its
-//! lists, or its bit is set, or its memory is gone.
+//! The search sees no pointer to a leaked block, but the program may have hidden one. Between the last search and the
+//! release, the program may free the block through this pointer, and the block's contents need not change. So directly
+//! before a thread calls `free` for us, the allocator's structures are read while they are consistent: all threads are
+//! stopped, and none is inside the allocator. A block that was freed before that moment is in a free list, is marked by
+//! a bit, or has lost its memory.
 
 use crate::blocks::Block;
 use crate::live_memory::Memory;
 use std::fmt::Debug;
 
-/// A process at one moment.
+/// A process with all threads stopped.
 pub(crate) struct Standstill<'a> {
-    /// Its memory.
+    /// The memory of the process.
     pub memory: &'a dyn Memory,
     /// The thread pointers of all threads.
     pub thread_pointers: Vec<u64>,
 }
 
-/// Tells live blocks of one allocator from others.
+/// Tells live blocks of one allocator from free ones.
 pub(crate) trait LiveCheck: Debug + Send + Sync {
-    /// Returns true if all threads have to stand still outside the allocator. `false`: what marks a freed block is
-    /// written before anything else, and stays until the block is given out again.
+    /// Returns true if all threads have to be stopped outside the allocator. An allocator returns `false` if free()
+    /// marks a block before any other write, and the mark stays until the block is handed out again.
     fn needs_standstill(&self) -> bool {
         true
     }
 
-    /// Which of these blocks, as a dissection found them, are live. The error says what cannot be known.
+    /// Returns for each of these blocks, which a dissection found, whether it is live. The error names the unknown
+    /// fact.
     fn are_live(&self, still: &Standstill, blocks: &[Block]) -> Result<Vec<bool>, &'static str>;
 }

@@ -1,4 +1,4 @@
-//! Heaps of a real program, with damaged structures: what is live by the last look is live by a dissection, too.
+//! Damages heaps of a real program: a block that passes the last live check is also live in a dissection.
 
 use super::live_check::Standstill;
 use crate::blocks::Block;
@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::cell::RefCell;
 
-/// Which of the blocks are live by the check of a heap, read in the memory of a snapshot; none if it says that it
-/// cannot know.
+/// Returns the blocks that pass the live check of a heap, which reads the memory of a snapshot. Returns none if the
+/// check cannot decide.
 fn live(heap: &Heap, snapshot: &Snapshot, blocks: &[Block]) -> Vec<bool> {
     let check = heap.others[0].live_check.as_ref().expect("it has one");
     let threads = snapshot.meta.threads.iter();
@@ -22,7 +22,7 @@ fn live(heap: &Heap, snapshot: &Snapshot, blocks: &[Block]) -> Vec<bool> {
     live.unwrap_or_else(|_| vec![false; blocks.len()])
 }
 
-/// Words of the heap that may be links, and words of its own data.
+/// Returns words of the heap that may be links, and words of the allocator's own data.
 fn places(heap: &Heap, snapshot: &Snapshot) -> Vec<u64> {
     let ranges = &heap.others[0].ranges;
     let leads_in = |word: u64| ranges.iter().any(|range| range.contains(&word));
@@ -52,7 +52,7 @@ fn check(library: &str) {
     assert!(blocks.len() > 3000);
     let dead = live(&whole, &snapshot, &blocks);
     assert_eq!(dead.iter().filter(|is_live| !**is_live).count(), 0);
-    // Between two blocks there is none, and none has another size.
+    // No block begins between two blocks, and no block has another size.
     let beside = blocks
         .iter()
         .flat_map(|b| [(b.address + 8, b.bytes), (b.address - 8, b.bytes)]);

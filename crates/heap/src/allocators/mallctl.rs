@@ -1,25 +1,25 @@
-//! jemalloc, by mallctl(3).
+//! Asks jemalloc through mallctl(3).
 
 use super::known::Remote;
 use super::statistics::{AllocatorStatistics, Counter};
 use crate::Error;
 
-/// Where a value and its length are in the data of a call, and the name behind them.
+/// Offsets in the data of a call: the value, its length, and the name.
 const VALUE: usize = 0;
 const LENGTH: usize = 8;
 const NAME: usize = 16;
-/// Longer than any name here.
+/// Upper bound on the length of a name.
 const DATA_BYTES: usize = 96;
 /// All arenas (jemalloc/jemalloc.h, MALLCTL_ARENAS_ALL).
 const PURGE_ALL: &str = "arena.4096.purge";
 const DIRTY_PAGES: [&str; 2] = ["stats.arenas.4096.pdirty", "stats.arenas.4096.pmuzzy"];
 
-/// Returns what it holds.
+/// Returns the allocator's statistics.
 pub(super) fn statistics(
     remote: &mut Remote<'_>,
     control: u64,
 ) -> Result<AllocatorStatistics, Error> {
-    // The figures are those of the last time that this was written.
+    // jemalloc updates its figures when this value is written.
     control_by(remote, control, "epoch", Some(1))?;
     let mut read = |name: &str| number(remote, control, name);
     let allocated = read("stats.allocated")?;
@@ -51,12 +51,12 @@ pub(super) fn statistics(
     })
 }
 
-/// Gives back the pages that it keeps for later, of all arenas.
+/// Returns the unused pages of all arenas to the kernel.
 pub(super) fn purge(remote: &mut Remote<'_>, control: u64) -> Result<(), Error> {
     control_by(remote, control, PURGE_ALL, None)
 }
 
-/// A number.
+/// Reads a number.
 fn number(remote: &mut Remote<'_>, control: u64, name: &str) -> Result<u64, Error> {
     let mut data = data_of(name);
     data[LENGTH..LENGTH + 8].copy_from_slice(&8u64.to_le_bytes());
@@ -69,7 +69,7 @@ fn number(remote: &mut Remote<'_>, control: u64, name: &str) -> Result<u64, Erro
     Ok(word(&data, VALUE))
 }
 
-/// Writes a value, or does what the name says.
+/// Writes a value, or runs the command of this name.
 fn control_by(
     remote: &mut Remote<'_>,
     control: u64,
@@ -98,7 +98,7 @@ fn word(data: &[u8; DATA_BYTES], at: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// It returns an errno: an int.
+/// mallctl returns an errno, which is an int.
 fn checked(remote: &Remote<'_>, name: &str, result: u64) -> Result<(), Error> {
     match result as i32 {
         0 => Ok(()),

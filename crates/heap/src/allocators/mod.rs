@@ -1,10 +1,9 @@
-//! Allocators: those whose heap is [dissected](dissector), and those that say what they hold, and give memory back, when
-//! a thread of the process calls them.
+//! Allocators: [dissectors](dissector) for their heaps, and calls that ask an allocator for statistics or make it
+//! return memory.
 //!
-//! The latter's functions take the allocator's locks, and hold one while they wait for another. So the thread is one that
-//! has no frame of an allocator on its stack, all other threads run on and release what they hold, and a call that has
-//! begun is never abandoned: if it takes too long, the thread finishes it by itself
-//! ([`memhook_inject::Held::call_to_its_end`]).
+//! Such a call takes the allocator's locks, and holds one while it waits for another. So the calling thread must have
+//! no allocator frame on its stack, and all other threads keep running and release their locks. A call that has begun
+//! is never abandoned: if it takes too long, the thread finishes it alone ([`memhook_inject::Held::call_to_its_end`]).
 
 pub(crate) mod dissector;
 pub(crate) mod gperftools;

@@ -1,44 +1,44 @@
-//! Figures that an allocator reports about itself, and the account with them.
+//! Figures that an allocator reports about itself, and the memory account based on them.
 
 use crate::resident::{Account, Part};
 use std::time::Duration;
 
-/// One figure under the allocator's own name for it.
+/// One figure under the allocator's own name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
-    /// The name.
+    /// Name of the figure.
     pub name: &'static str,
-    /// Bytes.
+    /// Value in bytes.
     pub bytes: u64,
 }
 
-/// Memory that an allocator holds by its own statistics.
+/// Memory of an allocator according to its own statistics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllocatorStatistics {
-    /// Its name.
+    /// Name of the allocator.
     pub allocator: &'static str,
-    /// Bytes in live blocks, including the rounding of their sizes.
+    /// Bytes in live blocks, including rounding.
     pub live_bytes: u64,
-    /// Bytes for its own use.
+    /// Bytes that the allocator uses for itself.
     pub overhead_bytes: u64,
-    /// Free, but on pages that belong to blocks of one size, or in caches.
+    /// Free bytes on pages with blocks of one size, or in caches.
     pub fragmentation_bytes: u64,
-    /// Free pages that it keeps.
+    /// Bytes in free pages that the allocator keeps.
     pub free_bytes: u64,
-    /// Bytes among those that it would return on request.
+    /// Bytes of these that the allocator would return on request.
     pub releasable_bytes: u64,
-    /// All that it said.
+    /// All reported figures.
     pub counters: Vec<Counter>,
-    /// Time for which a thread was held to ask.
+    /// Time for which a thread was held for the request.
     pub held: Duration,
 }
 
 impl Account {
-    /// Splits the part that is another allocator's by what that says of itself. What it counts is not always
-    /// resident, and the account is about what is.
+    /// Splits the part of another allocator by its own statistics. These also count memory that is not resident, while
+    /// the account covers resident memory only.
     pub fn split_by(&mut self, said: AllocatorStatistics) {
         let Some(resident) = self.parts.remove(&Part::ForeignHeap) else {
-            // Its heap was dissected, and the account is exact. What it would give back, it knows best.
+            // The heap was dissected, so the account is exact. Only the allocator knows the releasable bytes.
             let of_others = std::mem::take(&mut self.purgeable_bytes);
             let of_malloc = self.trim_bytes.saturating_sub(of_others);
             self.trim_bytes = of_malloc.saturating_add(said.releasable_bytes);
@@ -46,8 +46,9 @@ impl Account {
             return;
         };
         let mut rest = resident;
-        // What was free has been in use. What was handed out, and what it has mapped for itself, may never have been
-        // written, and is not resident then; it maps more for itself than it needs at first, so that comes last.
+        // Free memory has been in use before. Memory that was handed out or mapped for the allocator itself may never
+        // have been written, and is then not resident. The allocator maps more for itself than it needs at first, so
+        // its own memory comes last.
         for (part, bytes) in [
             (Part::FreeInAllocator, said.free_bytes),
             (Part::Fragmentation, said.fragmentation_bytes),

@@ -1,5 +1,5 @@
-//! Heaps of a program after each instruction of its allocator: wherever a thread stops in malloc or free, the heap proves
-//! itself, and nothing that the program has or has released is called leaked.
+//! Searches the heap after each instruction of its allocator. Wherever a thread stops in malloc or free, the heap must
+//! be provable, and no live or released block may be reported as leaked.
 
 use crate::Scan;
 use crate::capture::stopped;
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
-/// Number of searches at each instruction, for each of the program's commands.
+/// Number of searches at each instruction, for each command of the program.
 const SEARCHES: u32 = 1;
 
 fn lost(target: &mut Target) -> BTreeSet<u64> {
@@ -31,13 +31,13 @@ fn lost(target: &mut Target) -> BTreeSet<u64> {
     }
 }
 
-/// A process of which one thread is executed instruction by instruction, while the others sleep.
+/// A process in which one thread is single-stepped while the others sleep.
 struct Stepped {
     pid: Pid,
     images: Vec<ModuleImage>,
-    /// Blocks that it has lost, and nothing else.
+    /// The blocks that the program has lost.
     lost: BTreeSet<u64>,
-    /// Searches, and lost blocks that they have missed.
+    /// Number of searches, and number of lost blocks that they missed.
     looks: usize,
     missed: usize,
     /// False statements, each after the address of the instruction.
@@ -67,7 +67,7 @@ impl Stepped {
         assert!(matches!(status, WaitStatus::Stopped(..)), "{status:?}");
     }
 
-    /// Executes the thread until it has done what it was told, and searches on the way.
+    /// Single-steps the thread until its command is done, and searches on the way.
     fn run(&mut self, allocator: &str) {
         let mut seen: BTreeMap<u64, u32> = BTreeMap::new();
         loop {

@@ -1,11 +1,11 @@
-//! tcmalloc of gperftools, by its properties (gperftools/malloc_extension.h).
+//! Asks tcmalloc of gperftools for its properties (gperftools/malloc_extension.h).
 
 use super::known::Remote;
 use super::statistics::{AllocatorStatistics, Counter};
 use crate::Error;
 
 const NAME: usize = 8;
-/// Longer than any name here.
+/// Upper bound on the length of a name.
 const DATA_BYTES: usize = 96;
 
 const LIVE: &str = "generic.current_allocated_bytes";
@@ -13,14 +13,14 @@ const HEAP: &str = "generic.heap_size";
 const PHYSICAL: &str = "generic.total_physical_bytes";
 const FREE_PAGES: &str = "tcmalloc.pageheap_free_bytes";
 const GIVEN_BACK: &str = "tcmalloc.pageheap_unmapped_bytes";
-/// Free blocks that are kept for the next allocations.
+/// Properties for free blocks that are kept for later allocations.
 const CACHES: [&str; 3] = [
     "tcmalloc.central_cache_free_bytes",
     "tcmalloc.transfer_cache_free_bytes",
     "tcmalloc.thread_cache_free_bytes",
 ];
 
-/// Returns what it holds.
+/// Returns the allocator's statistics.
 pub(super) fn statistics(
     remote: &mut Remote<'_>,
     function: u64,
@@ -44,7 +44,7 @@ pub(super) fn statistics(
         allocator: "tcmalloc",
         live_bytes: live,
         overhead_bytes: physical.saturating_sub(heap.saturating_sub(given_back)),
-        // A page that has one live block and many cached ones stays with its kind of blocks.
+        // A page with one live block and many cached blocks remains assigned to its size class.
         fragmentation_bytes: cached,
         free_bytes: free,
         releasable_bytes: free,

@@ -53,9 +53,8 @@ impl KernelWords {
     }
 }
 
-/// Reads the words from /proc. `epoll_event.data` is in the descriptor's fdinfo
-/// (proc_pid_fdinfo(5)), and `sigevent.sigev_value` of timers is in /proc/PID/timers. Requests in
-/// flight in an io_uring are not visible.
+/// Reads the words from /proc. `epoll_event.data` is in the descriptor's fdinfo (proc_pid_fdinfo(5)), and
+/// `sigevent.sigev_value` of timers is in /proc/PID/timers. Pending requests of an io_uring are not visible.
 pub fn kernel_words(pid: i32) -> KernelWords {
     told_in(Path::new(&format!("/proc/{pid}")), pid, true)
 }
@@ -209,7 +208,7 @@ mod tests {
         assert_eq!(kernel_words(i32::MAX), KernelWords::default());
     }
 
-    /// The test directory resembles that of a process about which the kernel says little.
+    /// The test directory resembles a process for which the kernel reveals little.
     #[test]
     fn what_cannot_be_seen_is_named() {
         let directory = std::env::temp_dir().join(format!("memhook-told-{}", std::process::id()));

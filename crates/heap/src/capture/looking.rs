@@ -18,10 +18,11 @@ use std::time::{Duration, Instant};
 
 /// The time between two attempts.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Bytes of a stack that are read again with the registers. The rest of a longer stack is not.
+/// Number of bytes at the top of a stack that are read again with the registers. The rest of a larger stack is not read
+/// again.
 const STACK_BYTES: u64 = 1 << 20;
-/// Bytes from the beginning of a thread's descriptor within which its list of robust locks lies
-/// (`struct pthread` of glibc's nptl/descr.h, of musl's src/internal/pthread_impl.h).
+/// Upper bound on the offset of the list of robust locks in a thread's descriptor (`struct pthread` of glibc's
+/// nptl/descr.h, of musl's src/internal/pthread_impl.h).
 const DESCRIPTOR_BYTES: usize = 0x600;
 
 /// The first note of every read-only copy.
@@ -72,8 +73,7 @@ pub(crate) fn look(prepared: &mut Prepared) -> Result<(Method, Shot), Error> {
     Ok((Method::Running, shot))
 }
 
-/// Copies the memory with all stoppable threads held. Of several attempts, it takes the first
-/// during which no thread has run.
+/// Copies the memory with all stoppable threads held. Returns the first attempt during which no thread ran.
 fn whole(prepared: &mut Prepared) -> Result<Option<(Copied, Shot)>, Error> {
     let mut last = None;
     for attempt in 0..HOLDS {

@@ -111,7 +111,7 @@ fn entry_point(elf: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(field.try_into().ok()?)).filter(|&entry| entry != 0)
 }
 
-/// Returns the code that follows an address of a module.
+/// Returns the code at an address of a module.
 fn code_at(elf: &[u8], svma: u64) -> Option<&[u8]> {
     let headers = program_headers(elf)?;
     let segment = headers.iter().find(|header| {

@@ -60,7 +60,7 @@ struct Copying<'a> {
     /// no longer matter.
     unread: Runs,
     speed: Speed,
-    /// Time of one request for the list of written pages.
+    /// Duration of one request for the list of written pages.
     asking: Duration,
 }
 
@@ -116,8 +116,8 @@ impl<'a> Copying<'a> {
             let (members, requested) = pace.ask(|| watch.add_all(found));
             wholes.extend(requested);
             for Watchable { part, .. } in members {
-                // The first round gives everything there is. If it fails halfway, what it has given is copied all the same,
-                // because the hold is given only what is written to it afterwards.
+                // The first round reports every page with contents. If the request fails halfway, the reported pages
+                // are copied anyway, because the hold only copies pages that are written after they were reported.
                 let asked = watch.written(part.clone(), &mut runs);
                 if asked.is_ok() && watch.huge(part.clone(), &mut huge).is_ok() {
                     cuts.insert(part.end);
@@ -163,8 +163,8 @@ impl<'a> Copying<'a> {
         Ok(bytes)
     }
 
-    /// Copies the pages written since the last round. Fails if the program itself has begun to use
-    /// userfaultfd(2), because our watch must not get in its way.
+    /// Copies the pages written since the last round. Fails if the program itself has begun to use userfaultfd(2),
+    /// because our watch must not interfere with its own.
     fn round(&mut self) -> Result<u64, Error> {
         let pid = self.prepared.pid;
         if has_userfaultfd(pid) {
@@ -173,7 +173,8 @@ impl<'a> Copying<'a> {
         let begin = Instant::now();
         let mut written = Runs::new();
         for part in &self.watched {
-            // Fails where the target has mapped something else meanwhile. That, and what is behind it, is left to the hold.
+            // Fails where the target has mapped something else meanwhile. The hold copies that mapping and all memory
+            // after it.
             let _ = self.watch.written(part.clone(), &mut written);
         }
         self.asking = begin.elapsed();
@@ -204,7 +205,7 @@ impl<'a> Copying<'a> {
         self.speed.bytes_in(left.mul_f64(SHARE_FOR_HUGE_PAGES))
     }
 
-    /// Returns true if a hold has time to copy so many bytes when its threads stop at once.
+    /// Returns true if a hold has time to copy this many bytes, provided that its threads stop immediately.
     fn fits_usually(&self, bytes: u64) -> bool {
         let limit = self.prepared.limits.hold;
         limit.is_none_or(|most| self.speed.time(bytes) <= most.mul_f64(SHARE_FOR_HUGE_PAGES))

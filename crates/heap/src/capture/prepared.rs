@@ -329,7 +329,7 @@ impl Prepared {
         if self.in_malloc > 0 {
             self.notes.push(inside_malloc_note(self.in_malloc));
         }
-        // A process that is ending has already stopped changing, so this is all that it is asked.
+        // A process that is ending no longer changes, so no further facts are needed.
         let after = words_of(self.reader, self.limits);
         self.kernel.words.extend(after.words);
         self.kernel.unseen.extend(after.unseen);
@@ -373,8 +373,7 @@ impl Prepared {
         snapshot.meta.notes.extend(unsearched.iter().map(|what| {
             format!("not searched: {what}; blocks without another pointer look leaked")
         }));
-        // Memory that was not copied at one moment proves nothing about the rest, so no block may
-        // be released.
+        // A copy that was not made at one moment does not prove anything, so no block may be released.
         if !shot.unsettled.is_empty() {
             let size = size_text(run_bytes(&shot.unsettled));
             let what = format!("{size} in huge pages, which were read while the process ran,");

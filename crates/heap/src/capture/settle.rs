@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use crate::snapshot::{ModuleInfo, words};
 
-/// Time for which threads inside malloc may run on: the first step, the longest step, and the sum.
+/// Time for which threads inside malloc may continue: the first step, the longest step, and the
+/// sum.
 const SETTLE_STEP: Duration = Duration::from_micros(30);
 const SETTLE_STEP_MAX: Duration = Duration::from_micros(200);
 const SETTLE_LIMIT: Duration = Duration::from_millis(4);
@@ -67,10 +68,10 @@ impl MallocPlaces {
     }
 }
 
-/// Holds all threads, none of them inside malloc if possible, because the heap is consistent then.
-/// A thread that is inside runs on by itself until it has left, which never takes long. Also
-/// returns how many threads were still inside. `reader` is the id through which the memory is read.
-/// `limit` is the time for which threads may be held until all have stopped.
+/// Holds all threads, with none of them inside malloc if possible, because the heap is consistent
+/// then. A thread inside malloc continues until it has left, which never takes long. Also returns
+/// the number of threads that were still inside. `reader` is the id through which the memory is
+/// read. `limit` is the maximum time for which threads are held until all have stopped.
 pub fn hold_settled(
     pid: i32,
     reader: i32,
@@ -107,8 +108,8 @@ pub fn is_inside(pid: i32, registers: &Registers, malloc: &MallocPlaces) -> bool
     is_inside_by(registers, malloc, read)
 }
 
-/// Like [`is_inside`]. `read` fills the buffer from the stack pointer on, and returns how much it
-/// has read.
+/// Like [`is_inside`]. `read` fills the buffer with memory from the stack pointer on, and returns
+/// the number of bytes read.
 pub fn is_inside_by(
     registers: &Registers,
     malloc: &MallocPlaces,

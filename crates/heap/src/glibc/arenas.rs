@@ -8,7 +8,7 @@ use crate::live_memory::Memory;
 use crate::snapshot::{ModuleInfo, Snapshot};
 use std::ops::Range;
 
-/// Number of self-pointing bins that identify an arena.
+/// Minimum number of self-pointing bins that identify an arena.
 const ENOUGH_EMPTY_BINS: u64 = 16;
 /// Maximum number of large bins of a thread cache (since 2.42). MAX_TCACHE_SIZE of malloc.c limits
 /// the size of their chunks, below.
@@ -179,7 +179,7 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// Returns true if malloc counts as many mapped chunks and bytes as were found.
+    /// Returns true if malloc counts the same number of mapped chunks and bytes as were found.
     pub(crate) fn agree_with(&self, layout: &Layout, (chunks, bytes): (u64, u64)) -> bool {
         let surplus = self.mmapped_bytes.checked_sub(bytes);
         let is_explained = |surplus: u64| match layout.resize_surplus {

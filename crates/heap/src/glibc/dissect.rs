@@ -45,7 +45,7 @@ pub(crate) struct GlibcHeap {
     pub parameters: Option<Parameters>,
     /// Number of chunks that have their own mapping, and the bytes of these mappings.
     pub mmapped: (u64, u64),
-    /// True if exactly the chunks were found that `mp_` counts.
+    /// True if the chunks found are exactly those that `mp_` counts.
     pub mmapped_exact: bool,
     /// The chunks that have their own mapping.
     pub mapped: Vec<Mmapped>,
@@ -90,7 +90,7 @@ impl HeapDissector for Glibc {
         }
         let unknown = NotDissected::NewerGlibc { minor };
         let Some(bare) = found else {
-            // If another allocator serves the program, glibc's has no blocks.
+            // If another allocator serves the program, glibc's malloc has no blocks.
             let mut modules = snapshot.meta.modules.iter();
             let is_served = modules.any(|m| m.allocator.is_some());
             return (!is_served && !is_known).then_some(Err(unknown));

@@ -80,7 +80,7 @@ impl Footprint {
 /// Reads the memory that malloc has handed out. Returns `None` if the process does not use glibc's
 /// malloc, or if its lists cannot be followed while they change.
 pub fn given_out(pid: i32, images: &[ModuleImage]) -> Option<GivenOut> {
-    // Blocks of another allocator, or of a second C library, are in no list of this C library.
+    // Blocks of another allocator or of a second C library are in no list of this C library.
     let has_malloc =
         |image: &&ModuleImage| !image.is_loader && image.facts.exported("malloc").is_some();
     let mut with_malloc = images.iter().filter(has_malloc);

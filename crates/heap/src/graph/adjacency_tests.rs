@@ -26,8 +26,8 @@ struct Memory {
     parts: Vec<Part>,
     /// Number of parts before the heap.
     heap_at: usize,
-    /// Pointers: place as a fraction of all bytes, block, byte in the block, value of the bits
-    /// above the address, and how many of the eight bytes are written.
+    /// Pointers: offset as a fraction of all bytes, block, byte in the block, value of the bits above the address, and
+    /// number of bytes written.
     pointers: Vec<(prop::sample::Index, u64, u64, u64, usize)>,
 }
 

@@ -48,7 +48,7 @@ pub struct Census {
     pub bytes: u64,
     /// By type, the largest first.
     pub types: Vec<CensusType>,
-    /// Share of the bytes whose type is known.
+    /// Share of the bytes with a known type.
     pub types_told: TypesTold,
     /// By power of two of the usable bytes, ascending.
     pub sizes: Vec<CensusClass>,
@@ -58,7 +58,7 @@ pub struct Census {
     pub arenas: Vec<ArenaReport>,
     /// Number of chunks that have their own mapping, and their bytes.
     pub mmapped: (u64, u64),
-    /// Bytes that the allocator holds and nobody uses: bins, caches, fast lists, tops.
+    /// Bytes that the allocator holds free: bins, caches, fast lists, tops.
     pub free_bytes: u64,
     /// Free share of all bytes taken from the system, without the free memory at the tops.
     pub fragmentation: f64,

@@ -74,9 +74,9 @@ impl MarkOptions {
     }
 }
 
-/// Word that may keep a block alive.
+/// A word that may keep a block alive.
 pub(crate) enum Candidate {
-    /// A word near a block. It counts if the address is one that keeps the block alive.
+    /// A word near a block. It counts only if its address keeps the block alive.
     Near(Near),
     /// A word that certainly keeps this block alive: its address mangled by setjmp, or its end.
     Certain(BlockStart),
@@ -273,7 +273,7 @@ impl<'a> Finder<'a> {
         cut.for_each(|index| self.candidates_of_memory(piece.word_at(index), &mut found));
     }
 
-    /// Finds the addresses that a word in memory may represent.
+    /// Finds the addresses that a word in memory may stand for.
     #[inline]
     fn candidates_of_memory(&self, word: u64, found: &mut impl FnMut(Candidate)) {
         self.candidates_of(word, found);
@@ -282,7 +282,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Finds the addresses that a word in memory or in a register may represent.
+    /// Finds the addresses that a word in memory or in a register may stand for.
     #[inline]
     pub(crate) fn candidates_of(&self, word: u64, found: &mut impl FnMut(Candidate)) {
         self.candidates_at(word, found);

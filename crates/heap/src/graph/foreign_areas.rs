@@ -123,7 +123,7 @@ fn threads_part(snapshot: &Snapshot, area: &Area, layout: VectorLayout) -> Optio
             }
             found.push(bounds);
         }
-        // For modules that are opened later, the loader allocates TLS with malloc, and not through
+        // For modules that are opened later, the loader allocates TLS through malloc, without using
         // a slot.
         let of_modules = tls_blocks(snapshot, thread, layout);
         found.extend(of_modules.filter(|run| inside(run.start)));

@@ -111,7 +111,7 @@ mod tests {
             let at = (at - start) as usize;
             memory[at..at + 8].copy_from_slice(&word.to_le_bytes());
         };
-        // Four blocks are known, the last of them far away. The word at +0x1000 is in no known
+        // Four blocks are known; the last one is far away. The word at +0x1000 is in no known
         // block.
         let [a, b, c, d] = [
             start + 0x100,

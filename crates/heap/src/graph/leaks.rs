@@ -1,4 +1,4 @@
-//! Unreachable blocks, and which of them are reachable only through others.
+//! Unreachable blocks, and those that are reachable only through other unreachable blocks.
 
 use crate::blocks::{BlockSet, BlockTable};
 use crate::graph::finder::{Finder, MarkOptions};
@@ -23,8 +23,8 @@ impl Leak {
 
 const NONE: u32 = u32::MAX;
 
-/// Returns all leaked blocks in address order. If the snapshot knows which blocks earlier ones have shown as unreached,
-/// these are the blocks that were unreached at two moments.
+/// Returns all leaked blocks in address order. If the snapshot records the blocks that earlier snapshots found
+/// unreached, the result has only blocks that were unreached at two moments.
 ///
 /// A block is direct if no other leaked block points to it. Blocks that no direct block reaches are
 /// in cycles, or are reached from cycles. If nothing outside a cycle points to it, one of its
@@ -91,7 +91,7 @@ pub fn leaks(
     let Some(before) = earlier.and_then(|earlier| earlier.unreached.as_ref()) else {
         return all.collect();
     };
-    // A block that a thread had in hand in the middle of malloc or free at one moment is no leak.
+    // A block that a thread was allocating or freeing at one of the moments is not a leak.
     let was_leaked = |block: u32| {
         let block = blocks.get(block);
         before.binary_search(&(block.address, block.bytes)).is_ok()
@@ -99,7 +99,7 @@ pub fn leaks(
     kept(all, was_leaked)
 }
 
-/// The leaks among some that are to be kept. A block whose owner is not among them becomes a direct leak.
+/// Returns the leaks to keep. A block whose owner is not among them becomes a direct leak.
 pub(super) fn kept(leaks: impl Iterator<Item = Leak>, is_kept: impl Fn(u32) -> bool) -> Vec<Leak> {
     let kept = leaks.filter(|leak| is_kept(leak.block)).map(|leak| Leak {
         block: leak.block,

@@ -161,7 +161,7 @@ fn held_by_loader(snapshot: &Snapshot, heap: &Heap) -> Vec<u64> {
     pointed.collect()
 }
 
-/// Like [`mark`]. `registers` says which addresses count in registers and in kernel words.
+/// Like [`mark`]. `registers` selects the addresses that count in registers and in kernel words.
 fn mark_from(
     snapshot: &Snapshot,
     heap: &Heap,

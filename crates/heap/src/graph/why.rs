@@ -35,7 +35,7 @@ pub struct Why {
 
 const NONE: u32 = u32::MAX;
 
-/// Returns the path that keeps the block alive that is at `address` or contains it.
+/// Returns the path that keeps a block alive. The block starts at `address` or contains it.
 pub fn why(
     snapshot: &Snapshot,
     heap: &Heap,

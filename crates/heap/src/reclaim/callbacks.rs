@@ -57,8 +57,8 @@ const LISTS: [(&str, &str); 5] = [
 /// places.
 const LIST_BYTES: usize = 9 * 8;
 
-/// Returns why `free` of this allocator, in this library, may call code of the program; `None` if
-/// it provably does not.
+/// Returns the reason why `free` of this allocator, in this library, may call code of the program,
+/// or `None` if it provably does not.
 pub(super) fn callback(
     pid: i32,
     maps: &[Mapping],

@@ -15,7 +15,8 @@ use std::ops::Range;
 const DTV_ENTRY_BYTES: u64 = 16;
 const MAX_DTV_ENTRIES: u64 = 1 << 16;
 
-/// Returns why no block of this heap may be released; `None` if blocks may be.
+/// Returns the reason why no block of this heap may be released, or `None` if blocks may be
+/// released.
 pub fn refusal(snapshot: &Snapshot, heap: &Heap) -> Option<Refusal> {
     let meta = &snapshot.meta;
     // Refusals that another scan would not change come first, so that the user can act on the
@@ -33,7 +34,7 @@ pub fn refusal(snapshot: &Snapshot, heap: &Heap) -> Option<Refusal> {
             what: finding.what.clone(),
         });
     }
-    // If another allocator serves the program, glibc's has no blocks.
+    // If another allocator serves the program, glibc's malloc has no blocks.
     let is_served = heap.glibc_minor == 0 && !heap.others.is_empty();
     if heap.caches.is_empty() && !is_served {
         return Some(Refusal::NoCaches);

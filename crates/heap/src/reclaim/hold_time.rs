@@ -46,8 +46,8 @@ impl HoldTime {
         now + time.saturating_sub(held)
     }
 
-    /// Returns how many blocks to check in one step with this much time left. Checking blocks that
-    /// are then not released wastes time.
+    /// Returns the number of blocks to check in one step with this much time left. Checking blocks
+    /// that are then not released wastes time.
     pub fn fitting(&self, left: Duration, most: usize) -> usize {
         let count = match self.call {
             None => FIRST_CALLS,

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 /// Maximum time for which all threads are stopped for one check.
 const LOOK: Duration = Duration::from_millis(8);
 
-/// Time for which a thread inside an allocator may run on: a first step, the longest step, and the
-/// sum.
+/// Time for which a thread inside an allocator may continue: a first step, the longest step, and
+/// the sum.
 const STEP: Duration = Duration::from_micros(30);
 const MOST_STEP: Duration = Duration::from_micros(200);
 const SETTLE: Duration = Duration::from_millis(4);
@@ -95,8 +95,8 @@ impl Look {
         Ok(live)
     }
 
-    /// Stops all other threads outside the allocator. A thread that is inside runs on until it has
-    /// left.
+    /// Stops all other threads outside the allocator. A thread inside the allocator continues until
+    /// it has left.
     fn stop_outside(&self, held: &mut Held, others: &Others, memory: &File) -> Result<(), InVain> {
         let begin = Instant::now();
         if !held.stop_others(others).map_err(InVain::Failed)? {

@@ -36,7 +36,7 @@ pub fn unchanged(
         });
         let (batch, later) = left.split_at(fitting.count().max(1));
         left = later;
-        // The header and the contents are read, and the header after them, which has the in-use
+        // The header and the contents are read first, then the next header, which has the in-use
         // flag of this block.
         let pieces: Vec<(u64, u64)> = batch
             .iter()

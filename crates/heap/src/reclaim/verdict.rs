@@ -129,7 +129,7 @@ impl Verdict {
         Ok(verdict)
     }
 
-    /// Returns why the verdict does not belong to this process; `None` if it does.
+    /// Returns the reason why the verdict does not apply to this process, or `None` if it does.
     pub(crate) fn foreign_to(&self, pid: i32) -> Option<String> {
         let Some(now) = ProcessIdentity::of(pid) else {
             return Some("it has ended".into());

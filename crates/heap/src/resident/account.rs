@@ -29,8 +29,7 @@ use std::ops::Range;
 pub enum Part {
     /// Live blocks of malloc.
     LiveHeap,
-    /// Live blocks from before the attach, by the allocator's own sums, next to the live heap of a
-    /// trace.
+    /// Live blocks from before the attach, as counted by the allocator, next to the live heap of a trace.
     EarlierHeap,
     /// Memory of an allocator beyond the live blocks of a trace: headers, free memory, blocks from
     /// before the attach. Used only where the heap is not dissected.

@@ -1,10 +1,10 @@
 //! Blocks that keep resident pages in the allocator: it cannot return these pages while the blocks
 //! live.
 //!
-//! For each class of blocks, all its blocks are treated as freed. Neighbouring chunks that are then
-//! free are merged, as `free` does, and the result is what malloc_trim would return of the merged
+//! For each class of blocks, all its blocks are treated as freed. Neighbouring free chunks are then
+//! merged, as in `free`. The result is the memory that malloc_trim would return from the merged
 //! chunks. Blocks that thread caches would keep (seven of each size in each thread) are treated as
-//! free, too.
+//! free too.
 
 use crate::resident::chunk_list::{ChunkList, Owner};
 use crate::resident::pages::ResidentPages;

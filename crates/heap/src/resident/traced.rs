@@ -1,5 +1,5 @@
-//! The account of a traced process without a copy of its memory: mappings by the kernel's sums, and
-//! live blocks by the trace. It holds no thread and reads only headers of heaps, so it can be
+//! The account of a traced process without a copy of its memory: mappings from the kernel's sums,
+//! and live blocks from the trace. It holds no thread and reads only headers of heaps, so it can be
 //! repeated often.
 
 use crate::capture::residency::Residency;
@@ -30,7 +30,8 @@ pub fn account_of_trace(pid: i32, residency: &Residency, heap: &TracedHeap) -> A
         .into_iter()
         .filter_map(|thread| Some((blocked_at(pid, thread.tid)?.1, thread.name)))
         .collect();
-    // A service that was attached to late has most of its blocks in heaps without a traced block.
+    // A trace that begins late in the life of a service has most of the service's blocks in heaps
+    // without a traced block.
     let heaps = arena_heaps(&residency.mappings, &residency.pages, |place| {
         words_at(pid, place)
     });

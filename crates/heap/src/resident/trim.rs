@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn whole_pages_behind_the_header() {
         assert_eq!(of_chunk(&(0x1000..0x3000)), 0x2000..0x3000);
-        // The first page has no room for the header before it.
+        // The first page does not have enough room for the header before it.
         assert_eq!(of_chunk(&(0x1fd0..0x3008)), 0x2000..0x3000);
         assert_eq!(of_chunk(&(0x1fe0..0x3fff)), 0x3000..0x3000);
         assert!(of_chunk(&(0x1010..0x1400)).is_empty());

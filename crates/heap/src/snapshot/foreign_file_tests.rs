@@ -110,7 +110,7 @@ fn numbers<'a>(value: &'a mut Value, found: &mut Vec<&'a mut Value>) {
     }
 }
 
-/// Returns a number to replace another one.
+/// Returns a number that replaces another one.
 fn other(was: u64, choice: u64, random: u64) -> u64 {
     match choice {
         0 => 0,
@@ -176,7 +176,7 @@ proptest! {
         let words = memory.as_chunks::<8>().0.iter().enumerate();
         let used: Vec<usize> = words.filter(|(_, w)| **w != [0; 8]).map(|(at, _)| at).collect();
         for (to, from, choice) in changes {
-            // A pointer to another valid place does more harm than a random value.
+            // A pointer to a different valid address does more harm than a random value.
             let word = |at: usize| u64::from_le_bytes(*memory[at * 8..].first_chunk().unwrap());
             let (to, from) = (*to.get(&used), *from.get(&used));
             let new = if choice == 9 { word(from) } else { other(word(to), choice, word(from)) };

@@ -90,7 +90,7 @@ pub struct ThreadState {
     /// that made the call will not use its data again.
     #[serde(default)]
     pub is_exiting: bool,
-    /// It is in a system call.
+    /// True if the thread is in a system call.
     #[serde(default)]
     pub is_in_call: bool,
     /// All register words that may be pointers, vector registers included.
@@ -119,7 +119,7 @@ pub struct ModuleInfo {
     pub start: u64,
     /// Past the last address.
     pub end: u64,
-    /// Its writable segments, RELRO included.
+    /// Writable segments of the module, RELRO included.
     #[serde(with = "pairs")]
     pub data: Vec<Range<u64>>,
     /// `2.N` if this is glibc.
@@ -187,22 +187,22 @@ pub struct Meta {
     /// Known variables that hold addresses of blocks.
     #[serde(default)]
     pub variables: Vec<Variable>,
-    /// What the snapshot just before this one has shown, if there was one.
+    /// Results of the previous snapshots, if there were any.
     #[serde(default)]
     pub earlier: Option<EarlierLook>,
-    /// Threads that may have been inside an allocator whose code is not known: they had not moved since the snapshot
-    /// before.
+    /// Number of threads that may have been inside an allocator with unknown code, because they had not moved since the
+    /// previous snapshot.
     #[serde(default)]
     pub unmoved: u32,
 }
 
-/// Facts that one snapshot keeps of those before it.
+/// Facts that a snapshot keeps from earlier snapshots.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct EarlierLook {
-    /// What did not parse.
+    /// Parts of the heap that did not parse.
     pub findings: Vec<Finding>,
-    /// Address and size of each block that nothing reached in one of them, in the order of addresses. `None` if one
-    /// snapshot is enough, because every thread inside an allocator would have been noticed.
+    /// Address and size of each block that was unreachable in one of the earlier snapshots, in address order. `None` if
+    /// one snapshot is enough, because any thread inside an allocator would have been noticed.
     pub unreached: Option<Vec<(u64, u64)>>,
 }
 
@@ -289,8 +289,7 @@ impl Snapshot {
         if own != others {
             return Err("they are from different processes");
         }
-        // The kernel chooses a new address for the C library each time a process executes a
-        // program.
+        // The kernel chooses a new address for the C library whenever a process executes a program.
         let library = |snapshot: &Snapshot| {
             let libc = snapshot.libc();
             libc.map(|libc| (libc.path.clone(), libc.base))
@@ -338,7 +337,8 @@ pub(crate) fn addresses_anywhere(bytes: &[u8]) -> impl Iterator<Item = u64> + '_
     words.filter(|word| USER_ADDRESSES.contains(word))
 }
 
-/// What a snapshot says of threads that have not moved since the one before, if the code of an allocator is not known.
+/// Returns the snapshot's note about threads that have not moved since the previous snapshot, for an allocator with
+/// unknown code.
 pub fn unmoved_note(threads: u32) -> String {
     let (did, were) = if threads == 1 {
         ("1 thread has".to_owned(), "it was")
@@ -350,7 +350,7 @@ pub fn unmoved_note(threads: u32) -> String {
     )
 }
 
-/// What a snapshot says of threads that were inside malloc.
+/// Returns the snapshot's note about threads that were inside malloc.
 pub fn inside_malloc_note(threads: u32) -> String {
     let were = if threads == 1 {
         "1 thread was".to_owned()

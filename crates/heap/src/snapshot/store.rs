@@ -182,7 +182,7 @@ pub fn load(file: &str, from: impl Read, memory: Option<u64>) -> Result<Snapshot
 /// module with more data than a module can have, because data is searched word by word. The error
 /// describes the violation.
 fn check(header: &Header) -> Result<(), &'static str> {
-    // Adjacent memory is one region, because a pointer may cross any border.
+    // Adjacent memory is one region, because a pointer may cross any boundary between pages.
     let mut last = None;
     for region in &header.regions {
         let end = region.start.checked_add(region.bytes);

@@ -1,6 +1,6 @@
 //! Code that depends on the target's processor architecture.
 //!
-//! The rest of this crate uses it only through the names in [`native`].
+//! The rest of this crate uses this code only through the names in [`native`].
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_64;

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Time that stopped threads wait for a thread that sleeps uninterruptibly. Most such sleeps are for a page and are far
 /// shorter.
 const SLEEP_LIMIT: Duration = Duration::from_millis(20);
-/// Time limit if a sleeping thread does stop in the end: a few of its sleeps.
+/// Time limit if a sleeping thread does stop in the end: a few times its sleep.
 const SLEEPER_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Stopped thread.
@@ -39,7 +39,7 @@ pub(crate) struct Known {
     delicate: BTreeMap<i32, Option<Sleeper>>,
 }
 
-/// Holds that were abandoned before all threads had stopped.
+/// Holds that were abandoned because not all threads had stopped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InVain {
     /// Number of holds.
@@ -70,15 +70,15 @@ pub struct AllHeld {
 
 /// Seizes and stops every thread of `pid`. A process that job control has stopped stays stopped afterwards.
 ///
-/// Lists the threads again until there is no new one: once all known threads are stopped, none is left to start
+/// Lists the threads again until no new thread appears: once all known threads are stopped, none is left to start
 /// another.
 pub fn hold_all(pid: i32) -> Result<AllHeld, Error> {
     hold_all_within(pid, None)
 }
 
-/// Like [`hold_all`], but holds no thread longer than `limit` before all of them have stopped. If one thread takes
-/// longer, the others are released, and are stopped again when it has stopped. Afterwards the caller must keep to the
-/// limit.
+/// Like [`hold_all`], but holds no thread for longer than `limit` before all threads have stopped. If one thread takes
+/// longer, the others are released, and stopped again once that thread has stopped. From then on, the caller must
+/// observe the limit.
 pub fn hold_all_within(pid: i32, limit: Option<Duration>) -> Result<AllHeld, Error> {
     late::let_late_threads_go();
     starvation::observe();
@@ -87,7 +87,7 @@ pub fn hold_all_within(pid: i32, limit: Option<Duration>) -> Result<AllHeld, Err
     let until = Instant::now() + PATIENCE;
     let mut slept = BTreeMap::new();
     while let Some(tid) = sleeper(pid) {
-        // A thread that wakes up between its sleeps will stop; a thread that does not is left alone.
+        // A thread that wakes up between its sleeps will stop. A thread that does not wake up is left alone.
         if *slept.entry(tid).or_insert_with(|| sleeps(pid, tid)) != sleeps(pid, tid) {
             break;
         }
@@ -96,8 +96,8 @@ pub fn hold_all_within(pid: i32, limit: Option<Duration>) -> Result<AllHeld, Err
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    // The place where each thread sleeps must be known before the thread is disturbed. Finding it takes long, so it
-    // happens before the first thread is stopped.
+    // The place where each thread sleeps must be known before the thread is disturbed. Finding the place takes long, so
+    // it happens before the first thread is stopped.
     let mut known = Known::of(pid);
     if starvation::wait_for_a_processor(pid, Instant::now() + PATIENCE)? {
         known = Known::of(pid);
@@ -114,7 +114,7 @@ pub fn hold_all_within(pid: i32, limit: Option<Duration>) -> Result<AllHeld, Err
     }
 }
 
-/// Waits for a thread that this process released late. Returns true if that is done.
+/// Waits for a thread that this process will release late. Returns true once the thread is released.
 fn wait_until_it_is_not_ours(pid: i32, tid: i32, until: Instant) -> bool {
     while Instant::now() < until {
         late::let_late_threads_go();
@@ -193,8 +193,8 @@ impl AllHeld {
             while let Ok(signals) = ptrace::pending_signals(tid, shared, count) {
                 count += signals.len() as u64;
                 for signal in &signals {
-                    // SAFETY: every kind of siginfo_t consists of integers; one that has no value has
-                    // others in its place.
+                    // SAFETY: every kind of siginfo_t consists of integers. A kind without a value has other integers
+                    // in the same place.
                     let value = unsafe { signal.si_value() };
                     found.push(value.sival_ptr as u64);
                 }
@@ -213,8 +213,8 @@ impl AllHeld {
         found
     }
 
-    /// Returns the addresses to which the kernel writes whenever a thread resumes (rseq(2)); often no other pointer to
-    /// them exists.
+    /// Returns the addresses to which the kernel writes whenever a thread resumes (rseq(2)). Often there is no other
+    /// pointer to these addresses.
     pub fn rseq_places(&self) -> Vec<u64> {
         self.threads
             .keys()
@@ -259,8 +259,8 @@ impl AllHeld {
         self.stop_within_limit(&Known::default())
     }
 
-    /// Stops every thread that is not stopped yet. If a thread takes too long, the stopped ones are released until it
-    /// has stopped too, and then the attempt is repeated.
+    /// Stops every thread that is not stopped yet. If a thread takes too long, the stopped threads are released until
+    /// it has stopped too. Then the attempt is repeated.
     fn stop_within_limit(&mut self, known: &Known) -> Result<(), Error> {
         let until = Instant::now() + SLEEPER_PATIENCE;
         loop {
@@ -316,13 +316,13 @@ impl AllHeld {
             let before = self.threads.len();
             let (delicate, sturdy): (Vec<i32>, Vec<i32>) =
                 new.iter().partition(|tid| known.delicate.contains_key(tid));
-            // All threads are told before the first is waited for, so that they stop concurrently.
+            // All threads are told to stop before the first wait, so that they stop concurrently.
             for tid in sturdy {
                 self.seize(tid, None)?;
             }
             self.wait_for_all()?;
             // If we are killed after such a thread stops and before its call is set to be repeated, the call ends with
-            // EINTR. Taking the threads one by one keeps that time as short as possible.
+            // EINTR. Handling the threads one by one keeps this window as short as possible.
             for tid in delicate {
                 let sleeper = known.delicate.get(&tid).and_then(Option::as_ref);
                 self.seize(tid, sleeper)?;
@@ -334,7 +334,7 @@ impl AllHeld {
         }
     }
 
-    /// Releases all threads. Returns how long they were held.
+    /// Releases all threads. Returns the duration of the hold.
     pub fn release(mut self) -> Duration {
         self.let_go();
         let held = self.stopped_at.elapsed();
@@ -349,8 +349,8 @@ impl AllHeld {
         Ok(())
     }
 
-    /// Waits until all threads that were told to stop have stopped. Takes them in the order in which they stop, because
-    /// only an adopted thread survives our death.
+    /// Waits until all threads that were told to stop have stopped. Adopts them in the order in which they stop,
+    /// because only an adopted thread survives our death.
     fn wait_for_all(&mut self) -> Result<(), Error> {
         let begin = Instant::now();
         let mut pace = Pace::start();
@@ -394,7 +394,7 @@ impl AllHeld {
                     self.resumed(tid, ptrace::resume(tid, 0));
                 }
                 Some(Stop::Event(_)) => self.adopt(tid, sleep),
-                // After the delivery its handler starts, and the thread stops at the first instruction.
+                // After the delivery, the signal's handler starts, and the thread stops at the first instruction.
                 Some(Stop::Signal(signal)) => self.resumed(tid, synchronous::take(tid, signal)),
                 Some(Stop::Syscall | Stop::Clone) => self.resumed(tid, ptrace::resume(tid, 0)),
                 Some(Stop::Gone) => drop(self.seized.remove(&tid)),

@@ -1,23 +1,23 @@
 //! SIGCONT during a hold.
 //!
-//! A stop signal during a hold takes effect after the hold: we stop ourselves then (`terminal_stops.rs`), also if the
-//! watchdog has continued us meanwhile (`watchdog.rs`). A SIGCONT from another process before that cancels the stop,
-//! just as the kernel discards a pending stop signal when SIGCONT comes (signal(7)). For that we must distinguish our
-//! watchdog's SIGCONT from others. The watchdog sends it to one thread, so that it does not replace one that is sent to
-//! the process before the handler has run.
+//! A stop signal during a hold takes effect after the hold: we stop ourselves then (`terminal_stops.rs`), even if the
+//! watchdog has continued us meanwhile (`watchdog.rs`). A SIGCONT from another process cancels the pending stop, just
+//! as the kernel discards a pending stop signal on SIGCONT (signal(7)). So we must distinguish our watchdog's SIGCONT
+//! from others. The watchdog sends it to one thread, so that it does not replace a SIGCONT that was sent to the process
+//! and has not been handled yet.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
 use super::{signals, terminal_stops, watchdog};
 
-/// Time that the handler has to run before we stop after a hold.
+/// Time for the handler to run before we stop ourselves after a hold.
 const HANDLER_TIME: Duration = Duration::from_millis(10);
 
 /// Value of the watchdog's SIGCONT (`si_value`, sigqueue(3)).
 pub(super) const OF_WATCHDOG: usize = 0x6d65_6d68_6f6f_6b77;
 
-/// Installs a handler for SIGCONT, unless the program that we run in has a handler or ignores the signal.
+/// Installs a handler for SIGCONT, unless the host program has a handler or ignores the signal.
 pub(super) fn notice() {
     if signals::handler(libc::SIGCONT) == libc::SIG_DFL {
         signals::handle(libc::SIGCONT, signals::Handler::WithDetails(handler));
@@ -30,7 +30,7 @@ extern "C" fn handler(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) 
 }
 
 /// Called by every handler of SIGCONT. Records that we must continue and returns true, unless the signal is from our
-/// watchdog. It is async-signal-safe.
+/// watchdog. This function is async-signal-safe.
 pub(crate) fn is_meant(info: &libc::siginfo_t) -> bool {
     // SAFETY: si_value is valid for SI_QUEUE (sigaction(2)).
     if info.si_code == libc::SI_QUEUE && unsafe { info.si_value() }.sival_ptr.addr() == OF_WATCHDOG
@@ -42,8 +42,8 @@ pub(crate) fn is_meant(info: &libc::siginfo_t) -> bool {
     true
 }
 
-/// Lets the handler run after a hold, before a pending stop takes effect (`stop` is not zero). A SIGCONT that was just
-/// sent may have chosen another thread, which first has to wake up for its handler.
+/// Lets the handler run after a hold, before a pending stop takes effect (`stop` is not zero). The kernel may have sent
+/// a recent SIGCONT to another thread, which first has to wake up to run its handler.
 pub(super) fn let_handler_run(stop: &AtomicU32) {
     if stop.load(SeqCst) != 0 {
         std::thread::sleep(HANDLER_TIME);
@@ -65,7 +65,7 @@ mod tests {
         }
     }
 
-    /// This runs in a separate process, in which no other thread takes the signals.
+    /// This runs in a separate process, in which no other thread receives the signals.
     #[test]
     fn somebody_elses_is_not_lost_behind_the_watchdogs() {
         // SAFETY: the child makes system calls and uses atomic variables only, and ends by _exit.
@@ -91,7 +91,7 @@ mod tests {
         let mut status = 0;
         // SAFETY: the kernel writes one int.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        // 1: the watchdog's own signal cancelled the stop; 2: another one did not.
+        // 1: the watchdog's own signal cancelled the stop. 2: another SIGCONT did not cancel it.
         assert_eq!(status, 0);
     }
 }

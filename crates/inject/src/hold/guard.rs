@@ -1,13 +1,13 @@
-//! Protection of a target from us while some of its threads are held.
+//! Protects a target from our failures while some of its threads are held.
 
 use crate::audit::Holding;
 use crate::terminal_stops::PutOff;
 use crate::urgency::Urgency;
 use crate::watchdog::Armed;
 
-/// Guard from before the first thread is told to stop until the last one runs again.
+/// Guard that exists from before the first thread is told to stop until the last thread runs again.
 pub(crate) struct Guard {
-    // The fields are dropped in this order, so that whatever may stop us comes last.
+    // The fields are dropped in this order, so that the ones that may stop us are dropped last.
     _urgency: Urgency,
     _watchdog: Armed,
     _terminal: PutOff,

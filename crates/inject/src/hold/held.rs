@@ -17,22 +17,22 @@
 //! arbitrary place, only system calls and functions that take no lock may be called, because the thread may own any
 //! lock of its process.
 //!
-//! **Restored state.** Registers, vector state, signal mask and `errno` ([`Saved`]), and the interrupted system call
-//! with its remaining timeout. Signals that arrived in the meantime are sent again. A drop does the same as
-//! [`Held::release`], but reports no error.
+//! **Restored state.** A release restores registers, vector state, signal mask and `errno` ([`Saved`]), and the
+//! interrupted system call with its remaining timeout. Signals that arrived in the meantime are sent again. A drop does
+//! the same as [`Held::release`], but reports no error.
 //!
-//! **Cost of a call.** A hold that only reads writes nothing. The first system call or function prepares the way home
-//! (`way_home.rs`), blocks the signals and maps scratch memory with a stack of ours (`scratch.rs`). Later calls reuse
-//! it, and the release unmaps it.
+//! **Cost of a call.** A hold that only reads does not write anything. The first system call or function prepares the
+//! way home (`way_home.rs`), blocks the signals and maps scratch memory with a stack of ours (`scratch.rs`). Later
+//! calls reuse this memory, and the release unmaps it.
 //!
-//! **Choice of a call.** [`Held::syscall`] for one system call; [`Held::call`] for a function of up to six arguments;
-//! [`Held::call_with_data`] for a function that reads or writes memory of its caller; [`Held::call_each`] for one
-//! function and many arguments, without a stop in between; [`Held::call_unless_locked`] for a function that may wait
-//! for a lock, and is then abandoned; [`Held::call_to_its_end`] for a function that holds a lock while it waits for
-//! another, and so must never be abandoned.
+//! **Choice of a call.** [`Held::syscall`] makes one system call. [`Held::call`] calls a function with up to six
+//! arguments. [`Held::call_with_data`] calls a function that reads or writes memory of its caller. [`Held::call_each`]
+//! calls one function for many arguments, without a stop in between. [`Held::call_unless_locked`] calls a function that
+//! may wait for a lock, and abandons the call if it does. [`Held::call_to_its_end`] calls a function that holds a lock
+//! while it waits for another one, and so must never be abandoned.
 //!
-//! **The other threads** run on, unless [`Held::stop_others`] stops them for a moment. To hold all threads without any
-//! call, use [`AllHeld`].
+//! **The other threads** continue to run, unless [`Held::stop_others`] stops them for a moment. To hold all threads
+//! without any call, use [`AllHeld`].
 //!
 //! **If we die**, the thread finishes its call and goes home by itself. If we hang or get no processor, the watchdog
 //! makes us release the thread, and operations fail with [`Error::WentHome`]; if we do not react, it kills us. If the
@@ -63,7 +63,7 @@ pub(crate) const STEP_DEADLINE: Duration = Duration::from_secs(5);
 
 /// One thread of the target, seized and stopped. Dropping this value restores the thread's state and releases it.
 ///
-/// If this process is killed, the thread restores itself: see `signal_frame.rs` and `scratch.rs`.
+/// If this process is killed, the thread restores itself (`signal_frame.rs`, `scratch.rs`).
 pub struct Held {
     pub(crate) pid: i32,
     pub(crate) tid: i32,
@@ -76,8 +76,8 @@ pub struct Held {
     pub(crate) let_go: bool,
     /// True if nothing is left to restore or to release.
     pub(crate) finished: bool,
-    /// True for a thread of a program that memhook-rs started: a release leaves it stopped, and its end is not
-    /// collected here.
+    /// True for a thread of a program that memhook-rs started. A release leaves such a thread stopped, and its end is
+    /// not collected here.
     pub(crate) stays_traced: bool,
     /// Other threads, while they are stopped.
     pub(crate) others: Option<AllHeld>,
@@ -89,7 +89,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Takes over a thread that is in an event stop; after a failure the thread is released.
+    /// Takes over a thread that is in an event stop. Releases the thread after a failure.
     pub(crate) fn adopt(
         pid: i32,
         tid: i32,
@@ -153,7 +153,7 @@ impl Held {
     }
 
     /// Returns true if a seccomp filter may kill the process for this system call. A suspended filter does not see the
-    /// call, but if this process is killed, the filter becomes active while the thread may be on its way into the call.
+    /// call. But if this process is killed, the filter becomes active while the thread may be about to make the call.
     pub(crate) fn may_be_ended_for(&mut self, nr: i64, args: [u64; 6]) -> bool {
         if !self.work.filters_suspended {
             return false; // such a target is judged by `may_call`, or refused
@@ -178,7 +178,7 @@ impl Held {
         self.work.filters_suspended
     }
 
-    /// Maps the failure of a ptrace request, and records if the target is gone.
+    /// Converts the failure of a ptrace request, and records if the target is gone.
     pub(crate) fn check<T>(
         &mut self,
         request: &'static str,
@@ -229,9 +229,9 @@ impl Held {
         self.check("INTERRUPT", interrupted)
     }
 
-    /// Sets the registers to run something that leads home; the first time it also blocks the signals. The order
-    /// matters: a thread that loses its tracer with its own registers and blocked signals would run on with them
-    /// blocked forever.
+    /// Sets registers that run an operation and then lead home. The first time, it also blocks the signals. The order
+    /// matters: a thread that loses its tracer while it has its own registers and blocked signals would continue with
+    /// them blocked forever.
     pub(crate) fn commit(&mut self, registers: &Registers) -> Result<(), Error> {
         self.write_registers(registers)?;
         if !self.work.begun {
@@ -250,7 +250,7 @@ impl Held {
         }
     }
 
-    /// Returns true, and records it, if the watchdog has released the thread, which then goes home by itself.
+    /// Returns true if the watchdog has released the thread, which then goes home by itself. Records that.
     fn notices_let_go(&mut self) -> bool {
         self.let_go |= watchdog::has_let_go();
         self.work.went_home |= self.let_go;
@@ -337,8 +337,8 @@ impl Held {
         }
     }
 
-    /// Brings the thread into an event stop, which is inside the kernel's signal handling. Only from there does the
-    /// kernel check for a pending restart when it resumes the thread; a stop at a system call exit is past that point.
+    /// Brings the thread into an event stop, which is inside the kernel's signal handling. Only there does the kernel
+    /// check for a pending restart when it resumes the thread. A stop at a system call exit is past that point.
     pub(crate) fn settle(&mut self, until: Instant) -> Result<(), Error> {
         self.interrupt()?;
         self.resume()?;

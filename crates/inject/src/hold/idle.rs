@@ -3,7 +3,8 @@
 use crate::restart;
 use memhook_process::{self as process, Activity};
 
-/// Maximum number of threads that are examined. In a process with more, none is, because that would take too long.
+/// Maximum number of threads that are examined. In a process with more threads, none is examined, because that would
+/// take too long.
 const MAX_THREADS: usize = 256;
 
 /// Threads of a process that slept at one moment, in system calls that the kernel restarts after a stop.
@@ -27,7 +28,7 @@ impl IdleThreads {
         }
     }
 
-    /// Returns a thread that has slept all the time since then.
+    /// Returns a thread that has slept ever since.
     pub fn still_asleep(&self) -> Option<i32> {
         let same = |&&(tid, before): &&(i32, u64)| sleeps(self.pid, tid) == Some(before);
         self.asleep.iter().find(same).map(|&(tid, _)| tid)

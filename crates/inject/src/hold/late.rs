@@ -2,7 +2,7 @@
 //!
 //! A thread in uninterruptible sleep stops when the sleep ends, and by then no caller waits for it. Only a stopped
 //! thread can be released, and only by the thread that seized it (ptrace(2)), so such threads are remembered and
-//! checked periodically. The end of this process releases all of them.
+//! checked periodically. When this process ends, the kernel releases all of them.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -16,15 +16,15 @@ thread_local! {
     static LATE: RefCell<Vec<(i32, i32)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Records that a seized thread must be released when it stops. Until then the watchdog keeps this process from being
-/// stopped for long, because the thread would be stopped with it.
+/// Records that a seized thread must be released when it stops. Until then the watchdog prevents long stops of this
+/// process, because the target's thread would stay stopped too.
 pub(crate) fn let_go_later(pid: i32, tid: i32) {
     LATE.with_borrow_mut(|late| late.push((pid, tid)));
     watchdog::expect_late(true);
 }
 
-/// Releases the threads that have stopped since. A thread of ours that has held threads of a process must call it
-/// periodically, as long as it lives and does not hold that process.
+/// Releases the threads that have stopped since the last call. A thread of ours that has held threads of a process must
+/// call it periodically, as long as it lives and does not hold that process.
 pub fn let_late_threads_go() {
     let were_some = has_late_threads();
     LATE.with_borrow_mut(|late| late.retain(|&(pid, tid)| !has_gone(pid, tid)));
@@ -39,7 +39,7 @@ pub fn has_late_threads() -> bool {
     !LATE.with_borrow(Vec::is_empty)
 }
 
-/// Returns true if a tracer is this process.
+/// Returns true if this tracer is our own process.
 pub(crate) fn is_ours(tracer: i32) -> bool {
     tracer == std::process::id() as i32
 }
@@ -60,7 +60,7 @@ pub fn wait_for_late_threads(limit: Duration) {
 /// Takes the next stop of a thread. Returns true if the thread now runs untraced, or has ended.
 fn has_gone(pid: i32, tid: i32) -> bool {
     match wait::poll_stop(pid, tid) {
-        // The watchdog may have released it. A child of ours can be waited for nevertheless (wait(2)).
+        // The watchdog may have released it. If it is a child of ours, it can be waited for nevertheless (wait(2)).
         None => is_untraced(pid, tid),
         Some(Stop::Gone) => true,
         Some(Stop::Event(_)) => {
@@ -72,7 +72,7 @@ fn has_gone(pid: i32, tid: i32) -> bool {
             }
             ptrace::detach(tid).is_ok()
         }
-        // The requested stop comes after this one.
+        // The requested stop follows this one.
         Some(Stop::Signal(signal)) => {
             let _ = ptrace::resume(tid, signal);
             false
@@ -118,12 +118,12 @@ mod tests {
         program.ends_well();
     }
 
-    /// Returns a program that sleeps uninterruptibly, like the parent in vfork(2) until its child has ended.
+    /// Returns a program in uninterruptible sleep, like the parent in vfork(2) until its child has ended.
     fn sleeper() -> (Program, u64) {
         let mut program = Program::start("vforks", &[]);
         let rounds = program.addresses()["rounds"];
         let pid = program.pid();
-        // Once it has a child, this is the cause of its sleep.
+        // Once the program has a child, the vfork is the cause of its sleep.
         let until = Instant::now() + LONG;
         while children(pid).is_empty() || state(pid, pid) != 'D' {
             assert!(Instant::now() < until, "it does not sleep");
@@ -153,7 +153,8 @@ mod tests {
         is_let_go(program, rounds);
     }
 
-    /// A hold waits for a thread that another thread of ours is about to release: no foreign tracer is involved.
+    /// A hold waits for a thread that another thread of this process is about to release, because no foreign tracer is
+    /// involved.
     #[test]
     fn a_thread_that_another_one_of_ours_lets_go_late_is_held_after_it() {
         for all in [false, true] {
@@ -183,7 +184,7 @@ mod tests {
         }
     }
 
-    /// Stopping this process meanwhile does not leave the thread stopped.
+    /// Stopping this process in the meantime does not leave the thread stopped.
     #[test]
     fn this_process_is_not_stopped_for_long_as_long_as_a_thread_may_be_late() {
         // This runs in a separate process, because a stop affects all threads of a process.

@@ -1,12 +1,12 @@
-//! All other threads of a process, stopped while the held one makes calls.
+//! Stops all other threads of a process while the held thread makes calls.
 //!
 //! Some acts of other threads cannot be undone afterwards: closing the descriptor from which the loader reads, opening
-//! a file that gets its number, or taking a lock of the loader and waiting for the held thread. So the others are
-//! stopped for the few milliseconds that such a call takes.
+//! a file under the same number, or taking a lock of the loader and waiting for the held thread. So the other threads
+//! are stopped for the few milliseconds that such a call takes.
 //!
-//! One of them may have been stopped while it holds a lock that the call needs, for example of an allocator. So none
-//! stays stopped for longer than [`STILL_LIMIT`]: after that all of them run, and the call continues beside them, like
-//! other calls.
+//! One of them may have been stopped while it holds a lock that the call needs, for example in an allocator. So no
+//! thread stays stopped for longer than [`STILL_LIMIT`]. After that all of them run, and the call continues beside
+//! them, like other calls.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,23 +17,23 @@ use crate::{Error, Registers, late, ptrace, watchdog};
 use memhook_process::thread_ids;
 use tracing::debug;
 
-/// Longest time that the other threads are stopped, from when the first one is told to stop.
+/// Longest time for which the other threads are stopped, from the first request to stop.
 const STILL_LIMIT: Duration = Duration::from_millis(30);
 /// Part of that time in which all of them must have stopped.
 const STOPPING_LIMIT: Duration = Duration::from_millis(10);
-/// Maximum number of threads. Stopping a thread and reading its registers takes 20 to 50 µs, so more would not stop in
-/// time.
+/// Maximum number of threads. Stopping a thread and reading its registers takes 20 to 50 µs, so a larger number would
+/// not stop in time.
 const MOST: usize = 256;
 
 /// Other threads of a process, examined before any of them is stopped.
 pub struct Others {
     pid: i32,
-    /// `None`: there are too many to stop in time.
+    /// `None`: there are too many threads to stop in time.
     known: Option<Known>,
 }
 
 impl Others {
-    /// Examines the threads of `pid`. This takes some microseconds each, so call it before a thread is held.
+    /// Examines the threads of `pid`. Each thread takes some microseconds, so call this before a thread is held.
     pub fn of(pid: i32) -> Others {
         watchdog::start();
         let count = thread_ids(pid).map_or(0, |tids| tids.len());
@@ -43,18 +43,17 @@ impl Others {
         }
     }
 
-    /// Returns true if there are few enough.
+    /// Returns true if the number of threads is small enough.
     pub fn can_be_stopped(&self) -> bool {
         self.known.is_some()
     }
 }
 
 impl Held {
-    /// Stops all other threads, until [`Held::let_others_go`], the release, or [`STILL_LIMIT`]. Returns true if they
-    /// are stopped now. If there are many, or one does not stop soon, none of them is held.
+    /// Stops all other threads until [`Held::let_others_go`], the release, or [`STILL_LIMIT`]. Returns true if they are
+    /// stopped now. If there are too many threads, or one does not stop soon, none of them is held.
     ///
-    /// A thread that sleeps uninterruptibly stops when it wakes up, and [`crate::let_late_threads_go`] releases it
-    /// then.
+    /// A thread that sleeps uninterruptibly stops when it wakes up. [`crate::let_late_threads_go`] then releases it.
     pub fn stop_others(&mut self, others: &Others) -> Result<bool, Error> {
         let (Some(known), true) = (&others.known, self.pid == others.pid) else {
             return Ok(false);
@@ -94,7 +93,7 @@ impl Held {
         others.map(|(tid, registers, _)| (tid, registers))
     }
 
-    /// Lets some of the other threads run for about this long, and stops them again. After an error all of them run.
+    /// Lets some of the other threads run for about this long, and stops them again. After an error, all of them run.
     pub fn let_others_run(&mut self, tids: &[i32], time: Duration) -> Result<(), Error> {
         let Some(others) = &mut self.others else {
             return Ok(());
@@ -111,7 +110,7 @@ impl Held {
         self.others.take().map(AllHeld::release);
     }
 
-    /// Lets them run if they have been stopped for long enough.
+    /// Releases the other threads if they have been stopped for long enough.
     pub(crate) fn let_others_go_in_time(&mut self) {
         let is_due = |others: &AllHeld| others.held_for() >= STILL_LIMIT;
         if self.others.as_ref().is_some_and(is_due) {
@@ -124,7 +123,8 @@ impl Held {
 pub(crate) const NOBODY: i32 = 0;
 
 impl AllHeld {
-    /// Stops all threads but one. If that takes longer than `limit`, all run again, or will as soon as they stop.
+    /// Stops all threads but one. If that takes longer than `limit`, all threads run again, or will run as soon as they
+    /// have stopped.
     fn but(pid: i32, tid: i32, known: &Known, limit: Duration) -> Result<AllHeld, Error> {
         let mut held = AllHeld::none(pid, Some(limit), true);
         held.left_out = tid;

@@ -10,7 +10,7 @@ use tracing::{debug, warn};
 
 impl Held {
     /// Restores registers, vector state, signal mask, `errno` and the interrupted system call, and detaches. Returns
-    /// how long the thread was held.
+    /// the duration of the hold.
     pub fn release(mut self) -> Result<Duration, Error> {
         self.finish()?;
         let held = self.held_for();
@@ -50,15 +50,15 @@ impl Held {
         restored.and(detached)
     }
 
-    /// Handles a thread that was released early: it goes home by itself, or already is there if everything had been
-    /// restored.
+    /// Handles a thread that was released early: the thread goes home by itself, or is already home if all of its state
+    /// had been restored.
     fn leave_to_itself(&mut self, restored: Result<(), Error>) -> Result<(), Error> {
         let (pid, tid) = (self.pid, self.tid);
         warn!(
             pid,
             tid, "a thread was let go early: this process got no processor, or stood still"
         );
-        // The thread may have been running just then, and must stop first.
+        // The thread may be running now, and must stop first.
         let _ = ptrace::interrupt(tid);
         late::let_go_later(pid, tid);
         late::let_late_threads_go();
@@ -79,7 +79,7 @@ impl Held {
         }
     }
 
-    /// Restores everything; continues after a failure and reports the first.
+    /// Restores all state. Continues after a failure, and reports the first one.
     fn restore(&mut self) -> Result<(), Error> {
         let mut first = Ok(());
         if self.work.went_home {
@@ -112,7 +112,7 @@ impl Held {
         first.and(written)
     }
 
-    /// Restores the unused part of the stack. If this fails, a later hold considers that part used.
+    /// Zeroes the used part of the stack again. If this fails, a later hold considers that part used.
     fn wipe_frames(&mut self) {
         if let Some((at, bytes)) = self.work.frames.take() {
             let _ = self.write(at, &vec![0; bytes]);
@@ -122,8 +122,9 @@ impl Held {
         }
     }
 
-    /// A timeout in memory belongs to the program and stays unchanged. The call gets a pointer to a shortened one in
-    /// the unused part of the thread's stack, which the kernel reads as soon as the thread runs, when the call begins.
+    /// Shortens a timeout in memory. The timeout belongs to the program and stays unchanged; the call gets a pointer to
+    /// a shortened copy in the unused part of the thread's stack. The kernel reads that copy as soon as the thread
+    /// runs, when the call begins.
     fn shorten_timeout(&mut self, registers: &mut Registers, lasted: Duration) {
         let Some(register) = restart::timeout_register(registers) else {
             return;
@@ -151,9 +152,8 @@ impl Held {
         }
     }
 
-    /// Removes what remote calls left: errno and the scratch mapping. Ends in an event stop, which is inside the
-    /// kernel's signal handling. Only from there does the kernel check for a pending restart when it resumes the
-    /// thread.
+    /// Removes the remains of remote calls: errno and the scratch mapping. Ends in an event stop, which is inside the
+    /// kernel's signal handling. Only there does the kernel check for a pending restart when it resumes the thread.
     fn undo_remote_work(&mut self) -> Result<(), Error> {
         let mut first = Ok(());
         if let Some((address, value)) = self.work.errno.take() {
@@ -174,7 +174,7 @@ impl Held {
         first.and(undone)
     }
 
-    /// A thread that went home has been stopped again since, perhaps in a call that must be repeated.
+    /// Handles a thread that went home and has been stopped again, perhaps in a call that must be repeated.
     fn repeat_interrupted(&mut self) -> Result<(), Error> {
         let now = self.read_registers()?;
         if restart::must_be_repeated(&now) {

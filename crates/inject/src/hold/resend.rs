@@ -3,12 +3,12 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Longest wait for room in the queue of signals, which gets shorter because the thread runs again.
+/// Longest wait for room in the queue of signals. The queue gets shorter because the thread runs again.
 const ROOM_LIMIT: Duration = Duration::from_secs(1);
 
 /// Resends a signal to the thread, or to the process if the thread has ended.
 ///
-/// Its siginfo is preserved if the kernel permits that: for another process, only if si_code is negative, as with
+/// The siginfo is preserved if the kernel permits that: for another process, only if si_code is negative, as with
 /// sigqueue(3) (rt_sigqueueinfo(2)). If the queue is full (RLIMIT_SIGPENDING), a real-time signal waits for room,
 /// because kill(2) would send it without its value.
 pub(crate) fn send_again(pid: i32, tid: i32, signal: i32, info: &libc::siginfo_t) {

@@ -5,12 +5,12 @@ use std::ops::Range;
 
 use memhook_process::{RemoteAddress, read_word};
 
-/// Judge of a stopped thread, which gets its registers and a reader of 8-byte words of its memory. Returns `Err` with
-/// the reason if the thread must not be used there.
+/// Judge of a stopped thread. The judge gets the thread's registers and a reader of 8-byte words of its memory. It
+/// returns `Err` with the reason if the thread must not be used there.
 pub type Judge<'a> = &'a dyn Fn(&Registers, &dyn Fn(u64) -> Option<u64>) -> Result<(), String>;
 
-/// Returns `Err` with the reason if the thread must not be used at all, because moving its program counter out of a
-/// restartable sequence and back would hide the interruption from the kernel.
+/// Returns `Err` with the reason if the thread must not be used at all. If the thread is inside a restartable sequence,
+/// moving its program counter out of the sequence and back would hide the interruption from the kernel.
 pub(crate) fn check_sequence(pid: i32, tid: i32, registers: &Registers) -> Result<(), String> {
     match rseq_section(pid, tid) {
         Some(section) if section.contains(&registers.rip) => Err(format!(

@@ -16,11 +16,11 @@ pub(crate) struct Saved {
     pub extended: Vec<u8>,
     /// Blocked signals.
     pub mask: u64,
-    /// Pending synchronous signals that it could not take before (`synchronous.rs`).
+    /// Pending synchronous signals that the thread could not take before (`synchronous.rs`).
     pub waiting: u64,
-    /// Time since when the thread has been in its call, if the kernel would not restart the call.
+    /// Start of the thread's current call, if the kernel would not restart the call.
     pub sleep: Sleep,
-    /// Kernel function in which it waited, if it was in restart_syscall(2).
+    /// Kernel function in which the thread waited, if it was in restart_syscall(2).
     pub waits_in: String,
     /// Room for the signal frames on the thread's own stack, or the reason why there is none.
     pub room: Result<Room, String>,
@@ -60,7 +60,7 @@ impl Saved {
 }
 
 /// Sets the registers of a stopped thread so that a call that must be repeated is repeated even if this process is
-/// killed. Returns what is still known about the call's duration.
+/// killed. Returns the known facts about the call's duration.
 pub(crate) fn set_to_repeat(
     pid: i32,
     tid: i32,

@@ -16,7 +16,7 @@ const DATA_WORDS: usize = DATA_BYTES as usize / 4;
 /// Known words of the data.
 type Data = [Option<u32>; DATA_WORDS];
 
-/// Maximum number of steps of a filter that are followed. The filters of browsers take a few hundred.
+/// Maximum number of steps that are followed in a filter. The filters of browsers take a few hundred.
 const MAX_STEPS: usize = 100_000;
 
 /// Returns the filters of a stopped thread, the newest one first. The kernel shows them to a tracer that has
@@ -24,12 +24,12 @@ const MAX_STEPS: usize = 100_000;
 pub(crate) fn filters(tid: i32) -> io::Result<Vec<Vec<Instruction>>> {
     let mut all = Vec::new();
     loop {
-        // SAFETY: without a buffer the kernel only says how many instructions there are.
+        // SAFETY: without a buffer, the kernel only returns the number of instructions.
         let length = match unsafe { ptrace::request(GET_FILTER, tid, all.len(), 0) } {
             Ok(length) => length as usize,
-            // There is no filter with this index.
+            // No filter has this index.
             Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT)) => return Ok(all),
-            // There is no filter at all.
+            // The thread has no filter.
             Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL)) && all.is_empty() => {
                 return Ok(all);
             }
@@ -75,7 +75,7 @@ fn lets_pass(program: &[Instruction], data: Data) -> bool {
     results(program, data).is_some_and(|all| all.iter().all(is_harmless))
 }
 
-/// State of a program. A value is `None` if it depends on something unknown.
+/// State of a filter program. A value is `None` if it depends on unknown data.
 #[derive(Clone, Copy, Default)]
 struct Machine {
     at: usize,
@@ -216,7 +216,7 @@ mod tests {
         assert!(is_harmless(&filter, 1));
     }
 
-    /// A filter may check arguments, and those of the hook vary.
+    /// A filter may check arguments, and the arguments of the hook's calls vary.
     #[test]
     fn a_decision_by_an_argument_may_go_either_way() {
         // Kills if the low word of the first argument is 7.

@@ -17,8 +17,8 @@ pub(crate) extern "C" fn count_stop(_: i32) {
 /// Makes SIGINT, SIGTERM and SIGHUP count instead of ending this process. An ignored SIGHUP stays ignored, as nohup(1)
 /// requests.
 pub fn catch_stops() {
-    // A shell without job control starts background processes with SIGINT ignored. A SIGINT that is sent to this very
-    // process is intended nevertheless.
+    // A shell without job control starts background processes with SIGINT ignored. But a SIGINT that is sent to this
+    // process alone is intentional.
     for signal in [libc::SIGINT, libc::SIGTERM] {
         handle(signal, Handler::Plain(count_stop));
     }
@@ -31,7 +31,7 @@ extern "C" fn count_reload(_: i32) {
     RELOADS.fetch_add(1, Relaxed);
 }
 
-/// Like [`catch_stops`], for a service: SIGHUP requests that it read its configuration again (daemon(7)).
+/// Like [`catch_stops`], for a service: SIGHUP makes it read its configuration again (daemon(7)).
 pub fn catch_stops_and_reloads() {
     for signal in [libc::SIGINT, libc::SIGTERM] {
         handle(signal, Handler::Plain(count_stop));

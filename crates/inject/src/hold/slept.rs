@@ -1,19 +1,19 @@
 //! Time that a thread has spent in its call before it is interrupted.
 //!
 //! A repeated call gets the remaining part of its timeout. The kernel does not report when a call began, so the result
-//! here is a lower bound: the timeout may end late by the error of the bound, but never early.
+//! here is a lower bound of the call's duration: the timeout may end late by the error of the bound, but never early.
 //!
 //! - A thread has been in the call since the first look if it slept in the call then and has run only once since, in
-//!   order to stop (its number of turns on a processor is one higher). Only one other case looks the same: something
-//!   else woke the thread just before our interrupt, and the interrupt came when it was about to sleep in another call.
-//!   That is rare, and takes some time between the last look and the interrupt, so this time has a limit.
-//! - `exec_start` in /proc/PID/task/TID/sched is the moment at which it went to sleep, by the clock of its processor.
-//!   That clock does not advance while interrupts and the hypervisor have the processor (update_rq_clock_task in
-//!   kernel/sched/core.c), so a thread of ours that has just run there compares it with the same clock. Any other clock
-//!   would make the sleep too long.
+//!   order to stop (its number of turns on a processor is one higher). Only one other case looks the same: another
+//!   event woke the thread directly before our interrupt, and the interrupt came when the thread was about to sleep in
+//!   another call. That is rare, and takes some time between the last look and the interrupt, so this time has a limit.
+//! - `exec_start` in /proc/PID/task/TID/sched is the moment at which the thread went to sleep, by the clock of its
+//!   processor. That clock does not advance while interrupts and the hypervisor use the processor (update_rq_clock_task
+//!   in kernel/sched/core.c). So a thread of ours that has just run on the same processor compares the value with the
+//!   same clock. With any other clock, the sleep would seem too long.
 //!
 //! This clock and the clock of timeouts may still run at different rates, for example while the latter is slewed
-//! (adjtimex(2): by a tenth at most), so an eighth is subtracted.
+//! (adjtimex(2): by a tenth at most). So an eighth is subtracted.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use crate::{ptrace, restart};
 use memhook_process::{Activity, Scheduling, SchedulingFile, last_ran, processor};
 
-/// Maximum time from the last look to the interrupt; after a longer time, a thread's sleep is unknown. It leaves room
-/// for the interrupt itself, which takes long on a virtual machine if it wakes another processor.
+/// Maximum time from the last look to the interrupt. After a longer time, a thread's sleep is unknown. The limit leaves
+/// room for the interrupt itself, which takes long on a virtual machine if it wakes another processor.
 const LOOK_LIMIT: Duration = Duration::from_micros(100);
 /// Length of the slowest tick. If the time stamp counter is not reliable, the processor's clock is corrected at every
 /// tick (kernel/sched/clock.c), so it may be wrong by one tick.
@@ -32,9 +32,9 @@ const TICK: Duration = Duration::from_millis(10);
 /// Facts about a thread when it was interrupted.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sleep {
-    /// Moment at which it was already in its call.
+    /// A moment at which the thread was already in its call.
     since: Option<Instant>,
-    /// Number of turns on a processor before.
+    /// Number of the thread's turns on a processor before.
     turns: u64,
 }
 
@@ -70,7 +70,7 @@ impl Sleeper {
         in_delicate_call(pid, tid)?;
         let scheduling = SchedulingFile::of(pid, tid)?;
         let seen = scheduling.read()?;
-        // The answer above may be older than these turns. Only this call is certainly the one after them.
+        // The answer above may be older than these turns. Only this call certainly follows them.
         let call = in_delicate_call(pid, tid)?;
         let mut since = Instant::now();
         if let Some(asleep) = asleep_since(pid, tid, clocks) {
@@ -120,7 +120,7 @@ fn asleep_since(pid: i32, tid: i32, clocks: &mut Clocks) -> Option<Instant> {
 pub(crate) struct Clocks(BTreeMap<usize, Option<(Duration, Instant)>>);
 
 impl Clocks {
-    /// Returns a lower bound of a processor's clock, with the moment of the reading.
+    /// Returns a lower bound of a processor's clock, with the time of the reading.
     fn of(&mut self, processor: usize) -> Option<(Duration, Instant)> {
         let look = || {
             let before = affinity()?;
@@ -182,7 +182,7 @@ mod tests {
         wait_until_blocked(pid);
         let blocked = Instant::now();
         std::thread::sleep(Duration::from_millis(300));
-        // The thread's processor may be busy with other threads, and the machine with other machines.
+        // The thread's processor may be busy with other threads, and the host with other machines.
         let (mut best, mut good) = (Duration::ZERO, 0);
         let until = Instant::now() + LONG;
         while good < 10 {

@@ -1,8 +1,8 @@
-//! Check whether this thread gets processor time soon enough to hold a thread.
+//! Checks whether this thread gets processor time promptly enough to hold a thread.
 //!
-//! A stopped thread waits until its holder has had the processor time for its work. If that may take long, for example
-//! in a control group with a small quota, no thread is held: the thread that wants to hold waits until it has had its
-//! turns in time for a while, and gives up if it does not get them. The watchdog handles what cannot be foreseen.
+//! A stopped thread waits until its holder has had enough processor time for its work. If that may take long, for
+//! example in a control group with a small quota, no thread is held. Before a hold, the holding thread waits until it
+//! has been scheduled promptly for a while, and gives up if it is not. The watchdog handles what cannot be foreseen.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -12,20 +12,20 @@ use crate::urgency::Urgency;
 use memhook_process::SchedulingFile;
 use tracing::debug;
 
-/// Longest wait per turn of a thread that is not starved. On a busy machine a thread waits about ten milliseconds for
+/// Longest wait per turn of a thread that is not starved. On a busy machine, a thread waits about ten milliseconds for
 /// each turn.
 const MOST_PER_TURN: Duration = Duration::from_millis(50);
-/// Total wait below which nothing is concluded.
+/// Total wait below which no conclusion is drawn.
 const TELLING: Duration = Duration::from_millis(200);
 /// Period in which waits count.
 const RECENT: Duration = Duration::from_secs(10);
-/// Ratio of the time in which the thread must get its turns promptly to its wait for one turn, before it may hold a
-/// thread.
+/// Time for which the thread must be scheduled promptly before it may hold a thread, as a multiple of its wait for one
+/// turn.
 const CALM_PER_WAIT: u32 = 10;
 /// Upper limit of that time.
 const CALM_MAX: Duration = Duration::from_secs(30);
-/// Pause of the check, in which the thread alternately sleeps and works. It uses less than a twentieth of a processor,
-/// with which a hold makes progress.
+/// Pause of the check, in which the thread alternately sleeps and works. The check uses less than a twentieth of a
+/// processor, with which a hold makes progress.
 const SLEEP: Duration = Duration::from_millis(10);
 const WORK: Duration = Duration::from_micros(200);
 
@@ -55,7 +55,7 @@ impl Reading {
     }
 }
 
-/// Forgets the calling thread's older figures. Called before the last work that precedes a hold.
+/// Forgets the calling thread's older figures. Call this before the last work that precedes a hold.
 pub(crate) fn observe() {
     if LAST.get().is_some_and(|last| last.at.elapsed() > RECENT) {
         LAST.set(Reading::now());
@@ -80,8 +80,9 @@ fn wait_per_turn(waited: Duration, turns: u64) -> Option<Duration> {
     (waited >= TELLING && each >= MOST_PER_TURN).then_some(each)
 }
 
-/// Returns when this thread can expect a processor whenever it needs one, which is immediately on most machines; fails
-/// if it cannot by `until`. Returns true if it had to wait: earlier facts about the process are then outdated.
+/// Waits until this thread can expect a processor whenever it needs one, which is immediate on most machines. Fails if
+/// that is not the case by `until`. Returns true if it had to wait, which means that earlier facts about the process
+/// are outdated.
 pub(crate) fn wait_for_a_processor(pid: i32, until: Instant) -> Result<bool, Error> {
     let Some(mut wait) = starved_for() else {
         return Ok(false);
@@ -115,7 +116,7 @@ fn calm_after(wait: Duration) -> Duration {
     wait.saturating_mul(CALM_PER_WAIT).min(CALM_MAX)
 }
 
-/// Sleeps and works with the priority of a hold. Returns the excess of the time that this took.
+/// Sleeps and works with the priority of a hold. Returns the excess of the elapsed time over the expected time.
 fn sleep_and_work() -> Duration {
     let _urgency = Urgency::begin();
     let begin = Instant::now();
@@ -148,7 +149,7 @@ mod tests {
     #[test]
     fn whoever_gets_its_turns_does_not_wait() {
         let until = Instant::now() + Duration::from_secs(60);
-        // With a deadline that has passed. On a busy machine the thread may not get its turns at first.
+        // With a deadline that has passed. On a busy machine, the thread may not be scheduled promptly at first.
         while !matches!(wait_for_a_processor(1, Instant::now()), Ok(false)) {
             assert!(Instant::now() < until, "it waits");
             std::thread::sleep(SLEEP);

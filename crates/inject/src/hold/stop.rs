@@ -22,7 +22,7 @@ use tracing::debug;
 pub struct HoldOptions<'a> {
     /// Judge of the place where a thread is stopped; `None`: any place.
     pub judge: Option<Judge<'a>>,
-    /// Only thread to try; `None`: any.
+    /// The only thread to try; `None`: any.
     pub thread: Option<i32>,
     /// Time limit of all attempts.
     pub deadline: Duration,
@@ -39,14 +39,14 @@ impl HoldOptions<'_> {
     }
 }
 
-/// Time limit of a stop; a longer one means uninterruptible sleep.
+/// Time limit of a stop. A longer stop means uninterruptible sleep.
 pub(crate) const STOP_LIMIT: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_millis(5);
 
 /// Seizes and stops one thread of `pid`.
 ///
 /// Tries threads in restartable calls and running ones first, and threads that a stop would disturb (`epoll_wait`, ...)
-/// last. Releases a thread at an unsafe point and tries the next, until the deadline.
+/// last. Releases a thread that is at an unsafe point and tries the next one, until the deadline.
 pub fn hold(pid: i32, options: &HoldOptions<'_>) -> Result<Held, Error> {
     hold_with(pid, options, Timing::USUAL)
 }
@@ -61,9 +61,9 @@ pub(crate) fn hold_with(
     let until = begin + options.deadline;
     starvation::observe();
     watchdog::start();
-    // These errors are clearer than those of the survey.
+    // These errors are clearer than the errors of the survey.
     Candidates::of(pid, options.thread).next()?;
-    // The survey is slow, so it comes before the stop, and before the choice, because threads may come and go
+    // The survey is slow, so it precedes the stop. It also precedes the choice, because threads may come and go
     // meanwhile.
     let mut survey = Survey::of(pid, timing)?;
     let mut candidates = Candidates::of(pid, options.thread);
@@ -81,8 +81,8 @@ pub(crate) fn hold_with(
                 continue;
             }
             let attempt = match try_hold(pid, tid, options, &survey) {
-                // A thread that stopped late is released as soon as it has stopped. No other is held before: it would
-                // be stopped for as long, perhaps with a lock that the late one waits for.
+                // A thread that stopped late is released as soon as it has stopped. No other thread is held before
+                // that: it would be stopped for the same time, perhaps with a lock that the late thread waits for.
                 Err(error @ Error::DoesNotStop { .. }) if late::is_ours(tracer(pid, tid)) => {
                     let left = until.saturating_duration_since(Instant::now());
                     late::wait_for_late_threads(left.min(STOP_LIMIT));
@@ -133,7 +133,7 @@ pub(crate) fn hold_with(
 pub struct FirstChoice {
     /// Thread id.
     pub tid: i32,
-    /// True if it is in a call that the kernel does not restart, like all the others.
+    /// True if the thread is in a call that the kernel does not restart, which then applies to all threads.
     pub is_disturbed: bool,
 }
 
@@ -147,8 +147,8 @@ pub fn first_choice(pid: i32) -> Result<Option<FirstChoice>, Error> {
     Ok(tid.map(choice))
 }
 
-/// Threads worth trying, best first. Only as many are examined as necessary to find a good one: each look reads two
-/// files, and the target may have many threads and few processors.
+/// Threads worth trying, best first. Only as many threads are examined as necessary to find a good one: each look reads
+/// two files, and the target may have many threads and few processors.
 struct Candidates {
     pid: i32,
     unseen: std::vec::IntoIter<i32>,
@@ -295,7 +295,8 @@ pub(crate) fn usable(held: &Held, options: &HoldOptions<'_>) -> Result<(), Strin
     }
 }
 
-/// Seizes a thread and tells it to stop; `None` if it has ended or is about to, so that it no longer touches memory.
+/// Seizes a thread and tells it to stop. Returns `None` if it has ended, or is about to end and no longer touches
+/// memory.
 pub(crate) fn seize(pid: i32, tid: i32, sleeper: Option<&Sleeper>) -> Result<Option<Sleep>, Error> {
     still_chosen(pid)?;
     if let Err(cause) = ptrace::seize(tid) {
@@ -335,9 +336,9 @@ fn refused(pid: i32, tid: i32, cause: io::Error) -> Result<Option<Sleep>, Error>
     }
 }
 
-/// Waits until a thread that was told to stop has stopped; `false` if it has exited instead. A signal that comes first,
-/// or must come first (`synchronous.rs`), is delivered immediately: its handler starts, and the thread stops at the
-/// handler's first instruction.
+/// Waits until a thread that was told to stop has stopped; `false` if it has exited instead. A signal that arrives
+/// first, or must be delivered first (`synchronous.rs`), is delivered immediately: its handler starts, and the thread
+/// stops at the handler's first instruction.
 fn await_stop(pid: i32, tid: i32) -> Result<bool, Error> {
     let until = Instant::now() + STOP_LIMIT;
     loop {

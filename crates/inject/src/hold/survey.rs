@@ -23,18 +23,18 @@ pub(crate) struct Survey {
 
 /// Facts that stay the same while threads of the target come and go.
 pub(crate) struct TargetFacts {
-    /// Memory of the target, bound to the address space at the time of the survey, so that a write after an execve has
-    /// no effect.
+    /// Memory of the target, bound to the address space at the time of the survey. A write after an execve therefore
+    /// has no effect.
     pub memory: File,
     pub functions: LibcFunctions,
     pub gadgets: Option<Gadgets>,
-    /// Signal by which our code in the target reports that it is done. It has no effect in this process: it is ignored
-    /// by default, and no handler is installed.
+    /// Signal with which our code in the target reports completion. It has no effect in this process: it is ignored by
+    /// default, and no handler is installed.
     pub bell: Option<i32>,
     pub clock: Clock,
 }
 
-/// Signal by which glibc makes every thread change its credentials (SIGSETXID, nptl/internaltypes.h).
+/// Signal with which glibc makes every thread change its credentials (SIGSETXID, nptl/internaltypes.h).
 const GLIBC_SIGSETXID: i32 = 33;
 
 /// Functions of the target's C library that remote calls need; none for a target without one.
@@ -47,7 +47,7 @@ pub(crate) struct LibcFunctions {
     /// `dladdr` and `dl_iterate_phdr`, each of which takes and releases one lock of the loader.
     pub dladdr: Option<RemoteAddress>,
     pub iterate: Option<RemoteAddress>,
-    /// Signal that a thread must handle even during a call, because others wait for that with locks held; see
+    /// Signal that a thread must handle even during a call, because other threads wait for that with locks held; see
     /// [`crate::held::Held::remote_mask`].
     pub answered: Option<i32>,
 }

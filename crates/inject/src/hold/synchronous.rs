@@ -1,21 +1,21 @@
 //! Synchronous signals that are pending when a thread is stopped.
 //!
-//! The kernel stops a thread that a tracer interrupts before the thread takes its signals (get_signal in
+//! If a tracer interrupts a thread, the kernel stops the thread before it handles its signals (get_signal in
 //! kernel/signal.c). So the signal of its last instruction or system call may still be pending: SIGSYS of a seccomp
 //! filter that traps (browsers' sandboxes) or of syscall user dispatch (Wine), SIGTRAP of a breakpoint, SIGABRT of
-//! raise(3). Such a signal belongs to the registers of that moment: a handler that runs later would handle a system
-//! call that is over. And while we run code in the thread, the signal would look like a fault of ours.
+//! raise(3). Such a signal refers to the current registers: a handler that runs later would handle a system call that
+//! is over. And while we run code in the thread, the signal would look like a fault of ours.
 //!
-//! So a thread takes these signals before anything else: their handlers start, and the thread is stopped again at the
-//! first instruction. Signals that it blocks, and signals of the whole process, stay queued and blocked until the
-//! thread is restored.
+//! So a thread handles these signals first: their handlers start, and the thread is stopped again at the first
+//! instruction. Signals that it blocks, and signals of the whole process, stay queued and blocked until the thread is
+//! restored.
 
 use std::io;
 
 use crate::ptrace;
 use memhook_process::blocked_by_thread;
 
-/// Signals that the kernel forces on a thread for its own acts, and that of abort(3).
+/// Signals that the kernel forces on a thread for its own acts, and the signal of abort(3).
 pub(crate) const SYNCHRONOUS: [i32; 7] = [
     libc::SIGTRAP,
     libc::SIGSEGV,
@@ -54,14 +54,15 @@ pub(crate) fn all_waiting(tid: i32) -> io::Result<u64> {
     Ok(waiting(tid, false)? | waiting(tid, true)?)
 }
 
-/// Returns true if a thread that an interrupt has stopped must take a synchronous signal first. If resumed, the thread
-/// stops for it immediately: the signal is its own, it is not blocked, and no other thread can take it.
+/// Returns true if a thread that an interrupt has stopped must handle a synchronous signal first. If resumed, the
+/// thread stops for that signal immediately: it was sent to the thread, it is not blocked, and no other thread can take
+/// it.
 pub(crate) fn comes_first(pid: i32, tid: i32) -> io::Result<bool> {
     let waiting = waiting(tid, false)?;
     Ok(waiting != 0 && blocked_by_thread(pid, tid).is_some_and(|blocked| waiting & !blocked != 0))
 }
 
-/// Lets a thread that has stopped for a signal take it, and stops the thread again at the first instruction of the
+/// Makes a thread that has stopped for a signal handle it, and stops the thread again at the first instruction of the
 /// handler.
 pub(crate) fn take(tid: i32, signal: i32) -> io::Result<()> {
     ptrace::interrupt(tid)?;

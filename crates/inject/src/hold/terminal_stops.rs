@@ -1,7 +1,7 @@
-//! Ctrl-Z and similar stops wait for the end of a hold.
+//! Delays Ctrl-Z and similar stops until the end of a hold.
 //!
-//! By default they stop the whole process, whichever thread gets them (signal(7)), and a held thread would stay stopped
-//! with us. SIGSTOP cannot be delayed, which is why there is a watchdog.
+//! By default such a signal stops the whole process, whichever thread gets it (signal(7)), and a held thread would stay
+//! stopped with us. SIGSTOP cannot be delayed, so there is a watchdog.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
@@ -10,11 +10,11 @@ use crate::{continued, signals};
 
 const SIGNALS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
-/// Number of our threads that hold, and the signals for which the handler below is installed.
+/// Number of our threads that hold a thread, and the signals for which the handler below is installed.
 static HOLDS: Mutex<(u32, [bool; 3])> = Mutex::new((0, [false; 3]));
 /// True if any thread holds. The handler reads it, because a handler must not wait for a lock.
 static HOLDING: AtomicBool = AtomicBool::new(false);
-/// Signals that arrived in the meantime, one bit per number.
+/// Signals that arrived during a hold, one bit per number.
 static CAME: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn note(signal: i32) {
@@ -28,8 +28,8 @@ extern "C" fn note(signal: i32) {
             tv_sec: 0,
             tv_nsec: 1_000_000,
         };
-        // SAFETY: nanosleep is async-signal-safe (signal-safety(7)) and reads one timespec; errno is
-        // this thread's, and the code that the signal interrupted may be about to read it.
+        // SAFETY: nanosleep is async-signal-safe (signal-safety(7)) and reads one timespec. The handler restores errno,
+        // because the code that the signal interrupted may be about to read it.
         unsafe {
             let errno = libc::__errno_location();
             let before = *errno;
@@ -39,12 +39,12 @@ extern "C" fn note(signal: i32) {
     }
 }
 
-/// Stops this process now if a stop was delayed. Call it after the default actions are restored.
+/// Stops this process now if a stop was delayed. Call this after the default actions are restored.
 fn stop() {
     let came = CAME.swap(0, SeqCst);
     let first = SIGNALS.into_iter().find(|signal| came & 1 << signal != 0);
     if let Some(signal) = first {
-        // SAFETY: no pointers; it cannot fail, so errno stays as it is.
+        // SAFETY: no pointers. The call cannot fail, so errno stays unchanged.
         unsafe { libc::kill(libc::getpid(), signal) };
     }
 }

@@ -1,4 +1,4 @@
-//! Time limits for the code in the target and this process to wait for each other.
+//! Time limits for the waits between the code in the target and this process.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use std::time::Duration;
 pub(crate) struct Timing {
     /// Time that a thread waits to be stopped after an operation, before it goes home.
     pub spin: Duration,
-    /// Time after which the result is also read from memory, because a seccomp filter may refuse the bell. It is well
-    /// below `spin`.
+    /// Time after which the result is also read from memory, because a seccomp filter may refuse the bell. It is much
+    /// shorter than `spin`.
     pub bell: Duration,
 }
 

@@ -3,9 +3,10 @@
 use crate::precedence::{SHORTEST_NS, USUAL_NS, set_turn};
 use std::marker::PhantomData;
 
-/// Guard that makes the calling thread run before ordinary ones, because a stopped thread of the target waits for us,
+/// Guard that lets the calling thread run before ordinary threads, because a stopped thread of the target waits for us,
 /// and on a busy machine our turn would come milliseconds later. Without the privilege (CAP_SYS_NICE or RLIMIT_RTPRIO,
-/// sched(7)), and in a control group without real-time budget, it asks for short turns, which come sooner.
+/// sched(7)), and in a control group without a real-time budget, it requests short time slices, which are scheduled
+/// sooner.
 pub(crate) struct Urgency {
     is_raised: bool,
     has_short_turns: bool,
@@ -17,7 +18,7 @@ impl Urgency {
     pub(crate) fn begin() -> Urgency {
         // SAFETY: takes and returns integers; 0 is the calling thread.
         let policy = unsafe { libc::sched_getscheduler(0) };
-        // Another policy was chosen deliberately, so it stays.
+        // The other policy was chosen deliberately, so it stays.
         let is_ordinary = policy & !libc::SCHED_RESET_ON_FORK == libc::SCHED_OTHER;
         // Round robin at the lowest real-time priority; children, if any, are ordinary.
         let is_raised = is_ordinary && set_policy(libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1);

@@ -13,24 +13,24 @@ pub(crate) enum Stop {
     Event(i32),
     /// Signal-delivery-stop: the signal takes effect only if we deliver it.
     Signal(i32),
-    /// At the entry or the exit of a system call.
+    /// The thread has stopped at the entry or the exit of a system call.
     Syscall,
-    /// PTRACE_EVENT_CLONE: it has created a child, which is traced too.
+    /// PTRACE_EVENT_CLONE: the thread has created a child, which is traced too.
     Clone,
     /// The thread exited, was killed, or the process called execve.
     Gone,
 }
 
 /// Time of polling before sleeping: most stops are reported sooner. Longer polling would harm a target on our
-/// processor, which gets no turn meanwhile. sched_yield(2) would give away a whole time slice on a loaded machine,
-/// whereas a sleeper is woken soon.
+/// processor, because the target could not run meanwhile. sched_yield(2) would give away a whole time slice on a loaded
+/// machine, whereas a sleeper is woken soon.
 const SPIN: Duration = Duration::from_micros(60);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// Waits until `tid` stops; `None` if it has not stopped at `until`.
 ///
-/// It polls, because a blocking waitpid has no deadline and would never return for a group leader that exits before its
-/// threads (ptrace(2), "Death under ptrace").
+/// This function polls, because a blocking waitpid has no deadline and would never return for a group leader that exits
+/// before its threads (ptrace(2), "Death under ptrace").
 pub(crate) fn wait_for_stop(pid: i32, tid: i32, until: Instant) -> Option<Stop> {
     let mut pace = Pace::start();
     loop {
@@ -86,7 +86,7 @@ impl Pace {
         }
     }
 
-    /// Spins at first, then sleeps longer and longer; `true` if it slept.
+    /// Spins at first, then sleeps for increasing times. Returns `true` if it slept.
     pub(crate) fn pause(&mut self) -> bool {
         if self.begin.elapsed() < SPIN {
             std::hint::spin_loop();
@@ -151,7 +151,7 @@ fn has_changed(tid: i32, change: i32) -> io::Result<bool> {
     if unsafe { libc::waitid(libc::P_PID, tid as libc::id_t, &raw mut info, flags) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // Without a change of state it leaves the structure zeroed.
+    // If nothing has changed, the call leaves the structure zeroed.
     Ok(info.si_signo == libc::SIGCHLD)
 }
 
@@ -166,8 +166,8 @@ pub(crate) fn reap(pid: i32, tid: i32) {
     }
     // The thread may be alive after all.
     late::let_go_later(pid, tid);
-    // On a loaded machine a thread may take a while to die, and a leader can be collected only after all other threads.
-    // If no thread can be started, our own exit collects it.
+    // On a loaded machine, a thread may take a while to die, and a leader can be collected only after all other
+    // threads. If no thread can be started, our own exit collects it.
     let collector = move || {
         while !is_collected(tid) {
             std::thread::sleep(SLEEP_MAX * 10);

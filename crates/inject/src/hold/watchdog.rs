@@ -2,20 +2,20 @@
 //!
 //! A stopped thread stays stopped as long as its tracer does not run. SIGSTOP to this process, a frozen cgroup, a
 //! debugger, a file that never answers, or a machine on which we get no processor would stop the target with us. So
-//! each thread that holds has a watchdog, which sleeps between holds. It sends SIGCONT to a holder that has been
-//! stopped, and a signal to a holder that has lost too much of a hold's time for any reason: in its handler, the holder
-//! releases the target (`let_go.rs`), and its work fails.
+//! each thread that holds has a watchdog, which sleeps between holds. The watchdog sends SIGCONT to a holder that has
+//! been stopped. To a holder that has lost too much of a hold's time for any reason, it sends a signal whose handler
+//! releases the target (`let_go.rs`), so that the holder's work fails.
 //!
-//! A holder that does not react, or must not release the target, is killed: then the kernel releases the held thread,
-//! and its registers lead it home (`way_home.rs`). But starved is not stuck, and the watchdog never kills for lack of
-//! processor time. A holder that waits for a processor is runnable for the kernel. If the holder sleeps, it is starved
-//! if one of the threads that it may wait for wants to run and hardly gets a turn (`course.rs`, `look.rs`). A holder
-//! that runs without a step of its work for seconds is stuck as well.
+//! A holder that does not react, or must not release the target, is killed. The kernel then releases the held thread,
+//! and its registers lead it home (`way_home.rs`). But a starved holder is not stuck, and the watchdog never kills for
+//! lack of processor time. A holder that waits for a processor is runnable for the kernel. If the holder sleeps, it is
+//! starved if one of the threads that it may wait for is runnable and is hardly ever scheduled (`course.rs`,
+//! `look.rs`). A holder that runs for seconds without a step of its work is also stuck.
 //!
-//! The watchdog is made by clone(2) with our memory, so that nothing is copied, and lives in its own session, where no
-//! terminal stops it. It dies with the thread that made it. If the kernel lets us, it is born in the root of the cgroup
-//! hierarchy, so that a freezer of version 2 does not stop it together with us. Version 1 has no remedy: a task that it
-//! has frozen does not even die before it is thawed (cgroup-v1/freezer-subsystem.rst).
+//! The watchdog is created by clone(2) with our memory, so that nothing is copied. It lives in its own session, where
+//! no terminal stops it, and dies with the thread that created it. If the kernel permits, it is created in the root of
+//! the cgroup hierarchy, so that a freezer of version 2 does not stop it together with us. For version 1 there is no
+//! remedy: a task that it has frozen does not even die before it is thawed (cgroup-v1/freezer-subsystem.rst).
 
 mod course;
 mod dog;
@@ -44,22 +44,22 @@ use super::continued;
 
 /// State shared by holder and watchdog.
 struct Shared {
-    /// Process id of the attacher, and its thread that holds.
+    /// Process id of the attacher, and the id of its holding thread.
     pid: i32,
     tid: i32,
     /// Signal that tells the holder to release its target; 0: none is free.
     signal: i32,
-    /// Paths of the status and the scheduling figures of the thread that holds.
+    /// Paths of the status and the scheduling figures of the holding thread.
     stat: CString,
     schedstat: CString,
     /// Number of processors of the machine.
     processors: u32,
     /// True if the watchdog is on duty: in its own session, and without our descriptors.
     ready: AtomicU32,
-    /// Number of the hold. [`LATE`]: there is none, but a thread may stop late. 0: neither; the watchdog sleeps on this
-    /// word (futex(2)).
+    /// Number of the hold. [`LATE`]: there is no hold, but a thread may stop late. 0: neither. The watchdog sleeps on
+    /// this word (futex(2)).
     armed: AtomicU32,
-    /// Number of the hold whose target must be released, and of the hold whose target has been.
+    /// Number of the hold whose target must be released, and of the hold whose target has been released.
     asked: AtomicU32,
     let_go: AtomicU32,
     /// Number of reasons why the holder must not release its target now.
@@ -69,12 +69,12 @@ struct Shared {
     /// The target.
     target: AtomicI32,
     /// Descriptor of the holder's list of threads, opened early because no descriptor may be free when the holder has
-    /// to release its target. -1: it could not be opened.
+    /// to release its target. -1: the list could not be opened.
     threads: AtomicI32,
 }
 
-/// Value in place of a hold's number: between holds, a seized thread may stop at any moment, and only the holder can
-/// release it (`late.rs`). Stopping the holder then would leave that thread stopped.
+/// Value that replaces a hold's number. Between holds, a seized thread may stop at any moment, and only the holder can
+/// release it (`late.rs`). If the holder were stopped then, that thread would stay stopped.
 const LATE: u32 = u32::MAX;
 
 /// Set if a watchdog has continued this process after another process had stopped it.
@@ -85,13 +85,13 @@ pub(super) fn take_back_stops() {
     CONTINUED.store(0, SeqCst);
 }
 
-/// Returns true if a watchdog has continued this process, and no other process has since.
+/// Returns true if a watchdog has continued this process, and no other process has continued it since.
 #[cfg(test)]
 pub(super) fn has_continued() -> bool {
     CONTINUED.load(SeqCst) != 0
 }
 
-/// Time limit for the watchdog to go on duty, which takes a dozen system calls.
+/// Time limit for the start of the watchdog, which takes a dozen system calls.
 const READY_LIMIT: Duration = Duration::from_secs(2);
 
 /// Its stack.
@@ -102,8 +102,8 @@ const STACK: Layout = match Layout::from_size_align(64 * 1024, 4096) {
 
 /// Watchdog of one thread of ours.
 struct Watchdog {
-    /// `None` if it could not be started, for example because there are too many processes. Holds then have no
-    /// watchdog.
+    /// `None` if the watchdog could not be started, for example because there are too many processes. Holds then have
+    /// no watchdog.
     child: Option<i32>,
     shared: Box<Shared>,
     stack: *mut u8,
@@ -117,7 +117,7 @@ struct Watchdog {
 }
 
 thread_local! {
-    /// Watchdog of this thread, which ends with it.
+    /// Watchdog of this thread. It ends with the thread.
     static OWN: RefCell<Option<Watchdog>> = const { RefCell::new(None) };
     /// Memory shared with the watchdog, for the handler, which may interrupt a use of the other variable.
     static SHARED: Cell<*const Shared> = const { Cell::new(ptr::null()) };
@@ -125,7 +125,7 @@ thread_local! {
 
 /// Returns the memory that this thread shares with its watchdog, if it has one.
 fn own() -> Option<&'static Shared> {
-    // SAFETY: whoever takes it away, on this thread, resets the variable first; no caller keeps the reference.
+    // SAFETY: this thread resets the variable before it frees the memory, and no caller keeps the reference.
     unsafe { SHARED.get().as_ref() }
 }
 
@@ -150,8 +150,8 @@ pub(crate) struct Kept {
     _not_send: PhantomData<*const ()>,
 }
 
-/// Keeps the target held for work that must not be interrupted; `None` if the target has already been released. The
-/// work must be short, because the holder is killed if it stands still.
+/// Keeps the target held for work that must not be interrupted. Returns `None` if the target has already been released.
+/// The work must be short, because the watchdog kills a holder that makes no progress.
 pub(crate) fn keep() -> Option<Kept> {
     let kept = Kept::begin();
     (!has_let_go()).then_some(kept)
@@ -177,8 +177,8 @@ impl Drop for Kept {
     }
 }
 
-/// Starts the watchdog of this thread if there is none yet. Call it some time before the thread's first hold, because
-/// on a busy machine it may take a while until the watchdog is on duty.
+/// Starts the watchdog of this thread if there is none yet. Call it well before the thread's first hold, because on a
+/// busy machine the watchdog may take a while to start.
 pub fn start() {
     OWN.with_borrow_mut(|own| {
         if !own.as_mut().is_some_and(Watchdog::lives) {
@@ -192,8 +192,8 @@ pub fn start() {
     });
 }
 
-/// Ends the watchdog of this thread, if it has one and holds nothing. Use it for a thread that will hold nothing for a
-/// long time. The next hold starts another watchdog before it stops anything.
+/// Ends the watchdog of this thread, if the thread has one and holds nothing. Use it for a thread that will hold
+/// nothing for a long time. The next hold starts another watchdog before it stops anything.
 pub fn dismiss() {
     OWN.with_borrow_mut(|own| {
         if own
@@ -205,7 +205,7 @@ pub fn dismiss() {
     });
 }
 
-/// Sets if threads that this thread of ours has seized may stop late. As long as they may, this process cannot be
+/// Sets whether threads that this thread of ours has seized may stop late. As long as they may, this process cannot be
 /// stopped for long.
 pub(super) fn expect_late(has_late: bool) {
     if has_late && !holds() {
@@ -214,7 +214,8 @@ pub(super) fn expect_late(has_late: bool) {
     OWN.with_borrow_mut(|own| own.as_mut().map(|dog| dog.expect_late(has_late)));
 }
 
-/// Returns true while this thread holds: its watchdog counts the hold, and must not be replaced, even if it has died.
+/// Returns true while this thread holds another thread. Its watchdog then counts the hold, and must not be replaced,
+/// even if it has died.
 fn holds() -> bool {
     OWN.with_borrow(|own| own.as_ref().is_some_and(|dog| dog.holds > 0))
 }
@@ -257,8 +258,8 @@ impl Watchdog {
         let child = if stack.is_null() {
             None
         } else {
-            // SAFETY: both live until `drop` has collected the child, or as long as this address space does: the child
-            // dies with this thread. No other code uses the stack.
+            // SAFETY: both live until `drop` has collected the child, or as long as this address space, because the
+            // child dies with this thread. No other code uses the stack.
             unsafe { dog::spawn(&shared, stack.add(STACK.size())) }
         };
         Watchdog {
@@ -285,7 +286,7 @@ impl Watchdog {
         }
     }
 
-    /// Returns true if the watchdog is alive. If another process has ended it, collects it.
+    /// Returns true if the watchdog is alive. Collects it if another process has killed it.
     fn lives(&mut self) -> bool {
         let flags = libc::__WALL | libc::WNOHANG;
         self.child = self.child.filter(|&child| {
@@ -333,7 +334,7 @@ impl Watchdog {
     fn stop_if_asked(&self) {
         continued::let_handler_run(&CONTINUED);
         if CONTINUED.swap(0, SeqCst) != 0 {
-            // The stop was requested, and now no target is stopped with us. SAFETY: no pointers.
+            // The stop was requested, and no target would now be stopped with us. SAFETY: no pointers.
             unsafe { libc::kill(self.shared.pid, libc::SIGSTOP) };
         }
     }
@@ -341,7 +342,7 @@ impl Watchdog {
 
 /// Guard while the watchdog checks that this thread makes progress.
 pub(crate) struct Armed {
-    /// Dropped before the watchdog goes off duty.
+    /// Dropped before the watchdog is disarmed.
     kept: Option<Kept>,
     /// The watchdog belongs to this thread.
     _not_send: PhantomData<*const ()>,
@@ -353,7 +354,7 @@ impl Armed {
         if !holds() {
             start();
         }
-        // This comes first, so that there is no moment without it.
+        // This comes first, so that the hold is protected from its first moment.
         let kept = (!may_let_go).then(Kept::begin);
         OWN.with_borrow_mut(|own| own.as_mut().map(|dog| dog.arm(target)));
         Armed {
@@ -384,7 +385,7 @@ impl Drop for Watchdog {
             {}
         }
         if !self.stack.is_null() {
-            // SAFETY: it was allocated with this layout, and no process runs on it any more.
+            // SAFETY: the memory was allocated with this layout, and no process runs on it any more.
             unsafe { alloc::dealloc(self.stack, STACK) };
         }
     }

@@ -1,4 +1,4 @@
-//! A wait for stops that ends at a given time: waitpid(2) has no timeout, so a timer interrupts it.
+//! A wait for stops that ends at a given time: a timer interrupts waitpid(2), which has no timeout.
 
 use crate::signals;
 use nix::sys::signal::{SigEvent, SigevNotify, Signal};
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 /// Signal of the timer; no code in this process uses alarm(2).
 const SIGNAL: Signal = Signal::SIGALRM;
-/// Interval of the signal, which may come just before the call that it must interrupt, and so is repeated.
+/// Interval of the signal. The signal is repeated, because it may arrive just before the call that it must interrupt.
 const REPEAT: Duration = Duration::from_millis(10);
 
-/// Interrupts the system calls of the thread that created it, from `at` until it is dropped.
+/// Interrupts the system calls of the thread that created this value, from `at` until the value is dropped.
 pub(super) struct Alarm {
     /// Time of the first signal.
     pub at: Instant,

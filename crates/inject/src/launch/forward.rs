@@ -1,4 +1,4 @@
-//! Signals that others send to us but mean for the program.
+//! Forwards signals that other processes send to us but mean for the program.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -7,7 +7,7 @@ use crate::continued;
 use crate::signals::{self, Handler};
 
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
-/// Set if SIGCONT has come since the last [`HELD_OFF`] signal.
+/// Set if SIGCONT has arrived since the last [`HELD_OFF`] signal.
 static CONTINUED: AtomicBool = AtomicBool::new(false);
 
 /// Signals that end or control a program by convention. SIGKILL and SIGSTOP cannot be handled.
@@ -21,8 +21,8 @@ const SIGNALS: [i32; 7] = [
     libc::SIGCONT,
 ];
 
-/// Signals by which the terminal stops a process group. We stop when the program does, and not before: the program may
-/// first have to restore the screen, and its signals pass through us.
+/// Signals with which the terminal stops a process group. We stop when the program stops, and not before: the program
+/// may first have to restore the screen, and its signals pass through us.
 const HELD_OFF: [i32; 2] = [libc::SIGTSTP, libc::SIGTTIN];
 
 extern "C" fn hand_on(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
@@ -42,8 +42,8 @@ extern "C" fn hand_on(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_v
     // A signal from the terminal (Ctrl-C: SI_KERNEL) goes to the whole foreground process group, so the program already
     // has it.
     if code <= 0 && pid > 0 {
-        // SAFETY: kill is async-signal-safe (signal-safety(7)) and takes plain integers; errno is this
-        // thread's, and the code that the signal interrupted may be about to read it.
+        // SAFETY: kill is async-signal-safe (signal-safety(7)) and takes plain integers. The handler restores errno,
+        // because the code that the signal interrupted may be about to read it.
         unsafe {
             let errno = libc::__errno_location();
             let before = *errno;
@@ -71,8 +71,9 @@ pub(super) fn stop_too(signal: i32) {
     CONTINUED.store(false, Ordering::Relaxed);
 }
 
-/// Forwards signals that a process sends to us to the program `pid`, and keeps Ctrl-C from ending us before it. When
-/// the terminal stops the program, we stop too. A signal that was ignored when we were started stays ignored.
+/// Forwards signals that a process sends to us to the program `pid`, and prevents Ctrl-C from ending us before the
+/// program. When the terminal stops the program, we stop too. A signal that was ignored when we were started stays
+/// ignored.
 pub fn forward_signals(pid: i32) {
     PROGRAM.store(pid, Ordering::Relaxed);
     let forwarded = SIGNALS.map(|signal| (signal, Handler::WithDetails(hand_on)));
@@ -89,8 +90,8 @@ pub(super) fn stop_forwarding() {
     PROGRAM.store(0, Ordering::Relaxed);
 }
 
-/// Waits for the end of a program that memhook-rs started and that has no tracer any more, and returns its wait status.
-/// We stop when the terminal stops it, as before.
+/// Waits for the end of a program that memhook-rs started and that no longer has a tracer. Returns its wait status. We
+/// stop when the terminal stops it, as before.
 pub fn wait_for_program(pid: i32) -> io::Result<i32> {
     loop {
         let mut status = 0;
@@ -109,8 +110,8 @@ pub fn wait_for_program(pid: i32) -> io::Result<i32> {
     }
 }
 
-/// Ends this process by the signal that has ended the program, so that Ctrl-C ends a script as it would without us in
-/// between. Returns if the signal is ignored or blocked.
+/// Ends this process with the signal that ended the program, so that Ctrl-C ends a script as it would without
+/// memhook-rs. Returns if the signal is ignored or blocked.
 pub fn end_by(signal: i32) {
     // SAFETY: plain integers; the default action runs no code of ours.
     unsafe {

@@ -1,5 +1,5 @@
-//! The launcher of a program is killed at every step up to the program's first own instruction; the program must run to
-//! its end unaffected.
+//! Kills the launcher of a program at every step up to the program's first own instruction. The program must run to its
+//! end unaffected.
 
 use std::ffi::CString;
 use std::os::unix::process::ExitStatusExt;
@@ -11,8 +11,8 @@ use crate::kill_tests::{STARVED, done};
 use crate::timing::Timing;
 use crate::{Event, StartPoint, common, launch, steps};
 
-/// Variable with the program for the launcher, which is another run of this test program, and the point from which the
-/// program is traced.
+/// Environment variable with the program for the launcher, which is another run of this test program, and with the
+/// point from which the program is traced.
 const PROGRAM: &str = "MEMHOOK_TEST_PROGRAM";
 
 /// Launcher that the other tests run in a separate process, with [`PROGRAM`] set.
@@ -56,7 +56,7 @@ fn launcher() {
 }
 
 /// Runs the launcher, which dies at a step. Returns `true` if it finished, and `None` if it got no processor for a
-/// while, which has the effect of a kill at another step.
+/// while, which has the effect of a kill at a different step.
 fn start(
     point: &str,
     program: &Path,
@@ -71,7 +71,7 @@ fn start(
         .args(["--exact", "launch::kill_tests::launcher", "--ignored"])
         .env(PROGRAM, words.trim_end())
         .env(steps::STEP, step.to_string())
-        // The program inherits them, so with pipes we would wait for its end too.
+        // The program inherits these descriptors, so with pipes we would wait for its end too.
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     if let Some(delay) = delay {
@@ -115,7 +115,7 @@ fn killed_everywhere(point: &str, kind: &str, expected: &str) {
     };
     assert!(start(u64::MAX, None));
     runs_to_its_end(&file, expected, "undisturbed");
-    // The first step seizes the child; if the launcher is killed there, it has not yet told the child to continue.
+    // The first step seizes the child. If the launcher is killed there, it has not told the child to continue yet.
     let mut step = 2;
     while !start(step, None) {
         runs_to_its_end(&file, expected, &format!("killed at step {step}"));
@@ -151,7 +151,7 @@ fn nothing_is_left_of_a_launcher_killed_before_the_start() {
         .unwrap();
     let mut output = launcher.stdout.take().unwrap();
     assert_eq!(launcher.wait().unwrap().signal(), Some(libc::SIGKILL));
-    // The pipe ends when no process has it open any more, so the child has ended.
+    // The pipe ends when no process has it open any more. The child has then ended.
     let (tell, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let _ = std::io::Read::read_to_end(&mut output, &mut Vec::new());

@@ -1,9 +1,9 @@
 //! Starts a program that is traced from its first instruction to its last.
 //!
-//! A [`Child`] is our own child and is seized all its life. It can be stopped at the moment before its constructors
-//! ([`Child::run_to_start`]) and at the moment after its last instruction, when no thread runs any more and their
-//! memory still exists ([`Event::Ending`]). In between it runs freely: only signals, new threads and execve stop it,
-//! and each stop is answered immediately.
+//! A [`Child`] is our own child, and stays seized for its whole life. It can be stopped directly before its
+//! constructors ([`Child::run_to_start`]) and directly after its last instruction, when no thread runs any more and
+//! their memory still exists ([`Event::Ending`]). In between it runs freely: only signals, new threads and execve stop
+//! it, and each stop is answered immediately.
 
 mod alarm;
 mod forward;
@@ -35,15 +35,15 @@ use watch::{Process, Status};
 /// Exit status of a child that could not execute its program; nothing reads it.
 const NOT_EXECUTED: i32 = 127;
 
-/// Program that memhook-rs started, and the processes that it forks if they are followed.
+/// Program that memhook-rs started, and, if forks are followed, the processes that it forks.
 ///
-/// If dropped before its end, it continues untraced, as when this process is killed.
+/// If this value is dropped before the program's end, the program continues untraced, as when this process is killed.
 pub struct Child {
     /// Process that was started.
     pid: i32,
     follows_forks: bool,
     processes: BTreeMap<i32, Process>,
-    /// Events that were detected earlier.
+    /// Events that were detected earlier and not yet returned.
     known: VecDeque<(i32, Event)>,
     timing: Timing,
     /// Set while a wait for events has a time limit.
@@ -52,8 +52,8 @@ pub struct Child {
     _not_send: PhantomData<*const ()>,
 }
 
-/// Starts a program, which is looked up in `PATH` as by execvp(3), and stops it before its first instruction. It has
-/// our standard streams, terminal, process group and environment.
+/// Starts a program, which is looked up in `PATH` as by execvp(3), and stops it before its first instruction. The
+/// program gets our standard streams, terminal, process group and environment.
 ///
 /// With `follow_forks`, all its descendants are traced too.
 pub fn launch(arguments: &[CString], follow_forks: bool) -> Result<Child, Error> {
@@ -89,7 +89,7 @@ pub fn launch(arguments: &[CString], follow_forks: bool) -> Result<Child, Error>
         alarm: None,
         _not_send: PhantomData,
     };
-    // If this is refused, the child finds its pipe closed and ends.
+    // If this is refused, the child finds its pipe closed and exits.
     ptrace::seize(pid).map_err(|cause| Error::Permission { pid, cause })?;
     say_go.write_all(&[1]).map_err(failed)?;
     loop {
@@ -111,8 +111,8 @@ pub fn launch(arguments: &[CString], follow_forks: bool) -> Result<Child, Error>
 /// Runs in the child: waits until it is seized, then executes the program.
 fn execute(go: i32, say_go: i32, report: i32, arguments: &[*const libc::c_char]) -> ! {
     let mut byte = 0u8;
-    // SAFETY: these are system calls on memory and descriptors of ours, and execvp, which does not allocate in
-    // glibc. A program inherits that the Rust runtime ignores SIGPIPE, which it does not expect.
+    // SAFETY: these are system calls on memory and descriptors of ours, and execvp, which does not allocate in glibc.
+    // SIGPIPE is restored to its default, because the program would inherit that the Rust runtime ignores it.
     unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         // Otherwise the pipe would not end with the launcher.
@@ -137,7 +137,7 @@ impl Child {
         self.processes.keys().copied()
     }
 
-    /// Takes over the initial thread of a process at its start point, where it stays stopped after the release.
+    /// Holds the initial thread of a process at its start point, where the thread stays stopped after the release.
     pub fn hold(&mut self, pid: i32) -> Result<Held, Error> {
         let process = self
             .processes

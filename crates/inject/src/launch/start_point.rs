@@ -20,21 +20,21 @@ use memhook_process::{
 pub enum StartPoint {
     /// Everything is mapped and relocated, libc is initialized, and no constructor has run.
     BeforeConstructors,
-    /// At the first instruction of the executable: the constructors of its libraries have run, its own have not.
+    /// At the first instruction of the executable: the constructors of its libraries have run, but its own have not.
     Entry,
-    /// The program ended before, with this wait status, for example because a library is missing.
+    /// The program ended before that point, with this wait status, for example because a library is missing.
     Ended(i32),
 }
 
 impl Child {
     /// Runs the program from its execve to the point where the hook can be loaded: before the constructors if
-    /// `before_constructors` and the loader is glibc's or musl's, otherwise to its entry point. A static program runs
-    /// until its thread is set up, or stays where it is.
+    /// `before_constructors` is set and the loader is glibc's or musl's, otherwise to its entry point. A static program
+    /// runs until its thread is set up, or is not run at all.
     ///
     /// glibc's dl_main calls `_dl_debug_state` with RT_CONSISTENT once all relocations are done and `__libc_early_init`
-    /// has run, right before it returns to run the initializers (elf/rtld.c). It holds no lock there, so `dlopen`
-    /// works. This is not true with LD_AUDIT, whose modules are announced earlier. musl's __dls3 calls it when
-    /// everything is relocated, and leaves all constructors to the program (ldso/dynlink.c).
+    /// has run, directly before it returns to run the initializers (elf/rtld.c). It holds no lock there, so `dlopen`
+    /// works. This is not true with LD_AUDIT, whose modules are announced earlier. musl's __dls3 calls the function
+    /// when everything is relocated, and leaves all constructors to the program (ldso/dynlink.c).
     pub fn run_to_start(
         &mut self,
         pid: i32,
@@ -51,7 +51,7 @@ impl Child {
             .find(|m| m.exec && m.contains(entry))
             .ok_or(Error::NoStartPoint { pid })?;
         let loader = Loader::of(pid, &mappings);
-        // A program for which the kernel loaded no loader is a loader itself, or is static.
+        // If the kernel loaded no loader for a program, the program is a loader itself, or is static.
         if auxiliary.loader == 0 && loader.is_none() {
             return if before_constructors {
                 self.run_to_thread_pointer(pid)
@@ -77,8 +77,8 @@ impl Child {
         self.run_to(pid, &mem, probe, &|| true, StartPoint::Entry)
     }
 
-    /// Runs a static program until its C library has set up the initial thread. No call is made in the program for
-    /// that, and nothing is changed, so the program just continues if we are killed.
+    /// Runs a static program until its C library has set up the initial thread. No call is made in the program and
+    /// nothing is changed, so the program simply continues if we are killed.
     fn run_to_thread_pointer(&mut self, pid: i32) -> Result<StartPoint, Error> {
         let failed = |request| move |cause| Error::ptrace(pid, pid, request, cause);
         let mut resumed_with = Some(0);
@@ -95,7 +95,7 @@ impl Child {
                     if let (Some(new), Some(process)) = (&new, self.processes.get_mut(&pid)) {
                         process.thread_number_at = Some(new.number_at);
                     }
-                    // A call is two stops. A program that never asks uses an unknown C library.
+                    // A call is two stops. A program that never makes the call uses an unknown C library.
                     if new.is_some() || stops > 2 * MOST_CALLS {
                         settle(pid)?;
                         return Ok(StartPoint::BeforeConstructors);
@@ -120,7 +120,7 @@ impl Child {
         StartPoint::Ended(status)
     }
 
-    /// Stops us too after job control has stopped the program; SIGCONT ends that with another event stop.
+    /// Stops this process after job control has stopped the program. SIGCONT ends that stop with another event stop.
     fn stop_too(&self, pid: i32, stop: i32) -> Result<(), Error> {
         ptrace::listen(pid).map_err(|cause| Error::ptrace(pid, pid, "LISTEN", cause))?;
         if pid == self.pid {
@@ -167,7 +167,8 @@ impl Child {
                     if !is_reached() {
                         continue;
                     }
-                    // The thread leaves the probe first: if we are killed in between, it passes through it again.
+                    // The thread leaves the probe first. If we are killed in between, it passes through the probe
+                    // again.
                     now.rip = probe.resume;
                     // The kernel must not repeat the call.
                     now.orig_rax = u64::MAX;
@@ -189,8 +190,8 @@ impl Child {
     }
 }
 
-/// Chooses how a probe stops the program: by a signal, unless the program blocks it, so that it would stay pending, or
-/// a seccomp filter may refuse the call.
+/// Chooses the method by which a probe stops the program. The method is a signal, unless the program blocks the signal,
+/// so that it would stay pending, or a seccomp filter may refuse the call.
 fn stop_by(pid: i32) -> StopBy {
     let bit = 1 << (syscall_probe::SIGNAL - 1);
     let is_blocked = blocked_signals(pid).is_none_or(|blocked| blocked & bit != 0);

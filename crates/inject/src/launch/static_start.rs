@@ -1,17 +1,17 @@
-//! Start of a static program: only its own code sets up its thread, and nothing marks the end of that.
+//! Start of a static program. Only the program's own code sets up its thread, and nothing marks the end of that.
 
 use crate::{Registers, regs};
 use memhook_process::{RemoteAddress, read_memory};
 
-/// Upper bound of the system calls that a C library makes before it asks for its thread's id.
+/// Upper bound on the system calls that a C library makes before it requests its thread's id.
 pub(super) const MOST_CALLS: u32 = 64;
 
 /// Facts about the C library from a thread that has just called set_tid_address(2).
 ///
-/// Both glibc (`__tls_init_tp`) and musl (`__init_tp`) call it once the thread pointer is set, and store the result,
-/// the thread's id, after that pointer. Neither has allocated anything, nor run a constructor.
+/// Both glibc (`__tls_init_tp`) and musl (`__init_tp`) make this call once the thread pointer is set, and store the
+/// result, the thread's id, at an offset from that pointer. Neither has allocated memory or run a constructor by then.
 pub(super) struct NewThread {
-    /// Offset from the thread pointer at which it stores its id.
+    /// Offset from the thread pointer at which the C library stores the id.
     pub number_at: u32,
 }
 
@@ -55,7 +55,7 @@ fn stored_at(code: &[u8]) -> Option<u32> {
     })
 }
 
-/// Finds the offset in glibc, which makes the kernel clear the id at the end of the thread.
+/// Finds the offset in glibc, which makes the kernel clear the id when the thread ends.
 fn number_that_is_cleared(now: &Registers) -> Option<u32> {
     let offset = now.rdi.checked_sub(now.fs_base)?;
     (offset == u64::from(PLACES[0])).then_some(PLACES[0])

@@ -1,4 +1,4 @@
-//! Events of the processes while they run, and their ends.
+//! Events of the traced processes while they run, and their ends.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,8 +13,8 @@ use memhook_process::{Activity, process_of, thread_state};
 
 /// Time after which threads that were told to end are examined more closely.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
-/// Time after which the missing threads of an ending process are not waited for. Only uninterruptible sleep takes
-/// longer; the registers of such a thread stay unknown.
+/// Time after which the missing threads of an ending process are no longer waited for. Only uninterruptible sleep takes
+/// longer, and the registers of such a thread stay unknown.
 const ENDING_LIMIT: Duration = Duration::from_secs(5);
 
 /// Decoded wait status.
@@ -24,11 +24,11 @@ pub(super) enum Status {
     Ended(i32),
     /// A new program runs.
     Executed,
-    /// The thread has stopped at its end, with memory and registers.
+    /// The thread has stopped at its end, and its memory and registers still exist.
     AtEnd,
     /// The thread has started another thread or process.
     Cloned,
-    /// Event stop: a new thread's first, an interrupt (SIGTRAP), or a group-stop.
+    /// Event stop: the first stop of a new thread, an interrupt (SIGTRAP), or a group-stop.
     Stop(i32),
     /// Entry or exit of a system call.
     Syscall,
@@ -39,13 +39,13 @@ pub(super) enum Status {
 /// Event of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// Another traced process has forked it, and it runs; only if forks are followed.
+    /// Another traced process has forked this process, which runs. Reported only if forks are followed.
     Forked,
-    /// The process executes another program now, which is stopped before its first instruction, as for
+    /// The process now executes another program, which is stopped before its first instruction, as for
     /// [`Child::run_to_start`].
     Executed,
-    /// The process's last instruction is done. Every thread is stopped ([`Child::ending_threads`]) until
-    /// [`Child::let_end`]. The value is the wait status that will come (waitpid(2)).
+    /// The process has executed its last instruction. Every thread is stopped ([`Child::ending_threads`]) until
+    /// [`Child::let_end`]. The value is the future wait status (waitpid(2)).
     Ending(i32),
     /// The process has ended, with this wait status.
     Ended(i32),
@@ -78,7 +78,7 @@ pub(super) struct Process {
 struct End {
     begun: Instant,
     next_look: Instant,
-    /// Wait status that will come.
+    /// The future wait status of the process.
     status: i32,
     /// True if [`Event::Ending`] was reported.
     is_told: bool,
@@ -103,7 +103,7 @@ impl Process {
         });
     }
 
-    /// Returns the threads that have not come to their end.
+    /// Returns the threads that have not reached their end.
     fn missing(&self) -> Vec<i32> {
         let is_there = |tid: i32| self.ending.iter().any(|t| t.tid == tid);
         self.threads
@@ -113,8 +113,8 @@ impl Process {
             .collect()
     }
 
-    /// Returns the wait status, once all threads are stopped at their end, except threads that take too long or have
-    /// disappeared without a report.
+    /// Returns the wait status once all threads are stopped at their end. Threads that take too long or have
+    /// disappeared without a report are ignored.
     fn comes_to_its_end(&mut self, pid: i32) -> Option<i32> {
         let missing = self.missing();
         let end = self.end.as_mut().filter(|end| !end.is_told)?;
@@ -146,7 +146,7 @@ impl Process {
     }
 }
 
-/// Blocks until a tracee of this thread (`of`: a thread id, or -1 for any) has something to report.
+/// Blocks until a tracee of this thread has something to report (`of`: a thread id, or -1 for any).
 pub(super) fn wait(of: i32) -> io::Result<(i32, Status)> {
     loop {
         if let Some(found) = look(of, 0)? {
@@ -157,7 +157,7 @@ pub(super) fn wait(of: i32) -> io::Result<(i32, Status)> {
 
 fn look(of: i32, flags: i32) -> io::Result<Option<(i32, Status)>> {
     let mut status = 0;
-    // Other parts of this process may have their own children, so only those of this thread are waited for.
+    // Other parts of this process may have their own children, so this waits only for the children of this thread.
     let flags = flags | libc::__WALL | libc::__WNOTHREAD;
     // SAFETY: waitpid writes one int.
     let tid = unsafe { libc::waitpid(of, &raw mut status, flags) };
@@ -201,7 +201,7 @@ impl Child {
         ptrace::resume(pid, 0).map_err(failed("CONT"))
     }
 
-    /// Waits for the next event, until `deadline` if there is one. Other stops are answered on the way.
+    /// Waits for the next event, until `deadline` if there is one. Answers other stops in the meantime.
     pub fn next_event(&mut self, deadline: Option<Instant>) -> Result<Option<(i32, Event)>, Error> {
         if let Some(known) = self.known.pop_front() {
             return Ok(Some(known));
@@ -212,7 +212,7 @@ impl Child {
             let is_waiting = self.processes.values().any(ending);
             let flags = if is_waiting { libc::WNOHANG } else { 0 };
             let found = match look(-1, flags) {
-                // Another part of the process has collected them.
+                // Another part of the process has collected the children.
                 Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
                     self.processes.clear();
                     return Ok(None);
@@ -272,7 +272,7 @@ impl Child {
             return None;
         }
         if status == Status::Executed {
-            // The thread that called execve has the leader's id now, and is the only one.
+            // The thread that called execve now has the leader's id, and is the only one.
             self.processes.insert(tid, Process::new(tid));
             return Some((tid, Event::Executed));
         }
@@ -282,7 +282,7 @@ impl Child {
         };
         let mut event = None;
         if !self.processes.contains_key(&pid) {
-            // A process that was cloned without SIGCHLD counts as a thread for PTRACE_O_TRACECLONE.
+            // For PTRACE_O_TRACECLONE, a process that was cloned without SIGCHLD counts as a thread.
             if !self.follows_forks {
                 let _ = ptrace::detach(tid);
                 return None;
@@ -293,7 +293,7 @@ impl Child {
         if status == Status::Cloned
             && let Ok(new) = ptrace::event_message(tid).map(|id| id as i32)
             && let Some(of) = process_of(new)
-            // All of its events may have been reported before.
+            // All events of the process may have been reported before.
             && !matches!(thread_state(of, new), None | Some('Z' | 'X'))
         {
             // The child's own first stop may come after the end of its creator.
@@ -311,7 +311,7 @@ impl Child {
             Status::Cloned | Status::Syscall | Status::Stop(libc::SIGTRAP) => {
                 let _ = ptrace::resume(tid, 0);
             }
-            // Job control has stopped it, and it stays stopped until SIGCONT.
+            // Job control has stopped the process, and it stays stopped until SIGCONT.
             Status::Stop(signal) => {
                 let _ = ptrace::listen(tid);
                 if tid == self.pid {
@@ -319,7 +319,7 @@ impl Child {
                 }
             }
             Status::Signal(signal) => {
-                // A signal that is ignored would not have woken an untraced thread (kernel/signal.c, sig_ignored), so
+                // A signal that is ignored would not have woken an untraced thread (kernel/signal.c, sig_ignored). So
                 // the kernel repeats the call unless a handler must run.
                 if let Ok(now) = regs::read(tid)
                     && restart::must_be_repeated(&now)
@@ -334,7 +334,7 @@ impl Child {
         event
     }
 
-    /// Returns the threads of a process at its end; before that, there are none.
+    /// Returns the threads of a process at its end; empty before that.
     pub fn ending_threads(&self, pid: i32) -> &[EndingThread] {
         self.processes.get(&pid).map_or(&[], |p| &p.ending)
     }

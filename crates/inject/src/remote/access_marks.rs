@@ -1,4 +1,4 @@
-//! Marks that a processor leaves in page tables when a page is accessed (the accessed bit; Intel SDM volume 3, 4.8).
+//! Accessed bits, which a processor sets in page tables when a page is accessed (Intel SDM volume 3, 4.8).
 
 use crate::audit::{Act, note};
 use std::fs::OpenOptions;
@@ -9,20 +9,20 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use crate::descriptor::descriptor_of_process;
 use memhook_process::proc_path;
 
-/// Clears the marks of all anonymous pages of a process in one call (`/proc/PID/clear_refs`, proc_pid_clear_refs(5)).
-/// The process keeps running, but mapping, unmapping and first accesses wait until the kernel has walked its page
-/// tables. A processor with a cached translation leaves no new mark until the translation is flushed, which this call
-/// does not do.
+/// Clears the bits of all anonymous pages of a process in one call (`/proc/PID/clear_refs`, proc_pid_clear_refs(5)).
+/// The process keeps running, but mapping, unmapping and first accesses wait until the kernel has walked the page
+/// tables. A processor with a cached translation does not set the bit again until the translation is flushed, which
+/// this call does not do.
 pub fn clear_access_marks(pid: i32) -> io::Result<()> {
     let path = proc_path(pid, "clear_refs");
     note(pid, Act::ClearMarks);
     OpenOptions::new().write(true).open(path)?.write_all(b"2")
 }
 
-/// Clears the marks range by range, by `process_madvise(2)` with `MADV_COLD`. That takes the lock of the address space
+/// Clears the bits range by range, by `process_madvise(2)` with `MADV_COLD`. That takes the lock of the address space
 /// for reading, so only threads that map or unmap memory meanwhile wait. It needs CAP_SYS_NICE.
 ///
-/// The kernel also marks these pages as inactive, the first to be swapped out. So this is for machines without swap,
+/// The kernel also marks these pages as inactive, so they are swapped out first. So this is for machines without swap,
 /// where anonymous pages stay resident.
 pub struct RangeMarks {
     process: OwnedFd,
@@ -36,7 +36,7 @@ impl RangeMarks {
         marks.advise(&[]).map(|_| marks)
     }
 
-    /// Clears the marks of a range inside one mapping. Pages that are shared with a forked child keep their marks.
+    /// Clears the bits of a range inside one mapping. Pages that are shared with a forked child keep their bits.
     pub fn clear(&self, range: Range<u64>) -> io::Result<()> {
         let one = libc::iovec {
             iov_base: range.start as *mut libc::c_void,
@@ -46,7 +46,8 @@ impl RangeMarks {
     }
 
     fn advise(&self, ranges: &[libc::iovec]) -> io::Result<usize> {
-        // SAFETY: the kernel reads as many iovecs, live for the call; they are addresses of the other process.
+        // SAFETY: the kernel reads as many iovecs, which live for the call; they contain addresses of the other
+        // process.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_process_madvise,

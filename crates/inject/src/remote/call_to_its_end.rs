@@ -1,4 +1,4 @@
-//! Calls of functions that hold one lock while they wait for another, so that none of them may be abandoned.
+//! Calls of functions that hold one lock while they wait for another one, and so must not be abandoned.
 
 use crate::held::Held;
 use crate::remote_call::Outcome;
@@ -7,13 +7,13 @@ use crate::{Error, Registers};
 use memhook_process::RemoteAddress;
 use std::time::{Duration, Instant};
 
-/// Time between two checks of a call that is not done.
+/// Time between two checks of a call that has not returned.
 const STEP: Duration = Duration::from_millis(100);
 
 impl Held {
     /// Like [`Held::call_with_data`], for a function that must not be abandoned half-way. If it has not returned after
-    /// `patience`, the thread completes it and resumes its work by itself, as if this process had been killed
-    /// ([`Error::CallGoesOn`]); the thread can then no longer be used.
+    /// `patience`, the thread completes it and resumes its work without us, as if this process had been killed
+    /// ([`Error::CallGoesOn`]). The thread can then no longer be used.
     ///
     /// Panics if `data` is longer than [`crate::MAX_CALL_DATA`].
     pub fn call_to_its_end(
@@ -37,7 +37,7 @@ impl Held {
         Ok(result)
     }
 
-    /// Runs foreign code from these registers, and leaves it to the thread if it has not ended after `patience`.
+    /// Runs foreign code from these registers, and leaves the code to the thread if it has not ended after `patience`.
     pub(crate) fn run_unabandoned(
         &mut self,
         function: RemoteAddress,

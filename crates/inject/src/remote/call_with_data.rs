@@ -9,7 +9,7 @@ pub const MAX_CALL_DATA: usize = Scratch::DATA_BYTES as usize;
 
 impl Held {
     /// Like [`Held::call`], for a function that reads and writes memory of its caller. `data` is copied into the
-    /// target; `args` makes the arguments from its address there (8-byte aligned); after the call the data is copied
+    /// target; `args` makes the arguments from its address there (8-byte aligned). After the call, the data is copied
     /// back.
     ///
     /// Panics if `data` is longer than [`MAX_CALL_DATA`].

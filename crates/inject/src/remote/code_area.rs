@@ -1,4 +1,4 @@
-//! Memory for our code in the target, which cannot be changed once it is complete.
+//! Memory for our code in the target. The code cannot be changed once it is complete.
 
 use std::ffi::CStr;
 use std::fs::File;

@@ -28,7 +28,7 @@ pub enum Exchanged {
     Done,
     /// Other bytes are there.
     Differs,
-    /// The program counter or a return address of a thread may point between the first and the last byte.
+    /// The program counter or a return address of a thread may point into the code.
     InUse,
 }
 
@@ -37,7 +37,7 @@ pub enum Exchanged {
 pub struct CodeExchanges {
     /// Result of each exchange.
     pub done: Vec<Exchanged>,
-    /// True for each of the given ranges that no thread is in or will return to.
+    /// True for each of the given ranges that no thread executes or will return to.
     pub unused: Vec<bool>,
     /// Threads with their thread pointers.
     pub thread_pointers: Vec<(i32, u64)>,
@@ -61,21 +61,21 @@ pub fn memory_of_code(pid: i32) -> Result<File, Error> {
 /// Exchanges code with all threads held, and reports which of `ranges` are not in use.
 ///
 /// An exchange is skipped if a program counter, or any word on the stack of a thread, points between its first and its
-/// last byte: the word may be a return address, or the program counter of a frame that a signal has interrupted.
+/// last byte. Such a word may be a return address, or the program counter of a frame that a signal has interrupted.
 ///
 /// # Cross-modifying code
-/// A processor may execute stale instructions if another one changes them while it runs (Intel SDM, volume 3, "Handling
-/// Self- and Cross-Modifying Code"), unless it executes a serializing instruction in between. No thread of the target
-/// runs in user mode here, and each must be switched in before it runs again. A write is the first one to its page, or
-/// a later one. The first write replaces the page, and the TLB flush for that interrupts or marks every processor that
-/// has the address space loaded. In any case the thread was switched out in ptrace_stop (kernel/signal.c), and comes
-/// back by loading CR3, or through the return from the interrupt that woke its processor, both of which serialize. Each
-/// write is within one page, and so is one copy in the kernel (`__access_remote_vm`, mm/memory.c): a process that is
-/// killed at any moment leaves the old or the new bytes, never a mixture.
+/// A processor may execute stale instructions if another processor changes them while it runs (Intel SDM, volume 3,
+/// "Handling Self- and Cross-Modifying Code"), unless it executes a serializing instruction in between. No thread of
+/// the target runs in user mode here, and each must be switched in before it runs again. The first write to a page
+/// replaces the page, and the TLB flush for that interrupts or marks every processor that has the address space loaded.
+/// In any case, the thread was switched out in ptrace_stop (kernel/signal.c), and comes back by loading CR3, or through
+/// the return from the interrupt that woke its processor, both of which serialize. Each write is within one page, and
+/// is one copy in the kernel (`__access_remote_vm`, mm/memory.c). So an attacher that is killed at any moment leaves
+/// the old or the new bytes, never a mixture.
 ///
 /// Writes through /proc/PID/mem ignore page protection, so the text never becomes writable for the target. `memory` is
 /// that file ([`memory_of_code`]), opened before the destinations of the exchanges were mapped. If the process executes
-/// another program, which may have the same code at the same address, all exchanges fail as different.
+/// another program, which may have the same code at the same address, all exchanges fail with [`Exchanged::Differs`].
 pub fn exchange_code(
     pid: i32,
     memory: &File,
@@ -158,7 +158,7 @@ fn read_to_gap(memory: &File, from: u64, most: usize) -> Vec<u8> {
     bytes
 }
 
-/// Sorted addresses of relevant code that are program counters of threads or on their stacks.
+/// Sorted addresses in the relevant code that are program counters of threads or words on their stacks.
 struct Used(Vec<u64>);
 
 impl Used {
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
     use memmap2::MmapMut;
 
-    /// Memory below a gap is read, and memory behind it is not needed.
+    /// Memory below a gap is read, and memory after it is not needed.
     #[test]
     fn a_stack_is_read_up_to_a_gap() {
         const PAGE: usize = 4096;
@@ -215,7 +215,7 @@ mod tests {
         let at = map.as_ptr().addr() as u64;
         let memory = open_memory(std::process::id() as i32).unwrap();
         assert_eq!(read_to_gap(&memory, at, 3 * PAGE), [7; 3 * PAGE]);
-        // SAFETY: the page is in the mapping, of which nothing is used any more; unmapping a part again is allowed.
+        // SAFETY: the page is in the mapping, which is no longer used. Unmapping a part again is allowed.
         unsafe { libc::munmap(map.as_mut_ptr().add(PAGE).cast(), PAGE) };
         assert_eq!(read_to_gap(&memory, at, 3 * PAGE), [7; PAGE]);
         assert_eq!(read_to_gap(&memory, at + PAGE as u64, PAGE), [0u8; 0]);

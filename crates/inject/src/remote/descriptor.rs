@@ -11,9 +11,9 @@ use crate::{Error, Held};
 use memhook_process::{living_thread, open_descriptor, proc_path};
 
 impl Held {
-    /// Records the object of a descriptor that the target has just opened for us. The target's other threads run: one
-    /// that closes descriptors by number (closefrom(3)) may close this one at any moment, and a file of the target may
-    /// then get its number.
+    /// Records the object of a descriptor that the target has just opened for us. The target's other threads run: a
+    /// thread that closes descriptors by number (closefrom(3)) may close this descriptor at any moment, and a file of
+    /// the target may then get its number.
     pub(crate) fn note_object(&mut self, number: u64, name: &CStr) -> Result<(), Error> {
         let path = proc_path(self.pid, &format!("fd/{number}"));
         let link = match fs::read_link(&path) {
@@ -27,7 +27,7 @@ impl Held {
         };
         let ours = format!("/memfd:{} (deleted)", name.to_string_lossy());
         let object = identity(&path).filter(|_| link.as_os_str() == ours.as_str());
-        // No file has these numbers, so no other file is mistaken for ours.
+        // No file has these numbers, so no file is mistaken for ours.
         self.work.object = Some(object.unwrap_or((0, 0)));
         object.map(drop).ok_or(self.descriptor_lost())
     }
@@ -41,7 +41,7 @@ impl Held {
         }
     }
 
-    /// Checks that this file, which was opened by the number, is the object.
+    /// Checks that this file, which was opened by its number, is the object.
     fn check_file(&self, file: &File) -> Result<(), Error> {
         let found = file.metadata().ok().map(|found| (found.dev(), found.ino()));
         match self.work.object {
@@ -50,7 +50,7 @@ impl Held {
         }
     }
 
-    /// Checks that the mapping that was made by the number is the object, and unmaps it if not.
+    /// Checks that a mapping that was made through the number maps the object. Unmaps it otherwise.
     pub(crate) fn check_mapped(&mut self, address: u64, bytes: u64) -> Result<(), Error> {
         let Some((_, inode)) = self.work.object else {
             return Ok(());
@@ -86,7 +86,7 @@ pub(crate) fn undisturbed<T>(
     Err(held.descriptor_lost())
 }
 
-/// Returns true if this error can come from a descriptor that another thread has closed, which any call may report.
+/// Returns true if this error may be caused by a descriptor that another thread has closed, which any call may report.
 fn is_loss(error: &Error) -> bool {
     match error {
         Error::DescriptorLost { .. } => true,
@@ -111,8 +111,9 @@ pub(crate) fn open_here(held: &Held, number: u64) -> Result<File, Error> {
     Ok(file)
 }
 
-/// Sets the size of the object, from this process, because in the target the number may now refer to its own file. The
-/// target does it if we cannot open the object, or if our own limit is lower (RLIMIT_FSIZE: the kernel would end us).
+/// Sets the size of the object from this process, because in the target the number may by now refer to a file of the
+/// target. The target sets the size if we cannot open the object, or if our own limit is lower (RLIMIT_FSIZE: the
+/// kernel would kill us).
 pub(crate) fn resize(held: &mut Held, number: u64, bytes: u64) -> Result<(), Error> {
     match open_here(held, number) {
         Ok(file) if bytes <= own_file_limit() => file.set_len(bytes).map_err(|cause| Error::File {
@@ -153,10 +154,11 @@ pub fn duplicate_descriptor(pid: i32, number: u64) -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) })
 }
 
-/// Returns a descriptor of the process (pidfd_open(2)), which gives access to its memory and its descriptors.
+/// Returns a descriptor of the process (pidfd_open(2)), through which its memory and its descriptors are accessible.
 pub(crate) fn descriptor_of_process(pid: i32) -> io::Result<OwnedFd> {
     let thread = living_thread(pid);
-    // An initial thread that has ended has neither any more; a descriptor of another thread needs Linux 6.9.
+    // An initial thread that has ended has neither memory nor descriptors; a descriptor of another thread needs Linux
+    // 6.9.
     let flags = if thread == pid { 0 } else { PIDFD_THREAD };
     // SAFETY: no pointers.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, thread, flags) })

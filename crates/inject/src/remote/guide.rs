@@ -1,4 +1,4 @@
-//! Region of two parts: the guide, which only this process can write, is followed by the part that both the target and
+//! Region of two parts: the guide, which only this process can write, and after it the part that both the target and
 //! this process write. The guide has all addresses that the target calls and reads through, because its forked children
 //! may have fewer rights than the target.
 
@@ -21,7 +21,7 @@ use memhook_process::{RemoteAddress, locked_bytes};
 /// Part of a region that only this process can write.
 #[derive(Debug)]
 pub enum Guide {
-    /// Mapped here. The target's mapping can never be made writable, neither by it nor by its children.
+    /// Mapped here. The target's mapping can never be made writable, neither by the target nor by its children.
     Mapped(MmapRaw),
     /// Private memory of the target, which we write through /proc/PID/mem, because the kernel (before 5.1) has no seal
     /// for a shared guide.
@@ -31,17 +31,17 @@ pub enum Guide {
 /// Region with a guide in front.
 #[derive(Debug)]
 pub struct GuidedRegion {
-    /// Whole region. The part of its memory object that the guide covers is not mapped.
+    /// The whole region. The part of its memory object that the guide covers is not mapped.
     pub region: Region,
     /// Guide at the beginning of the region.
     pub guide: Guide,
 }
 
-/// Seal after which the object can no longer be mapped for writing or written by a descriptor; existing writable
+/// Seal after which the object can no longer be mapped for writing or written through a descriptor. Existing writable
 /// mappings stay (fcntl(2), since Linux 5.1).
 const F_SEAL_FUTURE_WRITE: libc::c_int = 0x10;
 
-/// Number of further attempts if a fork comes at the wrong moment, before all other threads are stopped for the
+/// Number of further attempts if a fork happens at the wrong moment, before all other threads are stopped for the
 /// operation.
 const TRIES: u32 = 4;
 
@@ -52,7 +52,7 @@ pub fn without_seals() {
     WITHOUT_SEALS.store(true, Relaxed);
 }
 
-/// Like [`create_region`], with a guide of `guide_bytes` bytes and this name in front; `bytes` includes both parts.
+/// Like [`create_region`], with a guide of `guide_bytes` bytes and this name before it. `bytes` includes both parts.
 pub fn create_guided_region(
     held: &mut Held,
     names: [&CStr; 2],
@@ -120,7 +120,7 @@ fn guide_at(
     Ok((guide, attempts > 1))
 }
 
-/// Guide, and the newest process at the time of its sealing.
+/// A guide, and the newest process at the time of sealing.
 struct Sealed {
     guide: Guide,
     newest: Option<u64>,
@@ -192,7 +192,7 @@ fn map_read_only(held: &mut Held, at: RemoteAddress, bytes: u64, number: u64) ->
     grow_into(held, &page, at, bytes)
 }
 
-/// Replaces memory by memory that reads as zeros and occupies nothing.
+/// Replaces memory by memory that reads as zeros and is not resident.
 fn map_zeros(held: &mut Held, at: RemoteAddress, bytes: u64) -> Result<(), Error> {
     let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
     let none = u64::MAX;

@@ -1,4 +1,4 @@
-//! Memory that the kernel uses for a thread and to which often no pointer exists: a program that passed memory from
+//! Memory that the kernel uses for a thread and to which often no pointer exists. A program that passed memory from
 //! malloc to sigaltstack(2) or set_tid_address(2) need not keep its address, and /proc does not show it.
 
 use std::ops::Range;
@@ -16,8 +16,9 @@ const STACK_BYTES: usize = 24;
 /// Size of the thread id that the kernel clears when the thread ends.
 const TID_BYTES: u64 = 4;
 
-/// Returns the alternate signal stacks of all threads of `pid` and the words that the kernel clears at their ends, as
-/// address ranges, and the longest time that a thread was held for this query. Fails if one of them could not be asked.
+/// Returns the alternate signal stacks of all threads of `pid`, and the words that the kernel clears when they end, as
+/// address ranges. Also returns the longest time for which a thread was held for this query. Fails if a thread could
+/// not be asked.
 pub fn kernel_places(pid: i32) -> Result<(Vec<Range<u64>>, Duration), Error> {
     let survey = Survey::of(pid, Timing::USUAL)?;
     let options = HoldOptions::anywhere(Duration::ZERO);

@@ -19,13 +19,13 @@ pub struct Dlopen {
 
 /// Longest wait of a thread for a lock of the loader that another thread holds.
 const LOCK_PATIENCE: Duration = Duration::from_millis(100);
-/// Like `LOCK_PATIENCE`, if the other thread is stopped: long enough for a call that waits for no lock, on a busy
+/// Like `LOCK_PATIENCE`, if the other thread is stopped. It suffices for a call that waits for no lock, on a busy
 /// machine.
 const STILL_PATIENCE: Duration = Duration::from_millis(5);
-/// Time after which `dlopen` is left to its thread.
+/// Time after which the thread has to complete `dlopen` alone.
 const LOADING_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Length of the loader's message that is read.
+/// Maximum length of the loader's message that is read.
 const REASON_BYTES: usize = 256;
 
 /// `__RTLD_DLOPEN` of glibc's include/dlfcn.h.
@@ -37,10 +37,10 @@ pub const NAME: &std::ffi::CStr = c"memhook-hook";
 /// Loads the shared object with the content `object` by a remote `dlopen` of a memory object. Returns its load bias:
 /// the actual address minus the address in the file.
 ///
-/// The `dlopen` is never abandoned; see [`Held::call_to_its_end`], and call [`Held::ask_for_loader_locks`] before.
+/// The `dlopen` is never abandoned; see [`Held::call_to_its_end`]. Call [`Held::ask_for_loader_locks`] first.
 ///
 /// Fails with [`Error::DescriptorLost`] if another thread closes unknown descriptors. In such a process there is no
-/// further attempt: the loader reads and closes its file by a number, which may then belong to a file of the target.
+/// further attempt: the loader reads and closes its file by a number, which may then refer to a file of the target.
 pub fn load_object(held: &mut Held, dlopen: Dlopen, object: &[u8]) -> Result<u64, Error> {
     let number = region::memfd(held, NAME, region::MemfdFor::Code)?;
     let loaded = fill_and_open(held, dlopen, object, number);
@@ -51,7 +51,7 @@ pub fn load_object(held: &mut Held, dlopen: Dlopen, object: &[u8]) -> Result<u64
 }
 
 /// Loads a shared object from a file of the target by a remote `dlopen`. Returns its load bias. `earlier`: number of
-/// objects that it has loaded from files of this name, which may have been removed.
+/// objects that the target has already loaded from files of this name, which may have been removed.
 pub fn load_file(
     held: &mut Held,
     dlopen: Dlopen,
@@ -87,17 +87,17 @@ fn fill_and_open(
 
 /// Returns the paths by which the loader may open the object with this descriptor, in order of preference.
 ///
-/// The name stays in the loader's list until it is overwritten, or forever if we are killed before. So the first path
-/// leads through a thread of the process: a debugger that opens it finds nothing, because none of its own threads has
-/// that id. In a /proc of another pid namespace the thread has another id, and the path leads nowhere. Only the loader
-/// opens it, because a file system of the target may be slow, and we hold a thread.
+/// The name stays in the loader's list until it is overwritten, or forever if we are killed before that. So the first
+/// path leads through a thread of the process: a debugger that opens the path finds nothing, because none of its own
+/// threads has that id. In a /proc of another pid namespace, the thread has another id, and the path leads nowhere.
+/// Only the loader opens the path, because a file system of the target may be slow, and we hold a thread.
 fn paths_of(held: &Held, number: u64) -> [String; 2] {
-    // The loader identifies objects by name, so it would return the object of an earlier attach that was loaded through
+    // The loader identifies objects by name. It would return the object of an earlier attach that was loaded through
     // the same descriptor number.
     let file = format!("{}{number}", "./".repeat(held.work.earlier_loads));
     let (pid, tid) = (held.pid, held.tid);
     let thread = inner_tid(pid, tid).map_or(tid.to_string(), |inner| inner.to_string());
-    // An initial thread that has ended has no descriptors any more, and /proc shows the process through it.
+    // An initial thread that has ended has no descriptors any more, and /proc shows the process through that thread.
     let folder = match living_thread(pid) == pid {
         true => "self",
         false => "thread-self",
@@ -160,9 +160,9 @@ fn open(held: &mut Held, dlopen: Dlopen, path: String) -> Result<Loaded, Error> 
 impl Held {
     /// Makes the thread take each lock of the loader for a moment.
     ///
-    /// `dlopen` takes one of them and, while holding it, the other. Each of the functions called here takes one and
-    /// holds none. If another thread keeps a lock for longer than 100 ms, or is stopped with it, nothing has happened,
-    /// and the result is [`Error::CallTimeout`].
+    /// `dlopen` takes one of them and, while holding it, the other. Each of the functions called here takes one lock
+    /// and holds no other. If another thread keeps a lock for longer than 100 ms, or is stopped with it, nothing has
+    /// happened, and the result is [`Error::CallTimeout`].
     pub fn ask_for_loader_locks(&mut self) -> Result<(), Error> {
         self.prepare_calls()?;
         let scratch = self.scratch()?;
@@ -196,12 +196,12 @@ pub(crate) fn fill(held: &mut Held, object: &[u8], number: u64) -> Result<(), Er
     }
 }
 
-/// Returns the loader's message about the failure. It must be read in any case, because otherwise the program's next
-/// dlerror(3) would return it.
+/// Returns the loader's message about the failure. The message must be read in any case, because otherwise the
+/// program's next dlerror(3) would return it.
 fn reason(held: &mut Held) -> Option<String> {
     let text = held.call(held.target.functions.dlerror?, &[]).ok()?;
     let mut bytes = [0u8; REASON_BYTES];
-    // An unreadable page may follow it.
+    // An unreadable page may follow the message.
     let read = (1..=REASON_BYTES).rev().step_by(16).find(|&length| {
         let into = &mut bytes[..length];
         text != 0 && held.read(RemoteAddress(text), into).is_ok()

@@ -1,12 +1,13 @@
 //! Mapping a shared object into the target without its loader.
 //!
 //! A loader is needed to bind symbols and to allocate thread-local storage. An object that uses neither can be laid out
-//! from outside: its load bias must only be added to the words that hold addresses. That works where `dlopen` does not:
-//! without a file system to open anything in, without a loader, or if no thread may be made to call it.
+//! from outside: only its load bias must be added to the words that hold addresses. That works where `dlopen` does not:
+//! if there is no file system to open files in, no loader, or no thread that may be made to call it.
 //!
-//! The contents come from a memory object, so that the object has the same name in /proc/PID/maps as one that the
-//! loader has loaded, and no page is ever writable and executable, not even in turn. The code becomes executable last:
-//! a copy without executable pages is one whose maker was killed, and no thread has ever executed it.
+//! The contents come from a memory object. So the object has the same name in /proc/PID/maps as one that the loader has
+//! loaded, and no page is ever both writable and executable, not even at different times. The code becomes executable
+//! last. A copy without executable pages is therefore the work of an attacher that was killed, and no thread has ever
+//! executed it.
 
 use std::ffi::CStr;
 use std::ops::Range;
@@ -26,17 +27,17 @@ pub struct ObjectImage<'a> {
     pub code: Range<u64>,
     /// Data that the file contains.
     pub data: Range<u64>,
-    /// End of the data's last page, which must be zero although the file contains something there.
+    /// End of the data's last page, which must be zero although the file has contents there.
     pub cleared: Range<u64>,
-    /// Data that the file does not contain. It is private and anonymous, as from a loader.
+    /// Data that the file does not contain. It is private and anonymous, as with a loader.
     pub zeros: Range<u64>,
     /// Returns the bytes before `zeros`, for an object whose first byte is at this address.
     pub contents: &'a dyn Fn(u64) -> Vec<u8>,
 }
 
-/// Maps an object, and returns the address of its first byte. After an error nothing is left.
+/// Maps an object, and returns the address of its first byte. After an error, nothing stays mapped.
 ///
-/// Unlike `dlopen` this takes no lock of the target, so the thread may have been stopped anywhere.
+/// Unlike `dlopen`, this takes no lock of the target, so the thread may have been stopped anywhere.
 pub fn map_object(held: &mut Held, object: &ObjectImage<'_>) -> Result<u64, Error> {
     undisturbed(held, |held| {
         let number = region::memfd(held, object.name, region::MemfdFor::Code)?;
@@ -69,7 +70,7 @@ fn complete(
     number: u64,
     base: u64,
 ) -> Result<(), Error> {
-    // The pages are still untouched, so a private mapping shows what is written now.
+    // The pages are still untouched, so a private mapping shows the data that is written now.
     let mut contents = (object.contents)(base);
     let (place, mark) = MAPPED_MARK;
     if let Some(byte) = contents.get_mut(place) {

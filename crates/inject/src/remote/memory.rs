@@ -1,4 +1,4 @@
-//! Writes to the target's memory: process_vm_writev(2) first, then /proc/PID/mem if that is refused.
+//! Writes to the target's memory: process_vm_writev(2) first, then /proc/PID/mem if it is refused.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -22,7 +22,7 @@ pub fn write_bytes(pid: i32, address: RemoteAddress, bytes: &[u8]) -> Result<(),
         .map_err(|cause| failure(pid, address, bytes.len(), cause))
 }
 
-/// Writes `bytes` only if the target itself could.
+/// Writes `bytes` only if the target itself could write them.
 pub(crate) fn write_writable(pid: i32, address: RemoteAddress, bytes: &[u8]) -> Result<(), Error> {
     if write_at_once(pid, address, bytes)? {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Pace of requests in which the kernel walks a process's memory. Threads of the process that map or unmap memory wait
+//! Pace of requests that make the kernel walk a process's memory. Threads of the process that map or unmap memory wait
 //! meanwhile, so each request is short, with pauses between them.
 
 use std::ops::Range;
@@ -10,11 +10,11 @@ const MOST_QUICK_BYTES: u64 = 1 << 30;
 
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
-/// Distance of ranges below which they are combined into one request: the memory between them adds hardly more than the
-/// request itself costs.
+/// Distance of ranges below which they are combined into one request: walking the memory between them costs hardly more
+/// than a separate request.
 const NEAR_BYTES: u64 = 2 << 20;
 
-/// Merges ranges, given in order, that are near each other, including the gaps between them.
+/// Merges nearby ranges, given in order, including the gaps between them.
 pub fn with_gaps(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     let mut found: Vec<Range<u64>> = Vec::new();
     for range in ranges {
@@ -41,15 +41,15 @@ impl Pace {
     pub const AIM: Duration = Duration::from_micros(500);
     /// Upper limit of a request's duration. A longer one may also have waited for a lock or for a processor.
     pub const TOO_LONG: Duration = Duration::from_millis(2);
-    /// Largest request: empty memory, which is walked in no time, may be followed by populated memory.
+    /// Largest request. Empty memory, which is walked quickly, may be followed by populated memory.
     pub const MOST_BYTES: u64 = 64 << 20;
 
-    /// Size up to which a mapping with its room to grow is released as a whole: in slices, it would be two mappings
-    /// between one slice and the next, and mremap(2) refuses such a range. A larger one would make threads wait for
-    /// longer than a hold.
+    /// Size up to which a mapping with its room to grow is released as a whole. In slices, it would be two mappings
+    /// between two slices, and mremap(2) refuses such a range. A larger mapping would make threads wait for longer than
+    /// a hold.
     const MOST_WHOLE_BYTES: u64 = 320 << 20;
 
-    /// Releases a mapping, in slices only if it is large. Makes requests like [`Pace::in_slices`].
+    /// Releases a mapping. Only a large mapping is released in slices, with requests as in [`Pace::in_slices`].
     pub fn let_go<E>(
         &mut self,
         mapping: Range<u64>,
@@ -71,7 +71,7 @@ impl Pace {
         answer
     }
 
-    /// Returns how long to pause after requests of this duration: as long as they have held the locks.
+    /// Returns the length of the pause after requests of this duration: the time for which they have held the locks.
     pub fn after(time: Duration) -> Duration {
         time.clamp(Duration::from_micros(100), Pace::TOO_LONG)
     }
@@ -103,8 +103,8 @@ impl Pace {
         Ok(())
     }
 
-    /// Records the duration of a request; returns how long to pause before the next one. Pauses are few: on a busy
-    /// machine, each lasts for milliseconds, however short it should be.
+    /// Records the duration of a request. Returns the length of the pause before the next one. Pauses are few, because
+    /// on a busy machine each lasts for milliseconds, however short it should be.
     fn took(&mut self, time: Duration) -> Option<Duration> {
         self.since_pause += time;
         (self.since_pause >= Pace::AIM).then(|| Pace::after(std::mem::take(&mut self.since_pause)))
@@ -129,7 +129,8 @@ mod tests {
         assert_eq!(Pace::default().in_slices(0..1, |_| Err(7)), Err(7));
     }
 
-    /// As many mappings as a process may have, on a busy machine where some requests wait for a processor.
+    /// A test with the maximum number of mappings of a process, on a busy machine where some requests wait for a
+    /// processor.
     #[test]
     fn pauses_between_tens_of_thousands_of_requests_are_few() {
         let mut pace = Pace::default();
@@ -141,7 +142,7 @@ mod tests {
         }
         assert!(pauses.len() < 1000, "{}", pauses.len());
         assert!(pauses.iter().sum::<Duration>() <= asked);
-        // Waiting threads get their turn nevertheless.
+        // Waiting threads get the lock nevertheless.
         assert_eq!(pace.took(Pace::TOO_LONG), Some(Pace::TOO_LONG));
     }
 

@@ -1,5 +1,5 @@
 //! Populated and written pages of a target: `PAGEMAP_SCAN` of `/proc/PID/pagemap` (Linux 6.7,
-//! Documentation/admin-guide/mm/pagemap.rst). The request is unsafe code, so it is made in this crate.
+//! Documentation/admin-guide/mm/pagemap.rst). The request needs unsafe code, so it is in this crate.
 
 use std::fs::File;
 use std::io;
@@ -43,9 +43,9 @@ const IS_WRITTEN: u64 = 1 << 1;
 const IS_FILE: u64 = 1 << 2;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
-/// Page of zeros that all processes share: read and never written.
+/// The page of zeros that all processes share: read and never written.
 const IS_ZERO: u64 = 1 << 5;
-/// Flags to write-protect the found pages, and to refuse mappings that are not watched asynchronously.
+/// Flags that write-protect the found pages, and refuse mappings without an asynchronous watch.
 const WP_MATCHING_ASYNC: u64 = 1 | 2;
 const REGIONS_AT_ONCE: u64 = 1024;
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -65,7 +65,7 @@ pub enum PageState {
     /// Like [`PageState::Populated`], without pages of files and of shared memory: in a private mapping of a file, the
     /// pages that were written.
     Own,
-    /// Pages in memory, including those of files and of shared memory, except those that were only read and are still
+    /// Pages in memory, including pages of files and of shared memory, except pages that were only read and are still
     /// zeros. These are the pages that the kernel counts as resident (`smaps_pte_entry` of fs/proc/task_mmu.c). The
     /// result also contains pages of hugetlbfs, and of devices.
     Resident,
@@ -73,8 +73,8 @@ pub enum PageState {
     Huge,
     /// Pages that were written since the last request, in mappings that a [`WriteWatch`](crate::WriteWatch) watches;
     /// the first time, all pages with contents. The request starts the next round. Pages that the target has freed
-    /// meanwhile are not reported, nor are huge ones: the first write to a protected huge page splits it
-    /// (`do_huge_pmd_wp_page` of mm/huge_memory.c), so they are never protected.
+    /// meanwhile are not reported. Nor are huge pages: the first write to a protected huge page splits it
+    /// (`do_huge_pmd_wp_page` of mm/huge_memory.c), so huge pages are never protected.
     Written,
     /// Unprotected pages, including huge ones. This request does not start the next round: all pages keep their state,
     /// at no cost for the target.
@@ -93,8 +93,8 @@ impl PageScan {
         Ok(PageScan { pagemap })
     }
 
-    /// Appends the pages of an address range that are in that state to `found`, as ascending address ranges. After an error,
-    /// the kernel has been through some of the range, and what it found there is in `found`.
+    /// Appends the pages of an address range that are in that state to `found`, as ascending address ranges. After an
+    /// error, the kernel has walked a part of the range, and `found` has the pages of that part.
     pub fn find(
         &self,
         range: Range<u64>,
@@ -135,8 +135,8 @@ impl PageScan {
         Ok(false)
     }
 
-    /// Appends the [`PageState::Resident`] pages of an address range to `found`, and those of them that are in huge
-    /// pages to `huge`. Returns the size of both in bytes.
+    /// Appends the [`PageState::Resident`] pages of an address range to `found`, and those in huge pages to `huge`.
+    /// Returns the size of both in bytes.
     pub fn find_resident(
         &self,
         range: Range<u64>,
@@ -156,7 +156,7 @@ impl PageScan {
         Ok((all_bytes, huge_bytes))
     }
 
-    /// Calls back with regions in address order, each page in at most one of them.
+    /// Calls back with regions in address order. Each page is in at most one of them.
     fn each_region(
         &self,
         range: Range<u64>,
@@ -192,9 +192,9 @@ impl PageScan {
             };
             let Ok(count) = usize::try_from(count) else {
                 let error = io::Error::last_os_error();
-                // It fails at a mapping that is not watched, in the middle of a range, when it has begun the next round for
-                // the pages before. It will not report those again, and it has stored them, but for their number
-                // (do_pagemap_scan of fs/proc/task_mmu.c).
+                // The request fails at a mapping without a watch, in the middle of a range, after it has begun the next
+                // round for the previous pages. It will not report those pages again, and it has stored them, but not
+                // their number (do_pagemap_scan of fs/proc/task_mmu.c).
                 let stored = regions.iter().take_while(|region| region.end > at);
                 stored.for_each(&mut each);
                 return Err(error);
@@ -207,8 +207,8 @@ impl PageScan {
             let found = &regions[..count.min(regions.len())];
             found.iter().for_each(&mut each);
             // The kernel returns regions in several batches of at most 512. If the walk stops for lack of room in one
-            // batch and ends in a later one, `walk_end` still says where it stopped (do_pagemap_scan of
-            // fs/proc/task_mmu.c), and continuing from there would report the same pages twice.
+            // batch and ends in a later one, `walk_end` still has the position of the stop (do_pagemap_scan of
+            // fs/proc/task_mmu.c). Continuing there would report the same pages twice.
             let next = match found.last() {
                 Some(last) if count >= regions.len() => argument.walk_end.max(last.end),
                 _ => end,
@@ -243,8 +243,8 @@ impl ScanArgument {
                 self.return_mask = IS_PRESENT | IS_HUGE;
             }
             PageState::Written | PageState::WrittenSoFar => {
-                // Only existing pages are requested: protecting holes too would fill the target's page tables with
-                // markers, even for a large area that it has only reserved.
+                // Only existing pages are requested. Protecting holes too would fill the target's page tables with
+                // markers, even for a large area that is only reserved.
                 let without = if state == PageState::Written {
                     self.flags = WP_MATCHING_ASYNC;
                     IS_ZERO | IS_HUGE
@@ -263,7 +263,7 @@ impl ScanArgument {
 /// Appends a region to the previous ones.
 fn append(found: &mut Vec<Range<u64>>, region: &PageRegion) {
     match found.last_mut() {
-        // Regions of one kind are split where other categories differ.
+        // The kernel splits regions of one kind where other categories differ.
         Some(last) if last.end == region.start => last.end = region.end,
         _ => found.push(region.start..region.end),
     }

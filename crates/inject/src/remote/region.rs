@@ -22,8 +22,8 @@ pub struct Region {
 
 /// Creates a shared memory object of `bytes` bytes and this name in the target, maps it there (shared, without
 /// reserving swap, excluded from core dumps, far from all other mappings) and opens it here. No descriptor stays in the
-/// target, and no page becomes resident, even if the target locks all its mappings. Forked children do not inherit it
-/// ([`set_inherited`]).
+/// target, and no page becomes resident, even if the target locks all its mappings. Forked children do not inherit the
+/// mapping ([`set_inherited`]).
 pub fn create_region(held: &mut Held, name: &CStr, bytes: u64) -> Result<Region, Error> {
     let attempts = Cell::new(0);
     let mut region = undisturbed(held, |held| {
@@ -46,7 +46,7 @@ fn map_and_open(held: &mut Held, number: u64, bytes: u64) -> Result<Region, Erro
         path: format!("/proc/{}/fd/{number}", held.pid),
         cause,
     })?;
-    // The scratch memory must be mapped by now, or it would be locked too.
+    // The scratch memory must be mapped by now. Otherwise it would be locked too.
     let protection = read_write(held.pid);
     let address = if locked_bytes(held.pid) == Some(0) {
         map_with_room(held, bytes, bytes, protection, number)?
@@ -58,7 +58,7 @@ fn map_and_open(held: &mut Held, number: u64, bytes: u64) -> Result<Region, Erro
         return Err(refused);
     }
     held.check_mapped(address, bytes)?;
-    // Neither advice is essential. The first keeps the region out of core dumps; the second keeps a touched page from
+    // Both requests are optional. The first keeps the region out of core dumps. The second prevents a touched page from
     // occupying two megabytes if huge pages are enabled for shared memory.
     for advice in [libc::MADV_DONTDUMP, libc::MADV_NOHUGEPAGE] {
         held.syscall(libc::SYS_madvise, [address, bytes, advice as u64, 0, 0, 0])?;
@@ -91,8 +91,8 @@ fn read_implies_exec(pid: i32) -> bool {
     personality & libc::READ_IMPLIES_EXEC as u64 != 0
 }
 
-/// Maps the first bytes of the object at a place with `room` free bytes, away from other mappings: next to the modules
-/// it would take the reach of jumps (probes), and next to other mappings their room to grow.
+/// Maps the first bytes of the object at a place with `room` free bytes, away from other mappings. Next to the modules
+/// it would take the space within reach of jumps (probes), and next to other mappings their room to grow.
 fn map_with_room(
     held: &mut Held,
     bytes: u64,
@@ -115,9 +115,9 @@ fn map_with_room(
 }
 
 /// Maps the object in a process that may lock all its mappings (mlockall(2) with MCL_FUTURE). Such memory becomes
-/// resident immediately and completely, and counts in a limit. So one inaccessible page is mapped and unlocked; the
-/// memory that it grows into is then not locked (mremap(2)), and is made accessible afterwards. For the program's own
-/// mappings nothing changes.
+/// resident immediately and completely, and counts towards a limit. So one inaccessible page is mapped and unlocked.
+/// The memory that it grows into is then not locked (mremap(2)), and is made accessible afterwards. The program's own
+/// mappings are not affected.
 fn map_unlocked(held: &mut Held, bytes: u64, protection: u64, number: u64) -> Result<u64, Error> {
     let none = libc::PROT_NONE as u64;
     let address = map_with_room(held, PAGE_BYTES, bytes, none, number)?;
@@ -145,7 +145,8 @@ fn grow_unlocked(
     Ok(())
 }
 
-/// Sets if processes that the target forks inherit a region. They could write it, whatever rights they have given up.
+/// Sets whether processes that the target forks inherit a region. They could write to it, whatever rights they have
+/// dropped.
 pub fn set_inherited(
     held: &mut Held,
     address: RemoteAddress,
@@ -184,8 +185,8 @@ pub fn unmap_region(held: &mut Held, address: RemoteAddress, bytes: u64) -> Resu
         .map(drop)
 }
 
-/// Moves a region of two parts to the place of another one of the same size: the guide, and then the report. A thread
-/// inside a traced call finds the guide of another attach in between, and does not record.
+/// Moves a region of two parts to the place of another one of the same size: first the guide, then the report. In
+/// between, a thread inside a traced call finds the guide of another attach, and does not record.
 pub fn move_guided_region(
     held: &mut Held,
     from: RemoteAddress,
@@ -202,7 +203,7 @@ pub fn move_guided_region(
     )
 }
 
-/// Seals that fix the size of the region; holes can be punched nevertheless (fcntl(2)).
+/// Seals that fix the size of the region. Holes can be punched nevertheless (fcntl(2)).
 pub(crate) const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 /// Seals the size, because a process that maps the object would die if a page disappeared.
@@ -230,7 +231,7 @@ pub(crate) enum MemfdFor {
 }
 
 /// Calls `memfd_create` in the target; [`Held::close_opened`] closes the descriptor. For code, requests the execute
-/// permission that the sysctl `vm.memfd_noexec` would remove; kernels before 6.3 do not know that flag.
+/// permission that the sysctl `vm.memfd_noexec` would remove. Kernels before 6.3 do not know that flag.
 pub(crate) fn memfd(held: &mut Held, name: &CStr, what: MemfdFor) -> Result<u64, Error> {
     let data = held.scratch()?.data();
     held.write(data, name.to_bytes_with_nul())?;

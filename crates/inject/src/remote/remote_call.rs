@@ -1,4 +1,4 @@
-//! A function call made by the held thread on a stack of ours, and the execution of any operation.
+//! Calls a function on a stack of ours in the held thread, and executes any operation.
 
 use std::time::{Duration, Instant};
 
@@ -20,14 +20,14 @@ const CALL_LIMIT: Duration = Duration::from_secs(30);
 const SCRATCH_FLAGS: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
 /// The descriptor argument of mmap for memory without a file.
 const NO_FILE: u64 = u64::MAX;
-/// Number of alternative places if other memory has been mapped at the first one.
+/// Number of alternative places if other memory has been mapped at the first place.
 const PLACE_TRIES: u32 = 8;
 
-/// Time for which a running thread gets leave to make a call for which a filter may kill its process: shorter than the
-/// end of a process takes, and longer than another processor takes to see a store.
+/// Time for which a running thread gets permission to make a call for which a filter may kill its process. It is
+/// shorter than the end of a process takes, and longer than another processor takes to see a store.
 const LEAVE: Duration = Duration::from_micros(10);
-/// Leave for a thread that may be waiting for this processor, which must be given to it first. It grows with each
-/// attempt.
+/// Permission time for a thread that may be waiting for this processor, which must be given to the thread first. The
+/// time grows with each attempt.
 const LONGER_LEAVE: Duration = Duration::from_micros(100);
 const LONGEST_LEAVE: Duration = Duration::from_millis(2);
 
@@ -43,8 +43,8 @@ impl Held {
     /// Calls a function of the target with up to six integer or pointer arguments and returns its rax.
     ///
     /// A call that has not returned after 5 s and waits for a lock is abandoned ([`Error::CallTimeout`]); a busy call
-    /// gets 30 s. So use this only for functions that hold no lock while they wait for another one;
-    /// [`Held::call_to_its_end`] is for others.
+    /// gets 30 s. So use this only for functions that hold no lock while they wait for another one. For other
+    /// functions, use [`Held::call_to_its_end`].
     pub fn call(&mut self, function: RemoteAddress, args: &[u64]) -> Result<u64, Error> {
         self.prepare_calls()?;
         self.run(function, args)
@@ -96,7 +96,7 @@ impl Held {
             return Ok(scratch);
         }
         let way = self.way_home()?;
-        // Nothing has been done yet that would have to be undone.
+        // Nothing that would have to be undone has been done yet.
         let leaving = [self.work.place.address().0, Scratch::BYTES, 0, 0, 0, 0];
         for (call, nr, args) in [
             ("munmap", libc::SYS_munmap, leaving),
@@ -132,8 +132,7 @@ impl Held {
         Ok(scratch)
     }
 
-    /// Returns the signal by which the thread reports that it is done; 0: none, because a filter might kill the process
-    /// for it.
+    /// Returns the signal by which the thread reports completion, or 0 if a filter might kill the process for it.
     fn bell(&mut self) -> i32 {
         let (pid, tid) = (self.pid as u64, self.tid as u64);
         let signal = self.target.bell.unwrap_or(0);
@@ -244,8 +243,8 @@ impl Held {
         }
     }
 
-    /// Runs foreign code from these registers. If it waits for a lock at the deadline, it is abandoned; if it is busy,
-    /// it gets more time.
+    /// Runs foreign code from these registers. If the code waits for a lock at the deadline, it is abandoned. If it is
+    /// busy, it gets more time.
     pub(crate) fn run_to_the_end(
         &mut self,
         function: RemoteAddress,
@@ -265,8 +264,9 @@ impl Held {
                 Outcome::Unfinished(now) => now,
             };
             let waited = begin.elapsed();
-            // Only a wait that the stop has interrupted may be abandoned. A wait that has just succeeded must continue,
-            // because the wake-up that ended it would be lost, and another thread would sleep on next to a free lock.
+            // Only a wait that the stop has interrupted may be abandoned. A wait that has just succeeded must continue.
+            // Otherwise the wake-up that ended it would be lost, and another thread would keep sleeping next to a free
+            // lock.
             let waits =
                 now.orig_rax == libc::SYS_futex as u64 && restart::is_restart_code(now.rax as i64);
             if waits || waited >= CALL_LIMIT {
@@ -281,8 +281,8 @@ impl Held {
         }
     }
 
-    /// Like [`Held::operate`], for a function of the target, which may wait for threads that wait for this one to
-    /// handle a signal.
+    /// Like [`Held::operate`], for a function of the target. Such a function may wait for threads that wait until this
+    /// thread handles a signal.
     pub(crate) fn operate_answering(
         &mut self,
         registers: &Registers,
@@ -304,8 +304,8 @@ impl Held {
         Ok(outcome)
     }
 
-    /// Starts the stub and waits for its result. Ends in a stop: at the bell or in the stub's spin, or wherever the
-    /// thread was at the time limit.
+    /// Starts the stub and waits for its result. Ends in a stop: at the bell or in the stub's spin, or at any point
+    /// when the time limit is reached.
     pub(crate) fn operate(
         &mut self,
         registers: &Registers,
@@ -316,10 +316,10 @@ impl Held {
     }
 
     /// Like [`Held::operate`], for a system call for which a suspended filter may kill the process: the filter sees the
-    /// call if this process is killed before. So the thread waits for our leave, which ends before a killed process
-    /// could complete its exit, and goes home without the call if it gets none. It gets leave while it is seen to run
-    /// on another processor. If there is only one processor, the leave must last until the thread gets it, plus a
-    /// moment.
+    /// call if this process is killed before it. So the thread waits for our permission, which ends before a killed
+    /// process could complete its exit. Without permission, the thread goes home without the call. It gets permission
+    /// while it is seen running on another processor. If there is only one processor, the permission must last until
+    /// the thread gets that processor, plus a moment.
     pub(crate) fn operate_with_leave(
         &mut self,
         registers: &Registers,
@@ -340,8 +340,9 @@ impl Held {
         }
     }
 
-    /// Gives the thread leave until it has taken it. The thread goes home by itself after [`Timing::spin`], counted
-    /// from the beginning of its wait, and its memory is then no longer ours. Returns `false` well before that.
+    /// Gives the thread permission until the thread has used it. The thread goes home without us after
+    /// [`Timing::spin`], counted from the beginning of its wait, and its memory is then no longer ours. Returns `false`
+    /// well before that.
     ///
     /// [`Timing::spin`]: crate::timing::Timing
     fn give_leave(&mut self, scratch: Scratch) -> Result<bool, Error> {
@@ -401,7 +402,7 @@ impl Held {
         self.commit(registers)
     }
 
-    /// Lets the thread run until the result is there, then stops it.
+    /// Lets the thread run until the result is available, then stops it.
     pub(crate) fn wait_until_done(&mut self, limit: Duration) -> Result<Outcome, Error> {
         self.resume()?;
         self.await_result(limit)
@@ -415,7 +416,7 @@ impl Held {
         let mut result = None;
         loop {
             self.let_others_go_in_time();
-            // With a bell the stop comes first; without one, or if it is refused, the result.
+            // With a bell, the stop comes first. Without one, or if it is refused, the result comes first.
             if self.target.bell.is_none() || begin.elapsed() > self.work.timing.bell {
                 result = self.result();
             }
@@ -486,8 +487,8 @@ impl Held {
         Ok(())
     }
 
-    /// Returns the result of the current operation, once its token is there. After the thread has gone home, other
-    /// memory may be at this address; it does not contain the token.
+    /// Returns the result of the current operation, once its token is stored. After the thread has gone home, other
+    /// memory may be at this address, but it does not contain the token.
     pub(crate) fn result(&self) -> Option<u64> {
         let mut words = [0u8; 16];
         let place = self.work.scratch?.words();
@@ -510,7 +511,7 @@ impl Held {
         self.settle(Instant::now() + STEP_DEADLINE)
     }
 
-    /// Returns the thread's registers, set to run our code from `entry` on.
+    /// Returns the thread's registers, set to run our code from `entry`.
     pub(crate) fn remote_registers(&self, entry: RemoteAddress, stack: RemoteAddress) -> Registers {
         let mut registers = self.saved.registers;
         registers.rip = entry.0;

@@ -17,8 +17,8 @@ impl Held {
     /// Maximum number of calls in one [`Held::call_each`].
     pub const MAX_CALLS: usize = (Scratch::DATA_BYTES / 8) as usize;
 
-    /// Calls a function of the target once with each of the arguments, in order, until the moment `until` or until all
-    /// are done, at most [`Held::MAX_CALLS`]. Returns the number of calls, which is at least one.
+    /// Calls a function of the target once with each of the arguments, in order. Stops at the moment `until` or when
+    /// all calls are done, at most [`Held::MAX_CALLS`]. Returns the number of calls, which is at least one.
     ///
     /// After an error the number is unknown. A call that waits for a lock is abandoned after 200 ms
     /// ([`Error::CallTimeout`]).
@@ -34,8 +34,8 @@ impl Held {
     }
 
     /// Like [`Held::call_each`], for a function that must not be abandoned half-way, because it may hold one lock while
-    /// it waits for another. If the calls are not done after `patience`, the thread finishes them and goes home by
-    /// itself ([`Error::CallGoesOn`]).
+    /// it waits for another one. If the calls are not done after `patience`, the thread finishes them and goes home
+    /// without us ([`Error::CallGoesOn`]).
     pub fn call_each_to_its_end(
         &mut self,
         function: RemoteAddress,

@@ -1,10 +1,10 @@
 //! A frozen copy of the target's memory: a grandchild that never runs an instruction of the target.
 //!
-//! One thread forks while the others are held too, because the kernel copies page tables one by one: a running thread's
-//! changes during the fork would be only partly in the copy. The child forks again and exits immediately, and the
-//! thread waits for it before it continues, so the target has no child afterwards. The grandchild goes to the init
-//! process (or a subreaper), which collects it. It is traced from its birth and does not run. When it is released, or
-//! when this process is killed, its next instructions are `exit_group(0)`.
+//! One thread forks while the others are held too. The kernel copies page tables one by one, so the copy would have
+//! only a part of the changes that a running thread makes during the fork. The child forks again and exits immediately,
+//! and the thread waits for it before it continues, so the target has no child afterwards. The grandchild goes to the
+//! init process (or a subreaper), which collects it. It is traced from its birth and does not run. When it is released,
+//! or when this process is killed, its next instructions are `exit_group(0)`.
 //!
 //! The children end without a signal (exit signal 0), and share the descriptor table with the target: a file that the
 //! target closes does not stay open.
@@ -86,16 +86,16 @@ struct Children {
 }
 
 impl Children {
-    /// Returns true if no more events of them are expected.
+    /// Returns true if no more events of the two processes are expected.
     fn are_done(&self) -> bool {
         self.child_ended && (self.frozen || self.grandchild.is_none())
     }
 
-    /// Takes the next stop of each. A request fails only if its process was killed, which the next stop shows.
+    /// Takes the next stop of each process. A request fails only if its process was killed, which the next stop shows.
     fn follow(&mut self) {
         if let (Some(tid), false) = (self.child, self.child_ended) {
             if self.are_unwanted {
-                // SAFETY: plain integers. Its end has not been collected, so the id is its own.
+                // SAFETY: plain integers. The end of the process has not been collected, so the id is its own.
                 unsafe { libc::kill(tid, libc::SIGKILL) };
             }
             match wait::poll_stop(tid, tid) {
@@ -122,7 +122,7 @@ impl Children {
 }
 
 impl Drop for Children {
-    /// After a failure the first child may still be running, or wait forever for something that never happens. The
+    /// After a failure, the first child may still be running, or wait forever for an event that never happens. The
     /// process that it may have created ends by itself.
     fn drop(&mut self) {
         self.are_unwanted = true;
@@ -136,8 +136,8 @@ impl Drop for Children {
 }
 
 impl AllHeld {
-    /// Makes a frozen copy of the process as it is now. The thread that does it is released when it is done; the others
-    /// stay held.
+    /// Makes a frozen copy of the process in its current state. The forking thread is released when it is done; the
+    /// other threads stay held.
     pub fn fork(&mut self, plan: &ForkPlan) -> Result<FrozenChild, Error> {
         let pid = self.pid;
         let options = HoldOptions::anywhere(Duration::ZERO);
@@ -149,7 +149,7 @@ impl AllHeld {
             let guard = Guard::begin(pid, false);
             let mut held = match Held::adopt(pid, tid, stopped.sleep, &plan.survey, guard) {
                 Ok(held) => held,
-                // The thread was killed, so it changes nothing any more, but the others may be alive.
+                // The thread was killed, so it no longer changes anything, but the others may be alive.
                 Err(Error::TargetGone { .. }) => {
                     wait::reap(pid, tid);
                     continue;
@@ -162,7 +162,7 @@ impl AllHeld {
                     let mut children = Children::default();
                     let copy = held.fork(&mut children);
                     if copy.is_err() {
-                        // The thread may wait for one of the others to do something.
+                        // The thread may wait for an action of another thread.
                         self.let_stopped_go();
                         held.end_fork(&mut children);
                     }
@@ -172,7 +172,7 @@ impl AllHeld {
                 }
                 Err(why) => {
                     reason = why;
-                    // Nothing was done with it, so it stays held as before.
+                    // The thread was not used, so it stays held as before.
                     held.finished = true;
                     self.threads.insert(tid, stopped);
                 }
@@ -306,7 +306,7 @@ mod tests {
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
 
-    /// The target must not be our child: otherwise an unreleased thread does not keep it from ending.
+    /// The target must not be our child, because otherwise an unreleased thread would not prevent its end.
     #[test]
     fn a_process_killed_before_the_fork_is_let_go() {
         let program = build("busy", &[]);

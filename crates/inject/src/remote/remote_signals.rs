@@ -7,16 +7,17 @@ use crate::{Error, Registers, ptrace};
 impl Held {
     /// Returns the signals that are blocked during remote work.
     ///
-    /// Synchronous ones stay unblocked. The kernel resets the handler of a *blocked* synchronous signal to the default
-    /// when it must force it (force_sig_info_to_task), so a fault of ours would destroy a handler of the target; and
-    /// abort(3) unblocks SIGABRT. Only signals that were pending before are blocked too, so that they are not mistaken
-    /// for ours.
+    /// Synchronous signals stay unblocked. The kernel resets the handler of a *blocked* synchronous signal to the
+    /// default when it must force the signal (force_sig_info_to_task), so a fault of ours would destroy a handler of
+    /// the target; and abort(3) unblocks SIGABRT. Only signals that were pending before are blocked too, so that they
+    /// are not mistaken for ours.
     ///
-    /// The signals of glibc itself, which no program sees, differ. SIGSETXID comes from a thread that changes the
-    /// credentials of all. It waits for each thread's reaction while it holds the lock of the list of stacks, so a call
-    /// that needs this lock would wait for its own thread. The handler makes one system call and is harmless on any
-    /// stack. SIGCANCEL stays blocked: before 2.41 a thread inside a cancellation point is cancelled wherever it is,
-    /// and that would unwind our stack. It arrives when the thread is back in its own call.
+    /// The internal signals of glibc, which no program sees, are handled differently. SIGSETXID comes from a thread
+    /// that changes the credentials of all threads. That thread waits for each thread's reaction while it holds the
+    /// lock of the list of stacks, so a call that needs this lock would wait for its own thread. The handler makes one
+    /// system call and is harmless on any stack. SIGCANCEL stays blocked: before 2.41, a thread inside a cancellation
+    /// point is cancelled wherever it is, and that would unwind our stack. The signal arrives when the thread is back
+    /// in its own call.
     pub(crate) fn remote_mask(&self) -> u64 {
         let open = SYNCHRONOUS.iter().chain(&self.target.bell);
         !open.fold(0, |set, &signal| set | only(signal)) | self.saved.waiting
@@ -28,8 +29,8 @@ impl Held {
         self.remote_mask() & !answered.map_or(0, only)
     }
 
-    /// Lets the thread handle the signal that others wait for, or postpones it: our single system calls are short, and
-    /// some of them run on the thread's own stack, which has room for only one signal frame.
+    /// Lets the thread handle the signal that other threads wait for, or postpones the signal: our single system calls
+    /// are short, and some of them run on the thread's own stack, which has room for only one signal frame.
     pub(crate) fn answer_signals(&mut self, answers: bool) -> Result<(), Error> {
         let mask = match answers {
             true => self.call_mask(),
@@ -39,8 +40,8 @@ impl Held {
         self.check("SETSIGMASK", set)
     }
 
-    /// Returns the signal with which a thread continues that has stopped for this one: its handler runs immediately, or
-    /// not at all.
+    /// Returns the signal with which a thread that has stopped for this signal continues: its handler runs immediately,
+    /// or not at all.
     pub(crate) fn passed_on(&self, signal: i32) -> i32 {
         match self.target.functions.answered {
             Some(answered) if answered == signal => signal,
@@ -48,14 +49,14 @@ impl Held {
         }
     }
 
-    /// Handles a signal during remote work. A fault of the code that we run becomes an error (and the signal is
-    /// dropped); any other signal is stored and sent again after the release.
+    /// Handles a signal during remote work. A fault of the code that we run becomes an error, and the signal is
+    /// dropped. Any other signal is stored and sent again after the release.
     pub(crate) fn take_signal(&mut self, signal: i32) -> Result<(), Error> {
         let info = ptrace::signal_info(self.tid);
         let info = self.check("GETSIGINFO", info)?;
         let registers = self.read_registers()?;
-        // si_code > 0: the kernel sent it for a fault. abort(3) sends SIGABRT to its own thread, and no code of the
-        // program runs here; a signal from another thread is the program's.
+        // si_code > 0: the kernel sent the signal for a fault. abort(3) sends SIGABRT to its own thread, and no code of
+        // the program runs here; a signal from another thread is the program's own.
         let is_fault = info.si_code > 0 && SYNCHRONOUS.contains(&signal);
         let own_abort = signal == libc::SIGABRT && info.si_code <= 0 && has_aborted(&registers);
         if is_fault && signal == libc::SIGSYS && info.si_code == SYS_USER_DISPATCH {
@@ -69,7 +70,7 @@ impl Held {
                 // SAFETY: si_addr is set for the fault signals, which is checked above.
                 address = unsafe { info.si_addr() } as u64;
             }
-            // A general protection fault has no address; the program counter says more.
+            // A general protection fault has no address. The program counter is more informative.
             let address = if address == 0 { rip } else { address };
             return Err(Error::RemoteFault {
                 pid: self.pid,
@@ -77,7 +78,7 @@ impl Held {
                 signal,
             });
         }
-        // A bell that an interrupt has overtaken.
+        // An interrupt has overtaken this bell.
         if self.target.bell == Some(signal) && info.si_code == libc::SI_TKILL {
             return Ok(());
         }

@@ -1,8 +1,8 @@
 //! A system call made by the held thread.
 //!
-//! The first calls, which make the scratch memory, and the last one, which removes it, run through libc's own `syscall;
-//! ret` with rsp at the signal frame on the thread's stack: without intervention, the thread returns from the call into
-//! rt_sigreturn. The others run through the stub in the scratch memory (`scratch.rs`).
+//! The first calls, which create the scratch memory, and the last call, which removes it, run through libc's own
+//! `syscall; ret` with rsp at the signal frame on the thread's stack: without intervention, the thread returns from the
+//! call into rt_sigreturn. The other calls run through the stub in the scratch memory (`scratch.rs`).
 
 use std::io;
 use std::time::Instant;
@@ -27,10 +27,10 @@ impl Held {
 
     /// Like [`Held::checked_syscall`], for a call that opens a descriptor, which [`Held::close_opened`] closes. If we
     /// are killed before that, the thread closes it: a descriptor that stayed open would look like one of the target's
-    /// own. At most one is open at a time.
+    /// own. At most one such descriptor is open at a time.
     ///
-    /// Without us, the thread's seccomp filters see its calls. If they might kill the process for close(2) or fstat(2),
-    /// the descriptor stays open.
+    /// After our death, the thread's seccomp filters see its calls. If they might kill the process for close(2) or
+    /// fstat(2), the descriptor stays open.
     pub(crate) fn open_descriptor(
         &mut self,
         name: &'static str,
@@ -57,9 +57,9 @@ impl Held {
         Ok(number)
     }
 
-    /// Checks that the descriptor is still open. A thread that was held for too long closes it on its way home, and
-    /// another thread may then reuse the number for a file of the target. The result stays valid while the thread is
-    /// stopped.
+    /// Checks that the descriptor is still open. A thread that was held for too long closes the descriptor on its way
+    /// home, and another thread may then reuse the number for a file of the target. The result stays valid while the
+    /// thread is stopped.
     pub(crate) fn check_opened(&self) -> Result<(), Error> {
         let Some(number) = self.work.opened else {
             return Ok(());
@@ -89,7 +89,7 @@ impl Held {
         let Some(number) = self.work.opened else {
             return Ok(());
         };
-        // The object recorded right after the call may already be a file of the target. The name shows whether the
+        // The object recorded directly after the call may already be a file of the target. The name shows whether the
         // descriptor is ours.
         if let Some(object) = object {
             self.write_object(object)?;
@@ -108,7 +108,7 @@ impl Held {
             self.write_object(object)?;
             return self.close_noted(number);
         }
-        // A filter might kill the process for the check in the thread, so this process makes it.
+        // A filter might kill the process for the check in the thread, so this process makes the check.
         if identity(&proc_path(self.pid, &format!("fd/{number}"))) != Some(object) {
             return Ok(());
         }
@@ -156,7 +156,7 @@ impl Held {
         }
     }
 
-    /// Like [`Held::syscall`], with a negative result as an error under the call's name.
+    /// Like [`Held::syscall`], but returns a negative result as an error under the call's name.
     pub(crate) fn checked_syscall(
         &mut self,
         name: &'static str,
@@ -204,7 +204,7 @@ impl Held {
         registers
     }
 
-    /// Makes a system call without memory of ours; for calls that do not wait. Ends in an event stop, like every
+    /// Makes a system call without memory of ours, for calls that do not wait. Ends in an event stop, like every
     /// operation. Without intervention, the thread continues into the signal frame at `frame`.
     ///
     /// A single step would end in SIGTRAP, which the kernel forces on the thread, and which would reset a SIGTRAP

@@ -1,4 +1,4 @@
-//! Changes of a held thread so far, which must be undone.
+//! Changes made to a held thread so far, which must be undone.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -27,7 +27,7 @@ pub(crate) struct RemoteWork {
     pub scratch: Option<Scratch>,
     /// True if the scratch stack has its guard page.
     pub guarded: bool,
-    /// Mark of one operation's result; begins at a random number.
+    /// Token that marks one operation's result. The first token is random.
     pub token: u64,
     /// Address and value of the thread's `errno` before the first remote call.
     pub errno: Option<(RemoteAddress, [u8; 4])>,

@@ -1,40 +1,41 @@
-//! Parts of a mapping to watch so that it continues to grow as one.
+//! Selects the parts of a mapping to watch, so that the mapping continues to grow as one.
 //!
-//! The kernel never merges a mapping that belongs to a userfaultfd with a new neighbour that does not. Once each of
-//! them has its own pages, it never merges them again, because their pages belong to different `anon_vma`s
+//! The kernel never merges a mapping that is registered with a userfaultfd with a new neighbour that is not. Once both
+//! have their own pages, it never merges them, because their pages belong to different `anon_vma`s
 //! (`is_mergeable_anon_vma` of mm/vma.c). A heap that grows while it is watched would gain a mapping with each growth,
-//! for the rest of the process's life. A process has room for 65,530 (vm.max_map_count), and at that limit its malloc
-//! fails. So
+//! for the rest of the process's life. A process may have 65,530 mappings (vm.max_map_count), and at that limit its
+//! malloc fails. So
 //! - the reserved memory of an arena is watched with it: mprotect(2) makes a part of it accessible, which merges with
 //!   the rest;
-//! - the last page of the brk(2) heap is not watched. It has the `anon_vma` of the rest and grows in the place of the
-//!   heap, and when the watch ends, the kernel merges the two.
+//! - the last page of the brk(2) heap is not watched. It has the `anon_vma` of the rest and grows in place of the heap,
+//!   and when the watch ends, the kernel merges the two.
 //!
-//! Nothing else is cut: mremap(2) refuses ranges of several mappings, and a program may call it on its own memory. It
-//! may also have called it since the mappings were read: one is then longer, or somewhere else, or another one is in
-//! its place. So mappings are watched together with everything between them, by one request, from the unwatched memory
-//! before them to the unwatched memory after them. Wherever they are in that range, they are watched completely.
+//! No other mapping is split: mremap(2) refuses ranges of several mappings, and a program may call it on its own
+//! memory. It may also have called it since the mappings were read: a mapping is then longer, or elsewhere, or a
+//! different one is in its place. So mappings are watched together with everything between them, by one request, from
+//! the unwatched memory before them to the unwatched memory after them. Wherever they are in that range, they are
+//! watched completely.
 
 use crate::page_scan::{PAGE_BYTES, PageScan, PageState};
 use memhook_process::Mapping;
 use std::ops::Range;
 
-/// Size up to which an inaccessible neighbour is a guard, which is never made accessible. A heap grows into a larger
-/// one.
+/// Size up to which an inaccessible neighbour counts as a guard, which is never made accessible. A heap can grow into a
+/// larger neighbour.
 const MOST_GUARD_BYTES: u64 = 64 << 10;
 
 /// Upper bound of a mapping's growth between reading the mappings and the next request.
 const ROOM_TO_GROW: u64 = 64 << 20;
 
-/// Lowest address in a request: by default nothing is mapped below (vm.mmap_min_addr), and a request for such memory is
-/// refused.
+/// Lowest address in a request: by default nothing is mapped below it (vm.mmap_min_addr), and a request for such memory
+/// is refused.
 const LEAST_ADDRESS: u64 = 64 << 10;
 
-/// Maximum number of mappings in a request. Threads that map or unmap memory wait for it, and it takes longer with each
-/// mapping.
+/// Maximum number of mappings in a request. Threads that map or unmap memory wait for the request, which takes longer
+/// with each mapping.
 const MOST_TOGETHER: usize = 256;
 
-/// Mapping, and the part of it to watch.
+/// A mapping, and the part of it to watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watchable {
     /// Index in the list of mappings.
@@ -43,7 +44,7 @@ pub struct Watchable {
     pub part: Range<u64>,
 }
 
-/// Mappings that are watched by one request, so that none of them is cut.
+/// Mappings that are watched by one request, so that none of them is split.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbours {
     /// Mappings in order, at least one.
@@ -53,7 +54,8 @@ pub struct Neighbours {
 }
 
 impl Neighbours {
-    /// Splits them into two halves, unless there is only one, because the request for all of them was refused.
+    /// Splits the mappings into two halves, because the request for all of them was refused. Returns `None` if there is
+    /// only one mapping.
     pub(super) fn halves(self) -> Option<[Neighbours; 2]> {
         let Neighbours { mut members, whole } = self;
         let second = members.split_off(members.len() / 2);
@@ -74,7 +76,7 @@ pub fn watchable(
 ) -> Vec<Neighbours> {
     let can_be_cut = |mapping: &Mapping, at: u64| {
         let mut huge = Vec::new();
-        // Without a page there would be no `anon_vma` that both parts share; a huge page would be split.
+        // Without a page, the two parts would have no common `anon_vma`. A huge page would be split.
         pages.has_own(mapping.start..mapping.end).unwrap_or(false)
             && pages
                 .find(at..mapping.end, PageState::Huge, &mut huge)
@@ -90,7 +92,8 @@ fn neighbours(
     can_be_cut: &dyn Fn(&Mapping, u64) -> bool,
 ) -> Vec<Neighbours> {
     let mut found: Vec<Neighbours> = Vec::new();
-    // Start of the addresses that the next mappings may have moved into, and true if these belong to the previous ones.
+    // Start of the addresses that the next mappings may have moved into, and true if these addresses belong to the
+    // previous mappings.
     let (mut free_from, mut goes_on) = (LEAST_ADDRESS, false);
     for (mapping, m) in maps.iter().enumerate() {
         let next_start = maps.get(mapping + 1).map_or(u64::MAX, |next| next.start);
@@ -104,7 +107,7 @@ fn neighbours(
                 _ => (free_from, goes_on) = (m.end, false),
             }
         } else if m.path == "[heap]" {
-            // Grown only by brk(2), in its place.
+            // This mapping grows only by brk(2), in place.
             let is_last = maps
                 .get(mapping + 1)
                 .is_none_or(|next| next.path != "[heap]");
@@ -167,7 +170,7 @@ fn room_behind(end: u64, next_start: u64) -> u64 {
 }
 
 /// Returns the ranges to release of the wanted mappings, given all mappings of a process: each with the free addresses
-/// after it, because it may have grown since. A moved mapping is not watched (`mremap_userfaultfd_prep` of
+/// after it, because the mapping may have grown since. A moved mapping is not watched (`mremap_userfaultfd_prep` of
 /// fs/userfaultfd.c).
 pub fn to_let_go(maps: &[Mapping], is_wanted: &dyn Fn(&Mapping) -> bool) -> Vec<Range<u64>> {
     let wanted = maps.iter().enumerate().filter(|(_, m)| is_wanted(m));
@@ -241,7 +244,7 @@ mod tests {
         let arena = "10000000-10200000 rw-p 0 00:00 0\n10200000-14000000 ---p 0 00:00 0\n14000000-14001000 r--p 0 00:00 0\n";
         let whole = 0x0c00_0000..0x1400_0000;
         assert_eq!(found(arena), [alone(0x1000_0000..0x1020_0000, whole)]);
-        // A reserve that belongs to no mapping.
+        // A reserve without a mapping before it.
         let apart = "10000-20000 rw-p 0 00:00 0\n30000-90000 ---p 0 00:00 0\n";
         assert_eq!(found(apart), [alone(0x10000..0x20000, 0x10000..0x30000)]);
         let file = "10000-20000 rw-p 0 00:00 0\n20000-90000 ---p 0 08:01 7 /lib/x\n";
@@ -273,7 +276,7 @@ mod tests {
             let last = two[0].members.last().expect("one");
             assert_eq!(two[0].whole.end, last.part.end + 0x1000);
         }
-        // Each half of them, until each is alone.
+        // Each half of the mappings, until each mapping is alone.
         let [first, second] = found[0].clone().halves().expect("two");
         assert_eq!(first.whole.end, second.whole.start);
         assert_eq!(first.members.len(), second.members.len());

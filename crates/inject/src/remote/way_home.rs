@@ -1,4 +1,4 @@
-//! Way home for a held thread if this process is killed. It is written before the thread is made to do anything.
+//! Way home for a held thread if this process is killed. It is written before the thread runs any code for us.
 
 use crate::gadgets::Gadgets;
 use crate::held::Held;
@@ -19,7 +19,7 @@ pub(crate) struct WayHome {
 }
 
 impl Held {
-    /// Writes the mark that identifies the frames for an attacher that comes after a kill of this process.
+    /// Writes the mark that identifies the frames to a later attacher, in case this process is killed.
     pub(crate) fn mark_frames(&self) -> Result<(), Error> {
         if let (Some((at, length)), Ok(room)) = (self.work.frames, &self.saved.room) {
             let mut frames = vec![0; length];
@@ -93,7 +93,7 @@ impl Held {
         let (place, mark) = room.mark(frames.call, &frames.bytes);
         self.write(RemoteAddress(place), &mark)?;
         match room.grows {
-            // This extends the stack mapping; process_vm_writev(2) no longer does since Linux 6.5.
+            // This extends the stack mapping. process_vm_writev(2) no longer does that since Linux 6.5.
             true => self.write(lower, &frames.bytes)?,
             // This respects page protection, in case the mapping has changed.
             false => {
@@ -102,8 +102,8 @@ impl Held {
             }
         }
         self.work.frames = Some((lower, frames.bytes.len()));
-        // The frames must be in the address space that was examined before the stop, not in that of a program that was
-        // started since.
+        // The frames must be in the address space that was examined before the stop, not in the address space of a
+        // program that was started since.
         let mut there = vec![0u8; frames.bytes.len()];
         self.read(lower, &mut there)?;
         if there != frames.bytes {

@@ -1,7 +1,7 @@
-//! Watching a running target's writes without stopping it: userfaultfd write protection in asynchronous mode (Linux
+//! Watches a running target's writes without stopping it: userfaultfd write protection in asynchronous mode (Linux
 //! 6.7). The kernel resolves the faults itself, so no thread waits for us.
 //!
-//! A userfaultfd belongs to the address space of its maker, so the target makes it, by a remote system call, and we
+//! A userfaultfd belongs to the address space of its creator. So the target creates it by a remote system call, and we
 //! take it over; if we are killed in between, the thread closes it. When the last descriptor is closed, for example
 //! because we were killed, the kernel lifts all protection.
 
@@ -16,7 +16,7 @@ use crate::audit::{Act, note};
 use crate::watchable::{Neighbours, Watchable, watchable};
 use crate::{Error, Held, HoldOptions, PageScan, PageState, duplicate_descriptor, hold};
 
-/// With this flag no privileges are needed. Asynchronous write protection never calls a handler, so the kernel's own
+/// Flag that makes privileges unnecessary. Asynchronous write protection never calls a handler, so the kernel's own
 /// writes to user memory are tracked nevertheless.
 const UFFD_USER_MODE_ONLY: u64 = 1;
 /// `_IOWR(0xAA, 0x3F, struct uffdio_api)`.
@@ -71,8 +71,8 @@ pub struct WriteWatch {
 impl WriteWatch {
     /// Takes a userfaultfd from the target, for which it holds one thread. Nothing is watched yet.
     ///
-    /// A program that has its own userfaultfd is left alone: the kernel refuses the second request for an area, which
-    /// must not be the program's.
+    /// A program that has its own userfaultfd is left alone: the kernel refuses the second registration of an area, and
+    /// that must not be the program's.
     pub fn start(pid: i32) -> Result<WriteWatch, Error> {
         if has_userfaultfd(pid) {
             return Err(Error::OwnUserfaultfd { pid });
@@ -84,7 +84,7 @@ impl WriteWatch {
         WriteWatch::agreed(pid, userfault?, pages, held).map_err(failed(pid))
     }
 
-    /// Watches writes of this process itself, to measure their cost on this machine.
+    /// Watches writes of this process, to measure their cost on this machine.
     pub fn of_ourselves() -> io::Result<WriteWatch> {
         let pid = std::process::id() as i32;
         let pages = PageScan::open(pid).map_err(io::Error::other)?;
@@ -124,12 +124,13 @@ impl WriteWatch {
         })
     }
 
-    /// Returns how long a thread was held for this.
+    /// Returns the time for which a thread was held for this.
     pub fn held_for(&self) -> Duration {
         self.held
     }
 
-    /// Returns the watchable parts of the wanted mappings of the process, so that they continue to grow as one.
+    /// Returns the watchable parts of the wanted mappings of the process, chosen so that the mappings continue to grow
+    /// as one.
     pub fn watchable(
         &self,
         maps: &[Mapping],
@@ -185,8 +186,8 @@ impl WriteWatch {
         (members, wholes)
     }
 
-    /// Ends the watch of an address range. If everything were closed in one step, threads that map or unmap memory
-    /// would wait until the kernel has walked all of it.
+    /// Ends the watch of an address range. If all watches were closed in one step, threads that map or unmap memory
+    /// would wait until the kernel has walked all of the memory.
     pub fn remove(&self, range: Range<u64>) -> io::Result<()> {
         let mut argument = [range.start, range.end - range.start];
         // SAFETY: the kernel reads one uffdio_range, two 64-bit numbers, live for the call.
@@ -203,15 +204,16 @@ impl WriteWatch {
         Ok(())
     }
 
-    /// Appends the pages of an address range that were written since the last call to `found`. Huge pages are not watched,
-    /// and stay whole: [`WriteWatch::huge`] has them. If the range has a mapping that is not watched, which the target has
-    /// made since, it fails there; the pages up to it are in `found`, and those behind it are still to be asked for.
+    /// Appends the pages of an address range that were written since the last call to `found`. Huge pages are not
+    /// watched and stay whole: [`WriteWatch::huge`] returns them. If the range has a mapping that the target has
+    /// created since and that is not watched, the call fails there. `found` then has the pages before that mapping, and
+    /// the pages after it have to be requested again.
     pub fn written(&self, range: Range<u64>, found: &mut Vec<Range<u64>>) -> io::Result<()> {
         self.pages.find(range, PageState::Written, found)
     }
 
-    /// Appends the unprotected pages of an address range to `found`: they were written, or have never been protected.
-    /// Nothing changes for the target.
+    /// Appends the unprotected pages of an address range to `found`: pages that were written, or have never been
+    /// protected. Nothing changes for the target.
     pub fn written_so_far(&self, range: Range<u64>, found: &mut Vec<Range<u64>>) -> io::Result<()> {
         self.pages.find(range, PageState::WrittenSoFar, found)
     }
@@ -262,7 +264,7 @@ fn failed(pid: i32) -> impl Fn(io::Error) -> Error {
     }
 }
 
-/// Returns a userfaultfd that the target has made, and whose descriptor the target no longer has.
+/// Returns a userfaultfd that the target has created, and whose descriptor the target no longer has.
 pub(crate) fn take_userfault(held: &mut Held) -> Result<OwnedFd, Error> {
     let flags = UFFD_USER_MODE_ONLY | (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
     let number = held.open_descriptor("userfaultfd", libc::SYS_userfaultfd, &[flags])?;
@@ -289,7 +291,7 @@ mod tests {
         )
     }
 
-    /// The kernel fails at a mapping that is not watched, and reports no page twice.
+    /// The kernel fails at a mapping without a watch, and reports no page twice.
     #[test]
     fn pages_before_an_unwatched_mapping_are_reported() {
         let watch = match WriteWatch::of_ourselves() {
@@ -312,7 +314,7 @@ mod tests {
         let middle = map.as_mut_ptr().wrapping_add(4 * PAGE);
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        // SAFETY: the page is in the mapping, of which nothing is borrowed, and it stays readable and writable.
+        // SAFETY: the page is in the mapping, no part of which is borrowed, and it stays readable and writable.
         let mapped = unsafe { libc::mmap(middle.cast(), PAGE, protection, flags, -1, 0) };
         assert_eq!(mapped, middle.cast());
         map[4 * PAGE] = 3;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use memhook_inject::{Error, Held, HoldOptions, hold, let_late_threads_go};
 
-/// Returns a path for a program. Tests run concurrently and share programs, so each call returns another path.
+/// Returns a path for a program. Tests run concurrently and share programs, so each call returns a new path.
 fn output(name: &str) -> PathBuf {
     static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -19,7 +19,7 @@ fn output(name: &str) -> PathBuf {
         .join(format!("{name}-{}-{number}", std::process::id()))
 }
 
-/// Gives the result of [`build`] a second path, because compiling takes longer than most tests.
+/// Links the result of [`build`] to a second path, because compiling takes longer than most tests.
 pub fn link(name: &str, built: &Path) -> PathBuf {
     let path = output(name);
     std::fs::hard_link(built, &path).expect("a link beside it");
@@ -42,7 +42,7 @@ pub fn build(name: &str, flags: &[&str]) -> PathBuf {
     output
 }
 
-/// Running program that prints `name value` lines.
+/// A running program that prints `name value` lines.
 pub struct Program {
     pub child: Child,
     path: PathBuf,
@@ -96,7 +96,7 @@ impl Program {
         }
     }
 
-    /// Waits for the program to end by itself, and checks that it has succeeded.
+    /// Waits for the program to exit without help, and checks that it has succeeded.
     pub fn ends_well(mut self) {
         let until = Instant::now() + LONG;
         while Instant::now() < until {
@@ -127,11 +127,10 @@ impl Drop for Program {
     }
 }
 
-/// Longest wait of a test for something that happens by itself: a busy machine may give a thread no processor for
-/// seconds.
+/// Longest wait of a test for an event that needs no action: a busy machine may give a thread no processor for seconds.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// Number of attempts at something that a busy machine may prevent.
+/// Number of attempts at an action that a busy machine may prevent.
 const MOST_TRIES: u32 = 20;
 
 /// Options that accept any thread.
@@ -189,7 +188,7 @@ pub fn send(pid: i32, signal: i32) {
 
 /// Limits the number of queued signals of a process (RLIMIT_SIGPENDING).
 pub fn limit_queued_signals(pid: i32, count: u64) {
-    // The limit counts all processes of the user, and others have queued signals too.
+    // The limit counts all processes of the user, and other processes have queued signals too.
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
     let queued = status
         .lines()
@@ -201,7 +200,7 @@ pub fn limit_queued_signals(pid: i32, count: u64) {
         rlim_max: count,
     };
     let (limit, before) = (&raw const limit, std::ptr::null_mut());
-    // SAFETY: the kernel reads one rlimit and is not asked for the one before.
+    // SAFETY: the kernel reads one rlimit and is not asked for the previous one.
     let set = unsafe { libc::prlimit(pid, libc::RLIMIT_SIGPENDING, limit, before) };
     assert_eq!(set, 0);
 }

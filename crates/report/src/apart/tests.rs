@@ -138,7 +138,7 @@ fn a_line_number_is_the_last_to_go() {
     }
 }
 
-/// There are three sites, each of which has something in common with another site.
+/// Tests three sites, each of which has something in common with another site.
 #[test]
 fn what_tells_one_apart_is_not_what_two_have_in_common() {
     let alike = [

@@ -99,7 +99,7 @@ impl EventQueue {
         }
     }
 
-    /// Ends the stream. Only `last`, which found no room, and the sums follow.
+    /// Ends the stream. Only the sums and `last`, which found no room, follow.
     pub(super) fn finish(&self, last: &[Item], end: EventsEnd) {
         let mut waiting = self.lock();
         waiting.items.extend_from_slice(last);
@@ -120,7 +120,7 @@ impl EventQueue {
         (std::mem::take(&mut waiting.items), waiting.end.clone())
     }
 
-    /// Informs the queue that the reader has closed the stream.
+    /// Marks the stream as closed by the reader.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Relaxed);
         self.lock().items = Vec::new();
@@ -135,8 +135,8 @@ impl EventQueue {
         self.progress.fetch_add(1, Relaxed);
     }
 
-    /// Waits until `is_done`, as long as the writer makes progress within `patience`. Returns the
-    /// last answer of `is_done`.
+    /// Waits until `is_done` returns true, as long as the writer makes progress within `patience`.
+    /// Returns the last result of `is_done`.
     pub fn wait_while_it_moves(&self, patience: Duration, is_done: impl Fn() -> bool) -> bool {
         let (mut moved, mut progress) = (Instant::now(), self.progress.load(Relaxed));
         while !is_done() {

@@ -69,7 +69,8 @@ pub enum Why {
     Reader,
     /// The ledger's memory was full, so it does not follow all live blocks.
     Memory,
-    /// The program outran the attacher, or had more threads than can be recorded.
+    /// The program produced events faster than the attacher could take them, or had more threads
+    /// than can be recorded.
     Recording,
 }
 

@@ -146,7 +146,7 @@ fn an_address_has_one_block_at_a_time() {
     tap.allocated(&block(16, 1), 7);
     tap.allocated(&block(16, 2), 7);
     tap.released(&block(16, 1), 7, None);
-    // The second of these came first.
+    // The second of these events happened first.
     tap.allocated(&block(32, 4), 7);
     tap.allocated(&block(32, 3), 7);
     tap.released(&block(32, 3), 7, None);
@@ -157,7 +157,7 @@ fn an_address_has_one_block_at_a_time() {
     tap.allocated(&block(64, 7), 7);
     tap.reallocated((&block(64, 7), 7), by, (&block(32, 8), 7));
     tap.released(&block(32, 8), 7, None);
-    // The releaser of the first block is known.
+    // The thread that released the first block is known.
     tap.allocated(&block(32, 2), 7);
     tap.released(&block(32, 2), 7, Some(by));
     tap.allocated(&block(80, 9), 7);

@@ -14,7 +14,8 @@ use std::time::Duration;
 const CHUNK: usize = 4096;
 /// Bytes per write.
 const PIECE: usize = 4096;
-/// Attempts to find the module of an address. A module that was just loaded becomes known soon.
+/// Number of attempts to find the module of an address. A module that was just loaded becomes known
+/// soon.
 const MODULE_LOOKS: usize = 3;
 const MODULE_PAUSE: Duration = Duration::from_millis(20);
 /// Time limit for names. Names that arrive later are omitted.
@@ -149,7 +150,7 @@ impl<W: Write> Writer<'_, W> {
         self.output.write_all(b"\n")
     }
 
-    /// Writes the names of everything that these records mention for the first time.
+    /// Writes the names of all stacks and threads that these records mention for the first time.
     fn name(&mut self, items: &[Item]) -> std::io::Result<()> {
         let (mut stacks, mut threads) = (Vec::new(), Vec::new());
         for item in items {

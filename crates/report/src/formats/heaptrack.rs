@@ -31,7 +31,7 @@ impl Format<Profile> for Heaptrack {
 
     fn write(&self, profile: &Profile, _: &FormatOptions, out: &mut dyn Write) -> Result<()> {
         writeln!(out, "v {HEAPTRACK_VERSION:x} {FORMAT:x}")?;
-        // heaptrack's reader skips this line; people who open the file find it.
+        // heaptrack's reader skips this line, but people who open the file see it.
         if let Some(gaps) = gaps::warning(&profile.gaps, profile.live_bounds().as_ref()) {
             writeln!(out, "# {gaps}")?;
         }

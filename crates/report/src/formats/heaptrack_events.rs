@@ -27,7 +27,7 @@ pub(super) struct Plan {
     pub(super) peak: Lot,
     /// Allocated after the peak, live at the end.
     pub(super) late: Lot,
-    /// Released right after the allocation.
+    /// Released directly after the allocation.
     pub(super) temporary: Lot,
     /// Released soon, but not immediately.
     pub(super) brief: Lot,
@@ -49,7 +49,7 @@ enum FirstBlock {
     /// call: it represents two blocks of its site that are live at the peak and released after the
     /// peak.
     Missing(u32),
-    /// No site has such a block, so index 0 is a block of no bytes that is never allocated.
+    /// No site has such a block. Index 0 is then a block of no bytes that is never allocated.
     /// heaptrack_print reads such a file; heaptrack_gui may crash.
     Nothing,
 }
@@ -59,8 +59,8 @@ pub(super) struct Events {
     /// Size and trace by index.
     infos: Vec<(u64, u32)>,
     first: FirstBlock,
-    /// Live bytes that the plan allocates before they were live in the run. Brief blocks below the
-    /// peak have that much less room.
+    /// Bytes that the plan allocates earlier than they were live in the run. They reduce the room
+    /// for brief blocks below the peak.
     early_bytes: u64,
     /// Index of a block of no bytes. Its release separates an allocation from the release of that
     /// block.
@@ -258,7 +258,7 @@ fn largest(plans: &[Plan]) -> u64 {
     plans.iter().map(|plan| plan.largest).max().unwrap_or(0)
 }
 
-/// Merges two blocks into one with the bytes of both.
+/// Merges two blocks into one block with the bytes of both.
 fn first_missing(lot: &mut Lot, infos: &mut Vec<(u64, u32)>, room: u64) -> FirstBlock {
     let (size, trace) = infos[lot.small as usize];
     if lot.small_blocks() < 2 || size * 2 >= room {
@@ -302,8 +302,8 @@ impl Infos {
     }
 }
 
-/// Splits the allocations of a site. Also returns the number of temporary ones that are live at the
-/// peak. `most` is an upper bound on the size of a brief block.
+/// Splits the allocations of a site. Also returns the number of temporary allocations that are live
+/// at the peak. `most` is an upper bound on the size of a brief block.
 fn plan(site: &ProfileSite, most: u64, mut lot: impl FnMut(Amount) -> Lot) -> (Plan, u64) {
     let m = &site.measures;
     let less = |a: Amount, b: Amount| Amount {

@@ -21,7 +21,7 @@ struct Snapshot {
     tree: Option<(Measure, &'static str)>,
 }
 
-/// Massif's snapshots.
+/// The snapshots of a Massif file.
 pub struct Massif;
 
 impl Format<Profile> for Massif {

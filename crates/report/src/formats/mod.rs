@@ -96,7 +96,7 @@ pub struct FormatOptions {
     pub gzip: bool,
     /// Number of findings that are shown in detail.
     pub top: usize,
-    /// True to list also items without findings.
+    /// True to also list items without findings.
     pub lists_all: bool,
     /// Directory to which source paths are shown relative.
     pub source_root: String,

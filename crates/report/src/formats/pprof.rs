@@ -283,8 +283,8 @@ impl Tables {
                 file_offset: 0,
                 filename: self.string(&module.path),
                 build_id: self.string(&module.build_id),
-                // Keeps pprof from searching another file with this name for names that we did not
-                // find.
+                // Prevents pprof from searching a different file with this name for names that we
+                // did not find.
                 has_functions: !is_unnamed,
                 has_filenames: of.iter().any(|f| f.frame.file.is_some()),
                 has_line_numbers: of.iter().any(|f| f.frame.line.is_some()),

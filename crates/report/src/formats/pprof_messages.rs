@@ -79,7 +79,7 @@ pub(super) struct Label {
     pub num_unit: i64,
 }
 
-/// A module.
+/// A module of the process.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(super) struct Mapping {
     #[prost(uint64, tag = "1")]

@@ -147,13 +147,12 @@ impl PprofNames {
         PprofNames { symbols, roots }
     }
 
-    /// Returns why existing files were not used.
+    /// Returns the reasons why existing files were not used.
     pub fn refused(&self) -> impl Iterator<Item = &SymbolError> {
         self.symbols.refused()
     }
 
-    /// Adds functions, lines and inlined functions to the locations that have none, and changes
-    /// nothing else.
+    /// Adds functions, lines and inlined functions to the locations that have none. Changes nothing else.
     pub fn add_to(&mut self, profile: &mut StoredPprof) -> AddedNames {
         let mut added = AddedNames::default();
         let nameless = profile.nameless();

@@ -1,5 +1,5 @@
-//! Reports of `scan`: leaks in groups, and sums; the census of a heap; why a block is alive; the
-//! result of a round of reclaiming.
+//! Reports of `scan`: leaks in groups, and sums; the census of a heap; the reason why a block is
+//! alive; the result of a round of reclaiming.
 
 mod census;
 mod groups;

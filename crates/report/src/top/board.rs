@@ -71,7 +71,7 @@ pub enum Reaction {
     Report,
     /// Open the source line of the selected row ([`Board::source_line`]).
     Edit,
-    /// Leave the mouse to the terminal, or use it again.
+    /// Leave the mouse to the terminal, or capture it again.
     Mouse,
 }
 

@@ -53,7 +53,7 @@ pub(super) enum Action {
     Write,
     /// Open the source line of the selected row.
     Edit,
-    /// Leave the mouse to the terminal, or use it again.
+    /// Leave the mouse to the terminal, or capture it again.
     Mouse,
     /// Show the stack of the selected row, or the calls below a call.
     Enter,

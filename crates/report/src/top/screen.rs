@@ -48,7 +48,7 @@ pub fn draw(frame: &mut Frame, board: &mut Board) {
         |stack| board.past().bytes_of(stack),
     );
     let drawn = chart(&past, places.chart);
-    // The help also takes the chart's room, because it has as many lines as a small terminal.
+    // The help also uses the chart's room, because it has as many lines as a small terminal.
     let body_at = if board.is_help_shown {
         places.chart.union(places.body)
     } else {
@@ -398,7 +398,7 @@ fn stack(board: &Board, row: &Row, width: u16, style: crate::Style) -> Vec<Line<
     ])];
     let frames = named.map_or(&[][..], |named| &named.frames);
     let style = crate::Style {
-        // The lines of a report are further to the right.
+        // The lines of a report begin further to the right.
         width: Some(usize::from(width) + INDENT - 2),
         ..style
     };

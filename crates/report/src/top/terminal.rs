@@ -47,13 +47,13 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Takes the mouse, or gives it back to the terminal, which then selects text with it.
+    /// Captures the mouse, or gives it back to the terminal, which then selects text with it.
     fn switch_mouse(&mut self) {
         self.has_mouse = !self.has_mouse;
         self.set_mouse(self.has_mouse);
     }
 
-    /// Switches the mouse. A terminal without one ignores it.
+    /// Switches the capture of the mouse. A terminal without a mouse ignores it.
     fn set_mouse(&self, is_ours: bool) {
         let _ = if is_ours {
             execute!(stdout(), EnableMouseCapture)

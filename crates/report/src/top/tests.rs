@@ -48,7 +48,7 @@ fn named(functions: &str) -> Named {
     }
 }
 
-/// The board has three sites, two of which allocate in one function.
+/// Returns a board with three sites, two of which allocate in the same function.
 fn board() -> Board {
     let mut board = Board::new("shop".into(), 7);
     board.sample(sample(

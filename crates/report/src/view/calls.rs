@@ -162,9 +162,8 @@ impl Calls {
         ordered
     }
 
-    /// Returns the parts that a row of the page shows for a site that ends at a node: the
-    /// responsible function, its line, and a few callers. The result is equal for sites that look
-    /// alike.
+    /// Returns the parts that a row of the page shows for a site that ends at a node: the responsible function, its
+    /// line, and a few callers. Sites that look alike have equal results.
     pub fn look(&self, node: u32, callers: usize) -> Vec<u32> {
         let above = |&node: &u32| Some(self.parent[node as usize]).filter(|&node| node != 0);
         let nodes = std::iter::successors(Some(node).filter(|&node| node != 0), above);
@@ -201,8 +200,8 @@ fn shown_file(frame: &StackFrame, style: Style) -> String {
     file.unwrap_or(place)
 }
 
-/// Returns the allocating function at the end of each stack, if two runs are compared. malloc and
-/// new at one place are then two sites, as they are for [`crate::diff()`].
+/// Returns the allocating function at the end of each stack, if two runs are compared. malloc and new at the same place
+/// are then two sites, as they are for [`crate::diff()`].
 fn kinds(profile: &Profile) -> FxHashMap<u32, &str> {
     let sites = profile.sites.iter().filter(|_| profile.compared.is_some());
     sites.map(|site| (site.stack, site.kind.as_str())).collect()

@@ -4,8 +4,8 @@ use crate::same_code::Code;
 use crate::{Compared, ComparedPoint, Profile, ProfileFrame, ProfileSite};
 use std::collections::{HashMap, HashSet};
 
-/// Returns the new run with the sites of the old run appended. Everything else comes from the new
-/// run: its scores, its releases, and its heap over time, next to which the page draws the old
+/// Returns the new run with the sites of the old run appended. All other contents are those of the
+/// new run: its scores, its releases, and its heap over time, next to which the page draws the old
 /// run's heap. Stacks of equal code have equal frames in the result, so that the page joins exactly
 /// the stacks that [`crate::diff()`] joins.
 pub fn beside(mut new: Profile, old: Profile) -> Profile {
@@ -88,8 +88,8 @@ fn name_modules(both: &mut Profile, first_old: u32) {
     }
 }
 
-/// Gives stacks with equal code and kind of allocation the frames of the first of them. These are
-/// frames of the new run, if it has the stack.
+/// Gives stacks with equal code and kind of allocation the frames of the first of them. If the new
+/// run has the stack, these are its frames.
 fn join_stacks(both: &mut Profile) {
     let code = Code::of(both);
     let mut kinds: HashMap<u32, &str> = HashMap::new();

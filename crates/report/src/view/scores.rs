@@ -80,7 +80,7 @@ pub(super) fn pack_scores(packed: &mut Packed, profile: &Profile, calls: &Calls)
 }
 
 /// Packs the values of users' formulas, one formula after the other. A value is the two halves of a
-/// double, or of NaN for no value. Sites that the page merges have one value together.
+/// double, or of NaN for no value. Sites that the page merges have one common value.
 fn pack_custom(packed: &mut Packed, profile: &Profile, calls: &Calls) {
     let mut halves: [Vec<i32>; 2] = Default::default();
     if let Some(scores) = profile.scores.as_ref().filter(|s| !s.formulas.is_empty()) {

@@ -108,8 +108,8 @@ fn heaptrack_print_agrees() {
     }
 }
 
-/// heaptrack_gui keeps a list by index, and appends to it if an index equals its length. It crashes
-/// on a larger index.
+/// heaptrack_gui keeps a list by index, and appends to the list if an index equals its length. It
+/// crashes on a larger index.
 #[test]
 fn indices_come_in_the_order_of_their_first_allocations() {
     let (mut checked, mut unusual) = (0, 0);

@@ -1,4 +1,4 @@
-//! Each exported format, read by the program that it is for: the numbers agree.
+//! Reads each exported format with the program that it is made for, and compares the numbers.
 
 // The crate provides the `#[test]` that lets a test pass if it needs a program that is not
 // installed.
@@ -18,8 +18,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Returns runs that differ in length and in the number of stacks. The shortest end before anything
-/// is released.
+/// Returns runs that differ in length and in the number of stacks. The shortest runs end before
+/// anything is released.
 pub fn profiles() -> Vec<Profile> {
     let lengths = [(1, 1), (2, 2), (7, 3), (60, 3), (2_000, 12), (30_000, 60)];
     let runs = (1..).zip(lengths);

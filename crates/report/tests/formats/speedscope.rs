@@ -77,7 +77,7 @@ fn every_stack_has_its_value() {
                     .map(|&frame| file.shared.frames[frame].name.clone());
                 *found.entry(names.collect()).or_default() += weight;
             }
-            // The flame graph has this name for the frame, too.
+            // The flame graph has the same name for the frame.
             let name = |frame: &ProfileFrame| frame_name(&frame.frame);
             // A function and a line form one frame, which speedscope sums up.
             let mut distinct = std::collections::HashSet::new();

@@ -1,4 +1,4 @@
-//! The page without a mouse and without sight: names, roles, the order of the focus.
+//! The page without a mouse and for screen readers: names, roles, the order of the focus.
 
 use super::*;
 use serde_json::{Value, json};

@@ -1,9 +1,9 @@
-//! The address contains the state, so it shows every reader the same view.
+//! The address contains the state, so it shows the same view to every reader.
 
 use super::*;
 
-/// Expression for the visible page, however far the table is scrolled: texts, the order of the
-/// rows, frames of the graph.
+/// Expression for the visible page, regardless of the scroll position of the table: texts, the order of the rows,
+/// frames of the graph.
 const SEEN: &str = "JSON.stringify([[...document.querySelectorAll('h1, h2, h3, p, dd, li, button, span, output, small')].filter((e) => !e.hidden && !e.closest('#body, #tip')).map((e) => e.textContent), app.table.rows.map((row) => row.key), app.flame.drawn.map(({ frame, x, y, width }) => [app.flame.text(frame), x, y, width]), document.documentElement.dataset.theme, document.getElementById('search').value, ...['module', 'thread', 'least', 'most', 'from', 'to'].map((id) => document.getElementById(id).value)])";
 
 #[test]
@@ -49,7 +49,7 @@ fn an_address_opens_the_same_view() {
             browser.drag(at, at);
             assert_ne!(browser.text("#path"), "");
         }
-        // The pointer would open a tip by itself.
+        // Otherwise the pointer would open a tip.
         browser.value("hideTip()");
         browser.wait("location.hash.slice(1) === addressOf(app.data, app.state)");
         let fragment = browser.text_of("location.hash");
@@ -73,7 +73,7 @@ fn an_address_that_makes_no_sense_is_harmless() {
             .text("#shown")
             .ends_with("100.0 % of all live bytes")
     );
-    // The page follows another address.
+    // The page follows a changed address.
     browser.value("location.hash = 'measure=peak&rows=thread'");
     browser.wait("document.querySelectorAll('.row').length === 3");
     assert!(

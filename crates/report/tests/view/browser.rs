@@ -1,7 +1,7 @@
 //! Headless Chromium, driven through its debugging pipe: JSON messages, each followed by a zero byte.
 //!
-//! Chromium takes far longer to start than to open a page, so a process is kept for the next test.
-//! Each page has its own context, like a new profile: it shares nothing with other pages.
+//! Chromium takes far longer to start than to open a page, so a process is kept for the next test. Each page has its
+//! own context, like a new profile: it shares no state with other pages.
 
 use memhook_tests::programs::installed;
 use serde_json::{Value, json};
@@ -219,7 +219,7 @@ impl Browser {
         self.value(frame);
     }
 
-    /// Moves the mouse with its button held, or clicks if both ends are equal.
+    /// Moves the mouse with its button held. Clicks if both ends are equal.
     pub fn drag(&mut self, from: (f64, f64), to: (f64, f64)) {
         let event = |kind: &str, at: (f64, f64), buttons: u32| json!({ "type": kind, "x": at.0, "y": at.1, "button": "left", "buttons": buttons, "clickCount": 1 });
         let mut events = vec![event("mouseMoved", from, 0), event("mousePressed", from, 1)];

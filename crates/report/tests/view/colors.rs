@@ -135,7 +135,7 @@ fn colours_differ_for_everybody_and_text_can_be_read() {
                 }
             }
         }
-        // Lightness shows the severity, so that everybody sees its order and text is readable on
+        // Lightness shows the severity, so that all readers see its order and text is readable on
         // every step.
         let steps: Vec<String> = (0..12).map(|n| color(&format!("severity-{n}"))).collect();
         for (vision, matrix) in &VISIONS {

@@ -85,7 +85,7 @@ fn the_page_joins_what_the_command_joins() {
     for site in old.sites.iter_mut().step_by(2) {
         site.measures.live.bytes /= 2;
     }
-    // The stack of the old build is in the new one only in part.
+    // The new build has only a part of the old build's stack.
     let deep = |stack: &&mut Vec<u32>| stack.len() > 3;
     old.stacks.iter_mut().find(deep).expect("a stack").remove(0);
     let found = memhook_report::diff(&old, &new, Measure::Live, usize::MAX);

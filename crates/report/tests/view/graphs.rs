@@ -56,7 +56,7 @@ fn wrappers_are_hidden_by_a_list_that_can_be_edited() {
     }
     browser.click("#filters");
     browser.click("#edit");
-    // Without editing, one line lists the hidden functions, and it fits.
+    // Without editing, the list of hidden functions takes one line that fits.
     let usual = "(() => { const list = byId('list-of-wrappers'); return [list.value, list.scrollWidth <= list.clientWidth, list.scrollHeight <= list.clientHeight].join('|'); })()";
     assert_eq!(
         browser.text_of(usual),
@@ -219,7 +219,7 @@ fn a_sandwich_has_callers_and_callees() {
             assert_eq!(found[&name].as_u64(), Some(value), "{root}: {name}");
         }
     }
-    // A click on another frame puts that one in the middle.
+    // A click on another frame puts that frame in the middle.
     let other = "app.flame.text(app.flame.callers.children[0])";
     let name = browser.text_of(other);
     let at = browser.value("(() => { const p = app.flame.drawn.find(({ frame }) => frame === app.flame.callers.children[0]); const r = app.flame.canvas.getBoundingClientRect(); return [r.x + p.x + 5, r.y + p.y + 8]; })()");
@@ -347,7 +347,7 @@ fn stacks_that_were_cut_have_a_frame_of_their_own() {
         unfollowed.contains("was not followed any further:"),
         "{unfollowed}"
     );
-    // The frame exists whatever the reason.
+    // The frame exists regardless of the reason.
     let mut of_depth = profile.clone();
     for site in &mut of_depth.sites {
         site.truncated = false;

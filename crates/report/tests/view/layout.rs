@@ -110,8 +110,7 @@ fn the_graph_is_in_sight_at_800_by_600() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Frames shared by two thirds of the stacks take one row, although the other stacks do not have
-/// them.
+/// Frames shared by two thirds of the stacks take one row, although the other stacks do not have them.
 #[test]
 fn the_root_of_most_is_one_row() {
     let mut profile = run();
@@ -145,7 +144,7 @@ fn the_root_of_most_is_one_row() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// The box of a graph is as high as its frames, so a shallow one leaves room to the table.
+/// The box of a graph is as high as its frames, so a shallow graph leaves more room for the table.
 #[test]
 fn a_shallow_graph_leaves_its_room_to_the_table() {
     let of_depth = |depth: usize| {

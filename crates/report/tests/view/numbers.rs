@@ -3,7 +3,7 @@
 use super::*;
 use memhook_ledger::TimeTaken;
 
-/// A source line of the innermost frame opens in an editor, whatever characters the path has.
+/// A source line of the innermost frame opens in an editor, regardless of the characters in the path.
 #[test]
 fn lines_open_in_the_editor_that_was_asked_for() {
     let mut profile = run();
@@ -188,7 +188,7 @@ fn estimates_have_their_errors() {
         bytes(live.bytes)
     );
     assert_eq!(browser.text("#shown"), all);
-    // Checks a row of a single site, its details, and its other column with blocks as the unit.
+    // Checks the row of a single site, its details, and its other column with blocks as the unit.
     let of_a_site = |stack: usize| {
         let sites = profile.sites.iter().filter(|s| s.stack as usize == stack);
         with_error(sites.map(|s| s.measures.live).sum())
@@ -377,8 +377,7 @@ fn rows_say_what_nothing_reaches() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// The allocator's time of a site is the same for a window as for the run, and each caller has it,
-/// too.
+/// The allocator's time of a site is the same for a window as for the run, and each caller has the same time.
 #[test]
 fn rows_say_what_the_allocator_took() {
     let mut profile = run();
@@ -416,7 +415,7 @@ fn rows_say_what_the_allocator_took() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Sums of variances exceed the exact integers. Amounts next to them stay exact.
+/// Sums of variances exceed the exactly representable integers. Amounts next to them stay exact.
 #[test]
 fn sums_of_large_variances_are_exact() {
     let mut profile = simulated::profile(9, 3_000, 20);

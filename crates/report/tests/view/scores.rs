@@ -6,8 +6,8 @@ use memhook_recording::{Chunk, ChunkAccesses, KeptChunks, ScoredSite};
 /// Number of chunks of the first site.
 const MANY: u64 = 1_000_000;
 
-/// Returns a run whose first site has a million chunks and a bad score. The scores of the other
-/// sites improve one after the other.
+/// Returns a run whose first site has a million chunks and a bad score. The scores of the other sites improve from site
+/// to site.
 fn scored_run() -> Profile {
     let mut profile = run();
     let mut stacks: Vec<u32> = profile.sites.iter().map(|site| site.stack).collect();
@@ -317,7 +317,7 @@ fn formulas_are_columns_colours_and_measures() {
     browser.click("[data-column='score:turn']");
     let largest = "document.querySelector('.row .custom').textContent";
     assert_eq!(browser.text_of(largest), "990,000");
-    // In the colours, the largest value is the worst, whatever it is.
+    // In the colours, the largest value is the worst, regardless of its size.
     browser.key("p");
     browser.key("p");
     assert_eq!(browser.text_of("app.state.paint"), "score:turn");

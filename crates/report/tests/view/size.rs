@@ -54,8 +54,8 @@ fn nodes(browser: &mut Browser) -> u64 {
     browser.value(NODES).as_u64().expect("a number")
 }
 
-/// Returns what remains after a garbage collection: bytes of the script's heap, and nodes that it
-/// or the document refers to.
+/// Returns what remains after a garbage collection: bytes of the script's heap, and nodes that the heap or the document
+/// refers to.
 fn kept(browser: &mut Browser) -> (f64, f64) {
     for _ in 0..2 {
         browser.call("HeapProfiler.collectGarbage", serde_json::json!({}));
@@ -90,14 +90,14 @@ fn lists_show_their_first_entries_and_more_when_asked() {
     // Keyboard users continue at the first new entry.
     let focused = "[...document.querySelectorAll('#details .inferences li')].indexOf(document.activeElement.closest('li'))";
     assert_eq!(browser.value(focused), 20);
-    // A click elsewhere and back leaves the list unchanged.
+    // A click on another view and back leaves the list unchanged.
     browser.value("window.before = document.querySelector('#details .inferences')");
     browser.click(".row");
     browser.key("Escape");
     let is_same = "document.querySelector('#details .inferences') === window.before";
     assert_eq!(browser.value(is_same), true);
     assert_eq!(browser.value(entries), 70);
-    // However far the user scrolls, the first entries are removed.
+    // The first entries are removed, regardless of how far the user scrolls.
     for _ in 0..10 {
         more(&mut browser);
     }
@@ -114,7 +114,7 @@ fn lists_show_their_first_entries_and_more_when_asked() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Filters offer the most important threads. For the other threads, rows serve as filters.
+/// Filters offer the most important threads. For other threads, rows serve as filters.
 #[test]
 fn a_thread_beyond_the_options_is_filtered_by_its_row() {
     let page = Page::of(&large_run(), "threads");
@@ -132,8 +132,8 @@ fn a_thread_beyond_the_options_is_filtered_by_its_row() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Returns how often branch-free parts of the script have run since the last call. Unlike time, the
-/// number depends only on the script and the profile.
+/// Returns the number of runs of branch-free parts of the script since the last call. Unlike time, the number depends
+/// only on the script and the profile.
 fn steps(browser: &mut Browser) -> u64 {
     let coverage = browser.call("Profiler.takePreciseCoverage", serde_json::json!({}));
     let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();
@@ -150,8 +150,7 @@ const AHEAD: &str = "app.ahead.isDone";
 const SOME_WRAPPERS: &str = "app.setWrappers(true, ['cache_*', 'serve', 'operator<<'])";
 const HIDE_WRAPPERS: &str = "w";
 
-/// The work of a click grows with the visible part. If it must cover everything, it is split into
-/// short steps.
+/// The work of a click grows with the visible part. Work that must cover all sites is split into short steps.
 #[test]
 fn a_click_on_twenty_thousand_sites_is_short() {
     const SITES: u64 = 20_000;
@@ -208,7 +207,7 @@ fn a_click_on_twenty_thousand_sites_is_short() {
     );
 }
 
-/// A click before everything is ready waits for a slice, and continues where the slices ended.
+/// A click before everything is ready waits for one slice, and continues where the slices ended.
 #[test]
 fn the_other_tree_is_built_ahead_in_slices() {
     let page = Page::of(&simulated::profile(7, 200_000, 10_000), "ahead");
@@ -248,7 +247,7 @@ fn lines_of_functions_are_the_sums_of_their_sites() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// On the way back to the first row, nothing is drawn before rows of the right kind exist.
+/// On the way back to the first row, no row is drawn before rows of the right kind exist.
 #[test]
 fn no_row_is_drawn_as_one_of_another_kind() {
     let page = Page::of(&simulated::profile(7, 200_000, 8_000), "kinds");

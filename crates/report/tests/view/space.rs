@@ -21,7 +21,7 @@ pub fn placed_run() -> Profile {
             continue;
         }
         let heap = HEAPS[random.below(2) as usize];
-        // No page contains more than its bytes. The other pages follow, like those of a block.
+        // No page contains more than its bytes. The other pages follow, like the pages of a block.
         let whole = live.bytes / 4096;
         let start = heap + random.below(PAGES);
         cells.push(AddressCell {
@@ -187,8 +187,7 @@ fn a_cell_is_picked_by_mouse_and_keys_and_is_in_the_address() {
     assert_eq!(again.text("#details h2"), title);
     assert_eq!(again.text("#shown"), browser.text("#shown"));
     again.picture("addresses-picked");
-    // The cell's sites lead to the rows of the table, Escape leads back to the cell, and another
-    // Escape clears it.
+    // The cell's sites lead to the rows of the table. Escape leads back to the cell, and another Escape clears it.
     again.click("#details ol.stack button");
     assert_eq!(again.value("app.state.pick.kind"), "row");
     again.key("Escape");

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The rule holds in any font, and even in viewers without scripts.
+/// The rule holds for any font, and even in viewers without scripts.
 #[test]
 fn no_label_leaves_its_frame() {
     let mut profile = run();

@@ -68,7 +68,7 @@ fn ticks_are_at_round_numbers() {
     }
 }
 
-/// The page of a part of a recording is not mistaken for that of the whole.
+/// The page of a part of a recording is not mistaken for the page of the whole recording.
 #[test]
 fn a_part_of_a_recording_is_called_so() {
     let mut profile = run();
@@ -124,7 +124,7 @@ fn type_into(browser: &mut Browser, id: &str, text: &str) {
     browser.key("Enter");
 }
 
-/// This is the first step of a user who looks for a leak: what grew most between two times.
+/// This is the first step of a user who looks for a leak: finding out which sites grew most between two times.
 #[test]
 fn growth_between_two_times_that_are_typed() {
     let profile = run();
@@ -175,7 +175,7 @@ fn areas_of_the_largest_rows_come_to_the_total() {
         assert_eq!(differs, -1, "{group}");
         browser.picture(&format!("stacked-{group}"));
     }
-    // Each mark has its entry: here three threads and the peak.
+    // Each mark has its entry: here the marks of three threads and of the peak.
     let legend = "[...document.querySelectorAll('#legend li')].map((e) => e.textContent)";
     let entries = browser.value(legend);
     let entries: Vec<&str> = entries

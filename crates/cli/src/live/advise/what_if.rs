@@ -38,7 +38,7 @@ impl WhatIfArgs {
     }
 }
 
-/// Replays a recording, or records a process from now on and replays that.
+/// Replays a recording. Without a recording, records a process now and replays that.
 pub fn run(args: &super::Args) -> anyhow::Result<ExitCode> {
     let output = &args.output;
     if let Some(path) = args.target.recording() {

@@ -23,12 +23,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Maximum wait at the end for a reader that reads nothing.
+/// Maximum wait at the end for a reader that does not read.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Observer of a trace whose events are written.
 type Told = Moves<EventTap>;
-/// Changes of modules since they were last taken.
+/// Changes of modules since they were last taken from this queue.
 type NewModules = Arc<Mutex<Option<(Vec<ModuleFile>, OwnCode)>>>;
 
 /// Returns true if the events go to standard output.

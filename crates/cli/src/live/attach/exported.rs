@@ -1,5 +1,5 @@
-//! Exports a trace directly to formats of other programs. The trace is recorded into a file without
-//! a name, so that nothing remains, however this process ends.
+//! Exports a trace directly to formats of other programs. The trace is recorded into an unnamed file, so that nothing
+//! remains, however this process ends.
 
 use crate::report::{open, page_contents, presentable, write};
 use anyhow::{Context, bail};
@@ -23,8 +23,7 @@ pub struct Export {
 }
 
 impl Export {
-    /// Creates an export; `None` if the format is one of reports. `to` is the output, unless the
-    /// output is a recording.
+    /// Creates an export; `None` if the format is a report. `to` is the output, unless the output is a recording.
     pub fn new(
         format: FormatChoice,
         to: Option<&Path>,

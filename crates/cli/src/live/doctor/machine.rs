@@ -1,4 +1,4 @@
-//! Facts about the machine, for `doctor` without a process: whether anything can be traced here,
+//! Facts about the machine, for `doctor` without a process: whether any process can be traced here,
 //! and by whom.
 
 use memhook_process::{Check, proc_text};
@@ -40,7 +40,7 @@ impl Machine {
         self.capabilities >> capability & 1 == 1
     }
 
-    /// Returns true if the kernel has this version or a later one.
+    /// Returns true if the kernel has at least this version.
     fn is_since(&self, major: u32, minor: u32) -> bool {
         let numbers = self.release.split(|c: char| !c.is_ascii_digit());
         let mut numbers = numbers.map_while(|n| n.parse::<u32>().ok());

@@ -1,5 +1,5 @@
 //! Table of the effects of each command on the process: the threads that it stops, the functions
-//! that it has them call, the memory that it maps and writes.
+//! that it makes them call, the memory that it maps and writes.
 
 use memhook_attach::Touches;
 use memhook_checkup::callable_allocator;
@@ -7,7 +7,7 @@ use memhook_foreign::size_text;
 use memhook_heap::{Limits, Method, usual_method};
 use std::fmt::Write as _;
 
-/// Returns the effects of all commands. `attach` has those of an attach, if one is possible.
+/// Returns the effects of all commands. `attach` has the effects of an attach, if one is possible.
 pub fn of_commands(pid: i32, attach: Option<&Touches>) -> Vec<Touches> {
     let hold = Limits::default().hold.unwrap_or_default();
     let all = format!("all, {} ms at most (--max-hold)", hold.as_millis());

@@ -83,7 +83,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     let totals = state.ledger.totals();
     let totals_of_heaps: Vec<_> = state.heaps.iter().map(|h| h.ledger.totals()).collect();
     let mut found = match &watch.survivors {
-        // Growth of an estimate may be chance.
+        // Growth of an estimate may be due to chance.
         Some(_) if bound(&state.ledger).is_some() => Evidence {
             subject: Subject::Growth,
             gaps: Vec::from_iter(bound(&state.ledger)),
@@ -149,9 +149,9 @@ struct Watch {
     /// Time of the next count of survivors.
     next: Duration,
     pause: Duration,
-    /// Timer for the counts, whose pauses may be shorter than those between turns.
+    /// Timer for the counts, whose pauses may be shorter than the pauses between turns.
     moments: Receiver<Instant>,
-    /// Blocks of malloc's heap and of the described heaps.
+    /// Surviving blocks of malloc's heap and of the described heaps.
     survivors: Option<(Survivors, Vec<Survivors>)>,
     look: Option<LastLook>,
     gaps: Vec<String>,

@@ -66,7 +66,7 @@ fn program_name(pid: i32) -> String {
     name.trim_start_matches('-').to_owned()
 }
 
-/// Finding about one process. The thread of the process sets it, or it says that the process is not
+/// Finding about one process. The thread of the process sets it, or marks the process as not
 /// traced.
 #[derive(Clone, Default)]
 struct Finding(Arc<Mutex<Slot>>);
@@ -106,10 +106,10 @@ struct Trial {
     results: Vec<Finding>,
     /// Rules that select the programs to judge.
     chosen: JudgedPrograms,
-    /// Name of the command if it is a program of the system. It is judged only if no other process
-    /// is.
+    /// Name of the command if it is a program of the system. The command is then judged only if no
+    /// other process is.
     of_command: String,
-    /// Processes that execute a program that is not judged.
+    /// Processes whose program is not judged.
     passed_over: HashSet<i32>,
     /// Names of the programs of all skipped processes.
     not_judged: Vec<String>,
@@ -124,10 +124,10 @@ impl Trial {
         }
     }
 
-    /// Returns true if a process is judged by the program that it executes.
+    /// Returns true if a process is judged, according to the program that it executes.
     fn judges(&self, pid: i32) -> bool {
         let arguments = arguments(pid);
-        // If the kernel does not name the program, it is judged.
+        // If the kernel does not report the program's name, the process is judged.
         executable(pid).is_none_or(|program| self.chosen.judges(&program, &arguments))
     }
 
@@ -198,7 +198,7 @@ impl Observer for Trial {
             (None, None) if pid != self.first && !self.passed_over.contains(&pid) => {
                 let is_commands = !self.judges(pid);
                 if is_commands && (self.has_users() || program_name(pid) != self.of_command) {
-                    // The process is a fork of one that is not judged.
+                    // The process is a fork of a process that is not judged.
                     return;
                 }
                 let found = mappings(pid);

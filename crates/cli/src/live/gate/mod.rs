@@ -55,7 +55,7 @@ fn reached_of_heaps(
     }
     let mut found = match memory {
         Ok(snapshot) => reached_in_heaps(snapshot, state.ledger.live_blocks(), &heaps, search),
-        // The findings of malloc's heap give the reason.
+        // The findings in malloc's heap contain the reason.
         Err(_) => heaps.iter().map(|_| Reached::default()).collect(),
     };
     for (found, heap) in found.iter_mut().zip(&state.heaps) {
@@ -64,7 +64,7 @@ fn reached_of_heaps(
     found
 }
 
-/// Adds the described heaps to the evidence. `gather` names the findings of the heap with this
+/// Adds the described heaps to the evidence. `gather` returns the findings of the heap with this
 /// number.
 fn add_heaps(
     trace: &Trace,

@@ -107,8 +107,8 @@ impl Args {
         self.triggers.check()
     }
 
-    /// Refuses scores that a trace with these options cannot have, and limits without effect. `recording` is the kind
-    /// of recording, if any.
+    /// Refuses scores that a trace with these options cannot compute, and limits without effect. `recording` is the
+    /// kind of recording, if there is one.
     pub fn check_scores(&self, recording: Option<&Options>) -> anyhow::Result<()> {
         if self.hold.max_hold.is_some() && !self.leaks && self.rss != Some(Resident::Pins) {
             anyhow::bail!(
@@ -124,7 +124,7 @@ impl Args {
             return Ok(());
         }
         self.scores.formulas()?;
-        // Otherwise it is known at the end.
+        // Otherwise the value is known at the end.
         let source = match self.tracing.access.access {
             Access::Off => Some(None),
             Access::Sampled => Some(Some(AccessSource::Sampled)),

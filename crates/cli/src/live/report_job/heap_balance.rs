@@ -7,8 +7,8 @@ use memhook_ledger::Observer;
 use memhook_report::{HeapComparison, RssReport};
 
 impl ReportJob {
-    /// Reads the memory that malloc counts as handed out: once at the beginning, then for each
-    /// report. Only a trace of all blocks is comparable with it.
+    /// Reads the number of bytes that malloc counts as handed out: once at the beginning, then for
+    /// each report. Only a trace of all blocks is comparable with it.
     pub(super) fn look_at_heap<O: Observer + Send>(&mut self, trace: &Trace<O>) {
         if self.is_selective {
             return;
@@ -26,7 +26,7 @@ impl ReportJob {
         }
     }
 
-    /// Compares malloc's count with the trace, since the beginning.
+    /// Compares malloc's count with the trace, as growth since the beginning.
     pub(super) fn heap_comparison(&self) -> Option<HeapComparison> {
         let found = self.balance?.since(&self.beginning??);
         Some(HeapComparison {

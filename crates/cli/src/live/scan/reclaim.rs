@@ -68,7 +68,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Refuses options that make a search too careless for a release.
+/// Refuses options that make a search too imprecise for a release.
 pub(super) fn needs_interior(args: &Args) -> anyhow::Result<()> {
     if matches!(args.pointers, PointerRule::Start) {
         bail!("--reclaim needs --pointers interior: blocks in use may have no other pointers");
@@ -76,8 +76,8 @@ pub(super) fn needs_interior(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns true if reclaiming may continue after a refusal. With a single round, a refusal ends it.
-/// With several, the next one may succeed.
+/// Returns true if reclaiming may continue after a refusal. A single round ends with a refusal.
+/// With several rounds, the next one may succeed.
 fn may_go_on(args: &Args, found: &Candidates) -> anyhow::Result<()> {
     match &found.refused {
         Some(why) if args.every.is_none() => bail!("nothing is released: {why}"),

@@ -183,7 +183,7 @@ impl Job<Departures> for StaleJob {
     }
 
     fn end(&mut self, trace: &mut Trace<Departures>, end: &End) {
-        // A process that has ended has no pages any more, so the last census counts.
+        // A process that has ended no longer has pages, so the last census counts.
         let last = self.last.take();
         let last = last.or_else(|| self.watching.summary(trace.session(), now_ms(trace), true));
         // This comes before anything that may take long, so that nothing of ours stays in the

@@ -1,4 +1,4 @@
-//! Turns answers about sites into a report with names.
+//! Adds names to results about sites, for a report.
 
 use crate::live::signals::NameWait;
 use memhook_access::{EarlierBlocks, SeenAccess, Site, SiteAnswer, State};
@@ -12,10 +12,10 @@ use std::time::Duration;
 /// Length of one wait for names, after which signals are checked.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
-/// Source of names for answers.
+/// Source of names for results.
 pub struct Naming {
     symbols: Symbolizer,
-    /// Source of the names, even after the process has ended.
+    /// Source of the names. It stays valid after the process has ended.
     _root: TargetRoot,
     depth: usize,
 }

@@ -1,5 +1,5 @@
-//! `stale --read-only`: nothing is traced or protected. The memory is read twice, and unchanged
-//! blocks may be stale.
+//! `stale --read-only`: nothing is traced or protected. The memory is read twice, and blocks with unchanged contents
+//! may be stale.
 
 use super::{Args, job};
 use crate::live::signals;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// Time between two checks of the remaining time.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Limitation of this evidence.
+/// Limitation of this evidence, stated in each report.
 const BOUND: &str = "contents were compared, which shows neither reads nor writes of the same bytes: at most the \
                      unchanged blocks are stale, and their call stacks are not known";
 

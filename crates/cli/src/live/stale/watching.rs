@@ -89,7 +89,7 @@ impl Watching {
         self.watcher.is_some()
     }
 
-    /// Removes everything of ours from the process.
+    /// Removes all of our watches from the process.
     pub fn end(&mut self) {
         self.watcher = None;
     }
@@ -298,7 +298,7 @@ fn history(watcher: &Watcher) -> Option<StaleHistory> {
     })
 }
 
-/// Passes on the live blocks of a trace.
+/// Passes each live block of a trace to a callback.
 fn each_block<O: Observer + Send>(trace: &Trace<O>, mut each: impl FnMut(LiveBlock)) {
     let mut walk = LiveWalk::default();
     trace.consumer().in_slices(|state| {

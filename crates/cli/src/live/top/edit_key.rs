@@ -20,10 +20,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Pause before a program that stops itself is continued.
+/// Pause before a program that has stopped itself is continued.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Opens one source line after the other.
+/// Opens source lines, one at a time.
 pub struct EditKey {
     /// Editor that the user has chosen for this program, if any.
     chosen: Option<Editor>,
@@ -116,7 +116,7 @@ impl EditKey {
         }
     }
 
-    /// Ends the work. An editor that is still open keeps the terminal until it ends.
+    /// Ends the work. An open editor keeps the terminal until it exits.
     pub fn finish(&mut self) {
         if let State::Open(ended, _keys) = std::mem::replace(&mut self.state, State::Idle) {
             let _ = ended.recv();
@@ -157,8 +157,8 @@ fn command(editor: &Editor, place: SourceLine) -> Result<Box<Command>, String> {
     Ok(Box::new(command))
 }
 
-/// Like sudoedit(8), runs the editor as the user who called sudo, and not as root. The file is
-/// named by a foreign program, and the editor may execute what the file says (modelines).
+/// Like sudoedit(8), runs the editor as the user who called sudo, and not as root. A foreign
+/// program provides the file name, and the editor may execute commands in the file (modelines).
 fn become_caller(command: &mut Command) -> Result<(), String> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
     let (Some(uid), Some(gid)) = (number("SUDO_UID"), number("SUDO_GID")) else {

@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Number of rows of a report, as many as `attach` shows.
+/// Number of rows of a report. It is the default of `attach`.
 pub const ROWS: usize = 10;
 
 /// Writes reports about one traced process.

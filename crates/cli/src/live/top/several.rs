@@ -1,6 +1,6 @@
 //! `top --follow-fork`: a process and its children, with one of them at a time on the screen.
 //!
-//! Each process has a thread that traces it, counts, and fills its board. Another thread has the
+//! Each process has a thread that traces it, counts, and fills its board. A separate thread has the
 //! terminal, which may stop accepting output (Ctrl-S). A dlopen(3) of a traced process waits for
 //! the thread that traces it, so that thread never waits for the terminal. If the board is being
 //! drawn, the tracing thread tries again later.
@@ -129,8 +129,8 @@ impl Desk {
         self.shown.load(Relaxed) == pid
     }
 
-    /// Returns the process to show, and its place among all. `by` is its distance from the one
-    /// shown before.
+    /// Returns the process to show, and its position among all processes. `by` is its distance from
+    /// the process shown before.
     fn choose(&self, by: i32) -> Option<(Arc<View>, Among)> {
         let views = lock(&self.views);
         let shown = self.shown.load(Relaxed);
@@ -146,7 +146,7 @@ impl Desk {
         Some((Arc::clone(view), among))
     }
 
-    /// Draws and listens until the end. An error of the terminal also ends it.
+    /// Draws the screen and handles keys until the end. An error of the terminal also ends it.
     fn show(&self, editor: Option<Editor>) -> anyhow::Result<()> {
         let mut edit = EditKey::new(editor);
         let result = self.draw_and_listen(&mut edit);
@@ -160,7 +160,7 @@ impl Desk {
         let mut drawn = Among::default();
         let mut by = 0;
         while !self.is_over() {
-            // A failure to trace the first process is printed on a restored terminal.
+            // If the first process cannot be traced, the error is printed on a restored terminal.
             let Some((view, among)) = self.choose(std::mem::take(&mut by)) else {
                 std::thread::sleep(TURN);
                 continue;
@@ -290,7 +290,7 @@ impl Watch {
         view.is_stale.fetch_or(is_stale, Relaxed);
     }
 
-    /// Keeps the last process on the screen until the user leaves or another process comes.
+    /// Keeps the last process on the screen until the user leaves or a new process appears.
     fn show_end(&mut self, trace: &Trace) {
         let Some(view) = &self.view else { return };
         let is_last = |desk: &Desk| {

@@ -1,5 +1,5 @@
 //! The directory of reports. Each report is completely on the disk before its name appears, and
-//! only the last ones are kept.
+//! only the latest ones are kept.
 
 use anyhow::Context;
 use crossbeam_channel::{Sender, unbounded};

@@ -45,7 +45,7 @@ pub(super) struct Watch {
     pid: i32,
     watched: Arc<Watched>,
     alarm: Arc<Alarms>,
-    /// Number of alarms that the watch has answered.
+    /// Number of alarms for which the watch has written a report.
     answered: u64,
     own: Alarms,
     own_answered: u64,
@@ -233,7 +233,7 @@ impl Job for Watch {
         }
         self.kills = self.alarm.kills().or(self.kills);
         let now = trace.consumer().elapsed();
-        // Earlier reports get their names first.
+        // Names for earlier reports are looked up first.
         if now >= self.next_names && self.unnamed.is_empty() {
             self.next_names = now + NAMES_PERIOD;
             self.reporter

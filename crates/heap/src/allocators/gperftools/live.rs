@@ -1,4 +1,4 @@
-//! Live blocks of a running process: by their span, and by all lists of their class.
+//! Checks for live blocks in a running process, by their span and by all free lists of their class.
 
 use super::spans::{Span, linked};
 use super::tables::{Caches, Central, PageMap, SizeMap};
@@ -8,10 +8,10 @@ use crate::live_memory::Memory;
 use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
 
-/// More blocks than one list has.
+/// Upper bound on the length of a list.
 const MOST_LISTED: usize = 1 << 24;
 
-/// Where everything is that has free blocks.
+/// Addresses of all structures that hold free blocks.
 #[derive(Debug)]
 pub struct Live {
     pub sizes: SizeMap,
@@ -21,7 +21,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// The free blocks of a class that are not in the lists of spans.
+    /// Returns the free blocks of a class that are not in the lists of spans.
     fn free(&self, memory: &impl Memory, caches: &[u64], class: u64) -> Option<FxHashSet<u64>> {
         let mut free = FxHashSet::default();
         let chains = self.central.chains(memory, class)?;

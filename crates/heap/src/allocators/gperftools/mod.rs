@@ -1,8 +1,8 @@
 //! tcmalloc of gperftools, as a library or linked into the program.
 //!
-//! Pages belong to spans ([`spans`]), which a table of all pages leads to ([`tables`]). A span is free, or one block, or
-//! blocks of one size. Of those, the free ones are in the span's own list, in chains between threads, or in the cache
-//! of a thread; all others are the program's.
+//! Pages are grouped into spans ([`spans`]), and a table of all pages leads to the spans ([`tables`]). A span is free,
+//! is one block, or has blocks of one size. A free block of such a span is in the span's own list, in a chain that
+//! moves between threads, or in the cache of a thread. All other blocks are in use by the program.
 
 mod live;
 mod spans;
@@ -21,9 +21,9 @@ use spans::{Free, SPAN_BYTES, Span, Spans};
 use std::sync::Arc;
 use tables::{Caches, Central, PageMap, SizeMap, data};
 
-/// As other parts of the program name it, too.
+/// Name of the allocator, which other parts of the program use too.
 const NAME: &str = "tcmalloc";
-/// Number of spans among which the program may have damaged one.
+/// One of this many spans may have been damaged by the program.
 const SPANS_PER_DAMAGED: usize = 8;
 
 /// gperftools' tcmalloc.
@@ -70,7 +70,7 @@ impl HeapDissector for Gperftools {
     }
 }
 
-/// A heap, as far as it is dissected.
+/// A partly dissected heap.
 struct Dissection<'a> {
     snapshot: &'a Snapshot,
     segments: SizedSegments,
@@ -80,7 +80,7 @@ struct Dissection<'a> {
     extents: Vec<Extent>,
     counted: Vec<Counted>,
     spans: usize,
-    /// Spans and lists in contradiction.
+    /// Number of spans and lists that contradict each other.
     unclear: usize,
 }
 
@@ -138,7 +138,7 @@ impl<'a> Dissection<'a> {
         found
     }
 
-    /// Takes the blocks of a class that are free but not in the lists of spans.
+    /// Takes the free blocks of a class that are not in the lists of spans.
     fn take_class(
         &mut self,
         spans: &Spans,
@@ -158,7 +158,8 @@ impl<'a> Dissection<'a> {
         for (head, tail) in chains.changing {
             let chain = free.chain(snapshot, spans, head, class);
             if let Some(chain) = chain.filter(|chain| chain.last() == Some(&tail)) {
-                // It may have gone to a thread already, and that one's cache and the program may have some of it.
+                // The chain may already have moved to a thread, so some of its blocks may be in that thread's cache or
+                // in use.
                 for &block in &chain {
                     let bytes = spans.block_bytes(block);
                     self.unparsed.push(block..block + bytes);
@@ -205,7 +206,7 @@ impl<'a> Dissection<'a> {
             }
             live = free.live(span, index);
         } else if span.is_in_use {
-            // Its descriptor is in use before the thread that asked has the address.
+            // The descriptor is in use before the requesting thread has the address.
             if in_hand.contains(&span.address) {
                 self.leave(span, "a span is being taken or given back");
                 return;
@@ -236,7 +237,7 @@ impl<'a> Dissection<'a> {
         });
     }
 
-    /// Compares what each class counts with what was found.
+    /// Compares the allocator's counts for each class with the blocks found.
     fn count(&mut self, spans: &Spans, free: &Free, central: &Central, sizes: &SizeMap) {
         let mut found = vec![(0, 0); sizes.bytes.len()];
         for (index, span) in spans.all.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Spans, and which of their blocks are free.
+//! Spans, and their free blocks.
 
 use super::tables::{PageMap, SizeMap};
 use crate::live_memory::Memory;
@@ -6,29 +6,29 @@ use crate::snapshot::{Snapshot, words};
 use rustc_hash::FxHashSet;
 use std::ops::Range;
 
-/// `Span` (src/span.h): the first page, how many there are, two links, the list of free blocks, and bit fields.
+/// `Span` (src/span.h): the first page, the number of pages, two links, the list of free blocks, and bit fields.
 pub const SPAN_BYTES: u64 = 48;
 const OBJECTS: u64 = 32;
 const BITS: u64 = 40;
-/// Bits of it: where the class and the place begin. The count of blocks comes first.
+/// First bits of the class and of the location in the bit fields. The count of blocks comes before them.
 const CLASS_BIT: u32 = 16;
 const PLACE_BIT: u32 = 24;
 
-/// Pages in a row that are used for one thing.
+/// Consecutive pages with one use.
 #[derive(Clone, Debug)]
 pub struct Span {
-    /// Address of its descriptor.
+    /// Address of the span's descriptor.
     pub address: u64,
     pub range: Range<u64>,
     pub class: u64,
-    /// 0 if it is one block, or free.
+    /// Size of the blocks in bytes; 0 if the span is one block, or free.
     pub block_bytes: u64,
     pub is_in_use: bool,
-    /// It is free, and its memory was given back to the system.
+    /// True if the span is free and its memory was returned to the kernel.
     pub is_given_back: bool,
-    /// Blocks that are not in its own list.
+    /// Number of blocks that are not in the span's own list.
     pub used: u64,
-    /// The first block of that list.
+    /// First block of the span's own list.
     objects: u64,
 }
 
@@ -53,7 +53,7 @@ impl Fields {
 }
 
 impl Span {
-    /// The one with these fields, if it is of a class that there is.
+    /// Returns the span with these fields, if its size class exists.
     fn with(address: u64, fields: &Fields, map: PageMap, sizes: &SizeMap) -> Option<Span> {
         let class = fields.bits >> CLASS_BIT & 0xff;
         let place = fields.bits >> PLACE_BIT & 3;
@@ -72,7 +72,7 @@ impl Span {
         })
     }
 
-    /// The one that an address lies in.
+    /// Returns the span that contains an address.
     pub fn around(
         memory: &impl Memory,
         map: PageMap,
@@ -88,12 +88,12 @@ impl Span {
             .flatten()
     }
 
-    /// The blocks in its own list; `None` if that is broken.
+    /// Returns the blocks in the span's own list, or `None` if the list is broken.
     pub fn own_free(&self, memory: &impl Memory) -> Option<Vec<u64>> {
         linked(memory, self.objects, self.blocks() as usize)
     }
 
-    /// Returns the number of its blocks.
+    /// Returns the number of blocks.
     pub fn blocks(&self) -> u64 {
         match self.block_bytes {
             0 => 0,
@@ -102,7 +102,7 @@ impl Span {
     }
 }
 
-/// The blocks from one on, each of which leads to the next: at most so many.
+/// Follows a list of blocks from its head, for at most this many blocks.
 pub fn linked(memory: &impl Memory, head: u64, most: usize) -> Option<Vec<u64>> {
     let mut found = Vec::new();
     let mut block = head;
@@ -122,8 +122,8 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// Reads the spans that the table of pages leads to, and what is damaged. Only the first and the last page of a
-    /// span lead to it for certain; what others lead to may be gone.
+    /// Reads the spans that the table of pages leads to, and reports damage. Only the entries of the first and the last
+    /// page of a span are reliable; entries of other pages may be stale.
     pub fn of(
         snapshot: &Snapshot,
         map: PageMap,
@@ -160,7 +160,7 @@ impl Spans {
         (Spans { all }, damaged)
     }
 
-    /// The span and the number of the block that begins at an address.
+    /// Returns the span and the number of the block that begins at an address.
     fn block(&self, address: u64) -> Option<(usize, usize)> {
         let after = self.all.partition_point(|span| span.range.start <= address);
         let index = after.checked_sub(1)?;
@@ -172,7 +172,7 @@ impl Spans {
         is_block.then(|| (index, (offset / span.block_bytes) as usize))
     }
 
-    /// The size of the block at an address.
+    /// Returns the size of the block at an address.
     pub fn block_bytes(&self, address: u64) -> u64 {
         let block = self.block(address);
         block.map_or(0, |(span, _)| self.all[span].block_bytes)
@@ -181,15 +181,15 @@ impl Spans {
 
 /// Free blocks of all spans.
 pub struct Free {
-    /// Bits of the span's blocks begin here.
+    /// First bit of each span.
     first_bits: Vec<usize>,
     bits: Vec<u64>,
-    /// Blocks in each span's own list, and elsewhere.
+    /// Number of free blocks in each span's own list, and elsewhere.
     counts: Vec<(u64, u64)>,
 }
 
 impl Free {
-    /// None yet.
+    /// Returns an empty set.
     pub fn of(spans: &Spans) -> Free {
         let mut first_bits = Vec::with_capacity(spans.all.len());
         let mut bits = 0;
@@ -214,7 +214,7 @@ impl Free {
         self.bits[bit / 64] |= 1 << (bit % 64);
     }
 
-    /// Takes the span's own list.
+    /// Takes the free blocks of the span's own list.
     pub fn take_own(
         &mut self,
         snapshot: &Snapshot,
@@ -240,7 +240,7 @@ impl Free {
         Ok(())
     }
 
-    /// The blocks of a chain, if all of them are of the class, and none is known to be free.
+    /// Returns the blocks of a chain, or `None` if a block is of another class or already known to be free.
     pub fn chain(
         &self,
         snapshot: &Snapshot,
@@ -265,7 +265,7 @@ impl Free {
         Some(chain)
     }
 
-    /// Takes a chain between threads.
+    /// Takes the free blocks of a chain that moves between threads.
     pub fn take(&mut self, spans: &Spans, chain: &[u64]) {
         for &block in chain {
             if let Some((span, number)) = spans.block(block) {
@@ -275,12 +275,12 @@ impl Free {
         }
     }
 
-    /// Returns how many blocks of a span are in its own list, and how many elsewhere.
+    /// Returns the number of a span's free blocks in its own list, and elsewhere.
     pub fn counts(&self, span: usize) -> (u64, u64) {
         self.counts[span]
     }
 
-    /// The blocks of a span that are not free: address and bytes.
+    /// Returns the blocks of a span that are not free, as address and bytes.
     pub fn live(&self, span: &Span, index: usize) -> Vec<(u64, u64)> {
         let blocks = 0..span.blocks() as usize;
         blocks

@@ -1,4 +1,4 @@
-//! Variables of gperftools' tcmalloc, found by what must be true of them (src/static_vars.h).
+//! Finds the variables of gperftools' tcmalloc by invariants of their contents (src/static_vars.h).
 
 use crate::live_memory::Memory;
 use crate::ranges::Runs;
@@ -8,29 +8,29 @@ use std::ops::Range;
 
 /// `kClassSizesMax`.
 const MOST_CLASSES: usize = 128;
-/// A program that was built for fewer sizes than this has something else.
+/// Lower bound on the number of size classes. Data with fewer is something else.
 const FEWEST_CLASSES: usize = 20;
-/// The largest block that is not made of whole pages (`kMaxSize`).
+/// The largest block in a size class (`kMaxSize`). Larger blocks consist of whole pages.
 const MOST_CLASS_BYTES: u32 = 256 << 10;
-/// No class takes more pages at a time.
+/// Upper bound on the number of pages that a class takes at a time.
 const MOST_CLASS_PAGES: u64 = 256;
 
-/// `SizeMap`: the sizes of blocks. Class 0 is of larger ones, and has none.
+/// `SizeMap`: the sizes of blocks. Class 0 stands for larger blocks and has no size.
 #[derive(Debug)]
 pub struct SizeMap {
     pub bytes: Vec<u64>,
 }
 
-/// `Static::central_cache_`: a list of spans for each class, and chains of blocks on their way from thread to thread.
+/// `Static::central_cache_`: for each class, a list of spans, and chains of blocks that move between threads.
 #[derive(Clone, Debug)]
 pub struct Central {
-    /// The span that heads the empty ones of class 0.
+    /// Head of the list of empty spans of class 0.
     first: u64,
     stride: u64,
     classes: u64,
 }
 
-// Offsets from that span, which a lock and the number of the class come before (src/central_freelist.h, src/span.h).
+// Offsets from that span, which follows a lock and the number of the class (src/central_freelist.h, src/span.h).
 const NONEMPTY: u64 = 48;
 const SPANS: u64 = 96;
 const COUNTER: u64 = 104;
@@ -39,29 +39,29 @@ const MOST_SLOTS: u64 = 64;
 const USED_SLOTS: u64 = SLOTS + MOST_SLOTS * 16;
 const LOCK_BEFORE: u64 = 16;
 const CLASS_BEFORE: u64 = 8;
-/// Distances of two classes.
+/// Possible distances between the entries of two classes.
 const STRIDES: Range<u64> = USED_SLOTS..4096;
 
-/// The first and the last block of each chain of free blocks.
+/// First and last block of each chain of free blocks.
 pub struct Chains {
     pub settled: Vec<(u64, u64)>,
-    /// Those that a thread may be putting in or taking out.
+    /// Chains that a thread may be adding or removing.
     pub changing: Vec<(u64, u64)>,
 }
 
-/// `PageHeap::pagemap_`, a table of tables: the descriptor of the span that a page belongs to.
+/// `PageHeap::pagemap_`, a table of tables that maps each page to the descriptor of its span.
 #[derive(Clone, Copy, Debug)]
 pub struct PageMap {
     root: u64,
-    /// Pages have two to the power of this bytes.
+    /// Binary logarithm of the page size.
     pub shift: u32,
 }
 
-/// Sizes of pages that it can be built with (configure.ac), the usual one first.
+/// Page sizes with which it can be built (configure.ac), the usual one first.
 const SHIFTS: [u32; 7] = [13, 12, 14, 15, 16, 17, 18];
 const ADDRESS_BITS: u32 = 48;
 
-/// Copied data of the modules, range by range.
+/// Returns the copied data of the modules, range by range.
 pub fn data(snapshot: &Snapshot) -> Vec<(u64, &[u8])> {
     let ranges = snapshot.meta.modules.iter().flat_map(|m| &m.data);
     let copied = ranges.filter_map(|range| {
@@ -74,7 +74,7 @@ pub fn data(snapshot: &Snapshot) -> Vec<(u64, &[u8])> {
 }
 
 impl SizeMap {
-    /// The one in this data.
+    /// Finds the size map in this data.
     pub fn find(snapshot: &Snapshot, data: &[(u64, &[u8])]) -> Option<SizeMap> {
         data.iter().find_map(|&(start, bytes)| {
             let (halves, _) = bytes.as_chunks::<4>();
@@ -99,7 +99,8 @@ impl SizeMap {
         if sizes.iter().any(|bytes| bytes % 8 != 0) {
             return None;
         }
-        // Then the pages of each class, since 2.11 the fewest pages of any, and how many classes there are.
+        // Next come the pages of each class, since 2.11 the smallest number of pages of any class, and the number of
+        // classes.
         let pages = start + (index + MOST_CLASSES) as u64 * 4;
         let pages = pages.next_multiple_of(8);
         let has_pages = |class: u64| {
@@ -117,7 +118,7 @@ impl SizeMap {
 }
 
 impl Central {
-    /// The one in this data. Of class 0, which has no spans, both lists lead to themselves.
+    /// Finds the central lists in this data. Class 0 has no spans, so both of its lists point to themselves.
     pub fn find(snapshot: &Snapshot, data: &[(u64, &[u8])], classes: u64) -> Option<Central> {
         data.iter().find_map(|&(start, bytes)| {
             let words: Vec<u64> = words(bytes).collect();
@@ -150,19 +151,19 @@ impl Central {
         self.first + class * self.stride
     }
 
-    /// Its memory.
+    /// Returns the memory of the lists.
     pub fn range(&self) -> Range<u64> {
         let start = self.first - LOCK_BEFORE;
         start..start + self.classes * self.stride
     }
 
-    /// How many spans a class has, and how many free blocks are in those, as it counts them.
+    /// Returns the number of spans of a class and the number of free blocks in them, as counted by the allocator.
     pub fn counts(&self, memory: &impl Memory, class: u64) -> Option<(u64, u64)> {
         let spans = memory.word(self.of(class) + SPANS)?;
         Some((spans, memory.word(self.of(class) + COUNTER)?))
     }
 
-    /// The chains of a class.
+    /// Returns the chains of a class.
     pub fn chains(&self, memory: &impl Memory, class: u64) -> Option<Chains> {
         let at = self.of(class);
         let used = u64::from(memory.half(at + USED_SLOTS)?);
@@ -176,7 +177,8 @@ impl Central {
         let mut settled = (0..used).map(slot).collect::<Option<Vec<_>>>()?;
         let mut changing = Vec::new();
         if memory.half(at - LOCK_BEFORE) != Some(0) {
-            // Which is put in is counted before it is there, and which is taken out is still there afterwards.
+            // A chain that a thread adds is counted before it is stored, and a chain that a thread removes is still
+            // stored afterwards.
             changing.extend(settled.pop());
             if used < MOST_SLOTS {
                 changing.extend(slot(used));
@@ -185,7 +187,7 @@ impl Central {
         Some(Chains { settled, changing })
     }
 
-    /// A span of each class that has some.
+    /// Returns one span of each class that has spans.
     pub fn some_spans(&self, snapshot: &Snapshot) -> Vec<u64> {
         let heads = (0..self.classes).flat_map(|class| {
             let empty = self.of(class);
@@ -200,7 +202,7 @@ impl Central {
 }
 
 impl PageMap {
-    /// The one in this data that has most of these spans, all but `doubts`.
+    /// Finds the page map in this data: the one that leads to all of these spans except for `doubts`.
     pub fn find(
         snapshot: &Snapshot,
         data: &[(u64, &[u8])],
@@ -247,7 +249,7 @@ impl PageMap {
         memory.word(table.wrapping_add(leaf * 8))
     }
 
-    /// The tables of the second level: the first page of each, and where it is.
+    /// Returns the tables of the second level, as the first page and the address of each.
     pub fn leaves(self, snapshot: &Snapshot) -> Vec<(u64, Range<u64>)> {
         let bits = PageMap::leaf_bits(self.shift);
         let roots = 1u64 << (ADDRESS_BITS - self.shift - bits);
@@ -262,35 +264,35 @@ impl PageMap {
 /// Caches of threads.
 #[derive(Debug)]
 pub struct Caches {
-    /// Where they are.
+    /// Addresses of the caches.
     pub all: Vec<u64>,
-    /// Variables that lead to the first one: the head of their list, and the next one that others may take from.
+    /// Variables that lead to the first cache: the head of the list, and the next cache that others may steal from.
     heads: Vec<u64>,
     links: Links,
 }
 
-/// Where a cache has the address of the next one; that of the one before is behind it.
+/// Offset of the pointer to the next cache. The pointer to the previous cache follows it.
 #[derive(Clone, Copy, Debug)]
 struct Links(u64);
 
-/// `ThreadCache` has a list for each class (32 bytes), then counters and (up to 2.10) what a thread is known by, and after
-/// them its links.
+/// `ThreadCache` has a list for each class (32 bytes each), then counters and (up to 2.10) the thread's identifier,
+/// then its list links.
 const LIST_BYTES: u64 = 32;
 const AFTER_LISTS: u64 = MOST_CLASSES as u64 * LIST_BYTES;
 const LINKS: [Links; 2] = [Links(AFTER_LISTS + 48), Links(AFTER_LISTS + 32)];
-/// Of the cache of one thread.
+/// Size of the cache of one thread.
 const CACHE_BYTES: u64 = AFTER_LISTS + 128;
-/// More threads than a process has.
+/// Upper bound on the number of threads of a process.
 const MOST_CACHES: usize = 1 << 20;
-/// What a program and its libraries have for each thread below the thread pointer.
+/// Upper bound on the size of static thread-local storage, which is below the thread pointer.
 const STATIC_TLS_BYTES: u64 = 64 << 10;
 
 impl Caches {
-    /// All that the list has, whose head is in the data; `None` if there is no such list that has the caches of all
+    /// Returns all caches of the list whose head is in the data, or `None` if no such list contains the caches of all
     /// threads. The data also leads to caches of threads that have ended.
     pub fn find(snapshot: &Snapshot, data: &[(u64, &[u8])], sizes: &SizeMap) -> Option<Caches> {
         let found = LINKS.map(|links| Caches::linked_by(snapshot, data, sizes, links));
-        // At the wrong place there may be zeros, as in a list of one cache.
+        // A wrong offset may have zeros there, like a list of one cache.
         let found = found.into_iter().flatten();
         found.max_by_key(|caches| caches.all.len())
     }
@@ -319,7 +321,7 @@ impl Caches {
             let bytes = snapshot.bytes(start, thread.fs_base.saturating_sub(start));
             words(bytes.unwrap_or_default()).filter(is_cache)
         });
-        // The stack of a thread that has ended leads to a cache that nothing is left in, and so does a list of what is free.
+        // The stack of an ended thread leads to an emptied cache, and so does a list of free blocks.
         let is_gone = |&cache: &u64| {
             let is_linked = match links.before(snapshot, cache) {
                 Some(0) => {
@@ -345,22 +347,22 @@ impl Caches {
         })
     }
 
-    /// Where they are now, by the same variables.
+    /// Returns the current addresses of the caches, found through the same variables.
     pub fn now(&self, memory: &impl Memory, sizes: &SizeMap) -> Option<Vec<u64>> {
         let is_cache = |&at: &u64| at >= 4096 && is_cache(memory, at, sizes);
         let heads = self.heads.iter().filter_map(|&place| memory.word(place));
         let lists = heads.filter_map(|head| self.links.list_from(memory, head, is_cache));
-        // What leads to a later one has no list that begins there.
+        // A variable that leads to a later cache is not the head of a list.
         lists.max_by_key(Vec::len).filter(|list| !list.is_empty())
     }
 
-    /// Their memory.
+    /// Returns the memory of the caches.
     pub fn ranges(&self) -> Runs {
         let caches = self.all.iter();
         caches.map(|&cache| cache..cache + CACHE_BYTES).collect()
     }
 
-    /// The first block that a cache has of a class, and how many it counts.
+    /// Returns the first block of a class in a cache, and the cache's own count.
     pub fn list(memory: &impl Memory, cache: u64, class: u64) -> Option<(u64, u64)> {
         let list = cache + class * LIST_BYTES;
         let length = memory.half(list + 8)?;
@@ -377,7 +379,7 @@ impl Links {
         memory.word(cache.checked_add(self.0 + 8)?)
     }
 
-    /// The list that begins with this cache, if its links fit together.
+    /// Returns the list that begins with this cache, if its links agree.
     fn list_from(
         self,
         memory: &impl Memory,
@@ -402,7 +404,7 @@ impl Links {
     }
 }
 
-/// Each of its lists says which size it is of.
+/// Checks that each of the cache's lists states the right size.
 fn is_cache(memory: &impl Memory, at: u64, sizes: &SizeMap) -> bool {
     let is_of_class = |class: usize| {
         let size = at.checked_add(class as u64 * LIST_BYTES + 24);
@@ -426,7 +428,7 @@ mod tests {
         CACHES + index * 0x2000
     }
 
-    /// A cache of two classes, one of which has so many blocks; the cache behind it and the one before it.
+    /// A cache of two classes, one of which has this many blocks, with the next cache and the previous one.
     fn words_of(blocks: u64, next: u64, before: u64) -> Vec<u64> {
         let mut words = vec![0; 0x2000 / 8];
         for (class, size) in [(1, 16), (2, 32)] {
@@ -438,7 +440,8 @@ mod tests {
         words
     }
 
-    /// What is found where a variable leads to cache 0, that to cache 1, another one to cache 2, and so do a thread's words.
+    /// Returns the caches found when a variable leads to cache 0, cache 0 to cache 1, another variable to cache 2, and
+    /// a thread's words to the caches.
     fn found(third: Vec<u64>) -> Option<Vec<u64>> {
         let bytes =
             |words: Vec<u64>| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
@@ -464,7 +467,7 @@ mod tests {
     #[test]
     fn a_cache_of_a_thread_that_has_ended_is_none() {
         let list = vec![cache(0), cache(1)];
-        // It was behind the second one, or before the first.
+        // This cache was after the second one, or before the first.
         for links in [(0, cache(1)), (cache(0), 0)] {
             assert_eq!(found(words_of(0, links.0, links.1)), Some(list.clone()));
         }

@@ -4,20 +4,20 @@ use crate::snapshot::Snapshot;
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 
-/// Their alignment, and the unit of their sizes (HUGEPAGE).
+/// Alignment of the blocks, and the unit of their sizes (HUGEPAGE).
 const UNIT_BYTES: u64 = 2 << 20;
-/// No block is larger.
+/// Upper bound on the size of a block.
 const MOST_BYTES: u64 = 1 << 32;
 const MOST_UNITS: u64 = 256;
-/// `size`, `next`, then the extent of what is left: its `e_addr` and its `e_bsize`.
+/// `size`, `next`, then the extent of the unused rest: its `e_addr` and its `e_bsize`.
 const NEXT: u64 = 8;
 const REST: u64 = 24;
 const REST_BYTES: u64 = 32;
 
-/// The blocks met so far.
+/// The blocks found so far.
 pub struct BaseBlocks<'a> {
     snapshot: &'a Snapshot,
-    /// By unit of address: the block that has it.
+    /// The block at each unit of address space.
     known: FxHashMap<u64, Option<(u64, u64)>>,
 }
 
@@ -29,7 +29,7 @@ impl<'a> BaseBlocks<'a> {
         }
     }
 
-    /// The block that an address lies in.
+    /// Returns the block that contains an address.
     pub fn around(&mut self, address: u64) -> Option<Range<u64>> {
         let unit = address / UNIT_BYTES;
         let snapshot = self.snapshot;
@@ -46,7 +46,7 @@ impl<'a> BaseBlocks<'a> {
         found.map(|(start, end)| start..end)
     }
 
-    /// All blocks met, with those that they link to.
+    /// Returns all blocks found, and the blocks that they link to.
     pub fn all(&self) -> Vec<Range<u64>> {
         let mut found: FxHashMap<u64, u64> = FxHashMap::default();
         for &(start, end) in self.known.values().flatten() {
@@ -68,7 +68,8 @@ impl<'a> BaseBlocks<'a> {
     }
 }
 
-/// The block that begins here: its unused rest ends with it, whatever it has handed out.
+/// Returns the block that begins here. Its unused rest ends where the block ends, regardless of the
+/// parts handed out.
 fn block_at(snapshot: &Snapshot, start: u64) -> Option<Range<u64>> {
     if !start.is_multiple_of(UNIT_BYTES) {
         return None;

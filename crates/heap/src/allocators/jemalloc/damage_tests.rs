@@ -9,7 +9,7 @@ use crate::{Heap, dissect};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-/// Checks that blocks lie in memory of the allocator, apart from each other.
+/// Checks that the blocks are in memory of the allocator and do not overlap.
 fn check(heap: &Heap) {
     let mut end = 0;
     for (_, block) in heap.blocks.iter() {
@@ -24,7 +24,7 @@ fn check(heap: &Heap) {
     }
 }
 
-/// The places of the words in jemalloc's own data, and of its thread caches' lists.
+/// Returns the addresses of the words in jemalloc's own data and in the lists of its thread caches.
 fn places(snapshot: &Snapshot) -> Vec<u64> {
     let mut found = Vec::new();
     let mut base = BaseBlocks::new(snapshot);

@@ -1,4 +1,4 @@
-//! Extents: what the tree leads to, checked against itself.
+//! Reads the extents that the tree leads to, and checks them against each other.
 
 use super::base_blocks::BaseBlocks;
 use super::layout::{
@@ -11,31 +11,31 @@ use crate::snapshot::Snapshot;
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 
-/// More bytes than an extent has.
+/// Upper bound on the size of an extent.
 const MOST_BYTES: u64 = 1 << 46;
 
 /// One extent.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Its pages.
+    /// Pages of the extent.
     pub pages: Range<u64>,
-    /// Where its only block begins, if it is no slab.
+    /// Start of the only block, if the extent is not a slab.
     pub address: u64,
-    /// What it says of itself.
+    /// The decoded `e_bits` of the extent.
     pub bits: ExtentBits,
-    /// Bytes of a region: those of its size class, or of the only block.
+    /// Size of a region in bytes: that of the size class, or of the only block.
     pub class_bytes: u64,
-    /// Which regions of a slab are free.
+    /// Free regions of a slab, one bit each.
     free: [u64; (MOST_REGIONS / 64) as usize],
 }
 
 impl Found {
-    /// Whether it belongs to the program, or to jemalloc itself as if it were a program.
+    /// Returns true if the extent is in use by the program, or by jemalloc itself.
     pub fn is_active(&self) -> bool {
         self.bits.state == 0
     }
 
-    /// Number of its regions.
+    /// Returns the number of regions.
     pub fn regions(&self) -> u64 {
         match (self.is_active(), self.bits.is_slab) {
             (false, _) => 0,
@@ -44,7 +44,7 @@ impl Found {
         }
     }
 
-    /// The regions that are not free: address and bytes.
+    /// Returns the regions that are not free, as address and bytes.
     pub fn taken(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let start = if self.bits.is_slab {
             self.pages.start
@@ -58,7 +58,7 @@ impl Found {
             .map(move |i| (start + i * self.class_bytes, self.class_bytes))
     }
 
-    /// The region that an address lies in, if it is not free.
+    /// Returns the region that contains an address, if it is not free.
     pub fn taken_around(&self, address: u64) -> Option<Range<u64>> {
         if !self.is_active() || !self.pages.contains(&address) {
             return None;
@@ -74,24 +74,24 @@ impl Found {
         region.contains(&address).then_some(region)
     }
 
-    /// Whether a region that is not free begins here.
+    /// Returns true if a region that is not free begins here.
     pub fn has_taken(&self, address: u64) -> bool {
         let region = self.taken_around(address);
         region.is_some_and(|region| region.start == address)
     }
 }
 
-/// All extents of a tree in address order, and what does not fit: pages, and why.
+/// All extents of a tree in address order, and contradictions, each with its pages and the reason.
 #[derive(Default)]
 pub struct Extents {
     pub sound: Vec<Found>,
     pub doubtful: Vec<Range<u64>>,
     pub findings: Vec<Finding>,
-    /// By how much an extent is larger than the only block in it.
+    /// Number of bytes by which an extent exceeds its only block.
     pub padding: u64,
 }
 
-/// The leaves that lead to one extent.
+/// The leaf entries that lead to one extent.
 struct Leaves {
     first: Entry,
     last: u64,
@@ -99,7 +99,7 @@ struct Leaves {
 }
 
 impl Extents {
-    /// Reads all that a tree leads to.
+    /// Reads all extents of a tree.
     pub fn of(snapshot: &Snapshot, tree: &Tree, base: &mut BaseBlocks) -> Extents {
         let mut leaves: FxHashMap<u64, Leaves> = FxHashMap::default();
         tree.each_entry(snapshot, base, |entry| {
@@ -148,7 +148,7 @@ impl Extents {
         extents
     }
 
-    /// Of extents that overlap none is believed.
+    /// Removes extents that overlap; none of them is trusted.
     fn part_overlapping(&mut self) {
         let mut end = 0;
         let mut keeps = vec![true; self.sound.len()];
@@ -176,7 +176,7 @@ impl Extents {
         });
     }
 
-    /// The extent that an address lies in.
+    /// Returns the extent that contains an address.
     pub fn find(&self, address: u64) -> Option<&Found> {
         let after = self
             .sound
@@ -186,9 +186,10 @@ impl Extents {
     }
 }
 
-/// Bytes of the block that has an extent of `size` bytes for itself, and begins at `offset` in it; `None` if the extent is not
-/// one of that size class. Its size is that of the class, or (since 5.3.1, `opt.disable_large_size_classes`) any whole number
-/// of pages up to it. A small block has one where the profiler sampled it.
+/// Returns the size of the only block in an extent of `size` bytes, where the block begins at `offset`. Returns `None`
+/// if the extent does not fit the size class. The block has the size of the class, or (since 5.3.1,
+/// `opt.disable_large_size_classes`) any whole number of pages up to that size. A small block has its own extent if the
+/// profiler sampled it.
 pub fn only_block_bytes(bits: &ExtentBits, offset: u64, size: u64, padding: u64) -> Option<u64> {
     let most = class_bytes(bits.class)?;
     if bits.class < SLAB_CLASSES {
@@ -199,7 +200,7 @@ pub fn only_block_bytes(bits: &ExtentBits, offset: u64, size: u64, padding: u64)
     (bytes > less && bytes <= most && offset <= padding).then_some(bytes)
 }
 
-/// `sz_large_pad`: a page where blocks begin anywhere in their first page (`opt.cache_oblivious`), else nothing.
+/// `sz_large_pad`: one page if blocks may begin anywhere in their first page (`opt.cache_oblivious`), else nothing.
 fn padding<'a>(
     snapshot: &Snapshot,
     layout: Layout,
@@ -227,7 +228,7 @@ fn padding<'a>(
     }
 }
 
-/// What is wrong with an extent; its pages, if they are known.
+/// A contradiction in an extent: its pages, if they are known, and the reason.
 type Doubt = (Option<Range<u64>>, String);
 
 fn extent(
@@ -272,7 +273,7 @@ fn extent(
         _ => return doubt("was being divided or joined"),
     }
     if bits.class == CLASSES && !bits.is_slab {
-        // On its way from or to the free ones, where its pages are given back, for example.
+        // The extent is moving from or to the free extents, for example where its pages are returned to the kernel.
         found.bits.state = STATE_DIRTY;
         return Ok(found);
     }
@@ -280,7 +281,7 @@ fn extent(
         return doubt("has no size class");
     }
     let entry = leaves.first;
-    // Of a large extent that was recycled, only the leaf of the first page is written anew (`emap_remap`).
+    // When a large extent is recycled, only the leaf entry of its first page is written again (`emap_remap`).
     let agree = leaves.agree || !bits.is_slab;
     if !agree || (entry.class, entry.is_slab) != (bits.class, bits.is_slab) {
         return doubt("has a different size class in the tree");

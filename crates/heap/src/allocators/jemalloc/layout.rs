@@ -1,22 +1,23 @@
 //! Layout of jemalloc's structures (edata.h, extent_structs.h, rtree.h, sc.h of its sources).
 
-/// Smallest unit of its extents (LG_PAGE is 12 on x86-64).
+/// The smallest unit of extents (LG_PAGE is 12 on x86-64).
 pub const PAGE_BYTES: u64 = 4096;
 /// Slabs have at most this many regions (SC_SLAB_MAXREGS).
 pub const MOST_REGIONS: u64 = 512;
 /// Size classes of slabs (SC_NBINS).
 pub const SLAB_CLASSES: u64 = 36;
-/// Size classes in all (SC_NSIZES).
+/// Total number of size classes (SC_NSIZES).
 pub const CLASSES: u64 = 232;
 /// Bytes of `edata_t`, called `extent_t` before 5.3.
 pub const EXTENT_BYTES: u64 = 128;
-/// Where its bitmap begins.
+/// Offset of the bitmap.
 pub const BITMAP: u64 = 64;
 
 /// State of free pages that could be given back (`extent_state_dirty`).
 pub const STATE_DIRTY: u64 = 1;
 
-/// Usable bytes of a size class (`sz_index2size`): 8, then four classes up to 64, then four a doubling.
+/// Returns the usable bytes of a size class (`sz_index2size`): 8, then four classes up to 64, then four classes per
+/// doubling.
 pub fn class_bytes(index: u64) -> Option<u64> {
     match index {
         0 => Some(8),
@@ -29,18 +30,18 @@ pub fn class_bytes(index: u64) -> Option<u64> {
     }
 }
 
-/// Fields of `e_bits`, and how a leaf of the tree refers to an extent.
+/// Fields of `e_bits`, and the format of a leaf entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The versions that have it.
+    /// The versions that have this layout.
     pub versions: &'static str,
     state_shift: u32,
     state_bits: u32,
     class_shift: u32,
     free_shift: u32,
-    /// Low bits of a leaf that are not part of the address.
+    /// Low bits of a leaf entry that are not part of the address.
     leaf_flags: u64,
-    /// In a leaf of two words: where the slab flag and the size class are in the second one.
+    /// For leaf entries of two words: position of the slab flag and the size class in the second word.
     leaf_slab_shift: u32,
     leaf_class_shift: u32,
 }
@@ -54,7 +55,7 @@ pub const LAYOUTS: [Layout; 2] = [
         class_shift: 20,
         free_shift: 28,
         leaf_flags: 0x7f,
-        // Behind the flags and the state.
+        // After the flags and the state.
         leaf_slab_shift: 0,
         leaf_class_shift: 5,
     },
@@ -65,20 +66,20 @@ pub const LAYOUTS: [Layout; 2] = [
         class_shift: 18,
         free_shift: 26,
         leaf_flags: 1,
-        // A field of its own.
+        // A separate field.
         leaf_slab_shift: 32,
         leaf_class_shift: 0,
     },
 ];
 
-/// Meaning of `e_bits`.
+/// Decoded `e_bits`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentBits {
     /// Number of the arena.
     pub arena: u32,
     /// True if it is divided into regions.
     pub is_slab: bool,
-    /// 0: active, 1: dirty, 2: muzzy, 3: retained; others: on its way between two of them.
+    /// 0: active, 1: dirty, 2: muzzy, 3: retained. Any other value is a transition between two of them.
     pub state: u64,
     /// Index of the size class.
     pub class: u64,
@@ -87,7 +88,7 @@ pub struct ExtentBits {
 }
 
 impl Layout {
-    /// Takes `e_bits` apart.
+    /// Decodes `e_bits`.
     pub fn bits(&self, bits: u64) -> ExtentBits {
         let field = |shift: u32, width: u32| bits >> shift & ((1 << width) - 1);
         ExtentBits {
@@ -99,13 +100,13 @@ impl Layout {
         }
     }
 
-    /// Returns whether the extent has regions, and its size class, from the second word of a leaf.
+    /// Returns the slab flag and the size class from the second word of a leaf entry.
     pub fn leaf_knows(&self, word: u64) -> (bool, u64) {
         let is_slab = word >> self.leaf_slab_shift & 1 == 1;
         (is_slab, u64::from(word as u32 >> self.leaf_class_shift))
     }
 
-    /// Address of the extent's descriptor in a leaf whose upper bits are not used for anything else.
+    /// Returns the address of the extent's descriptor from a leaf entry whose upper bits have no other use.
     pub fn descriptor(&self, leaf: u64) -> u64 {
         leaf & !self.leaf_flags
     }

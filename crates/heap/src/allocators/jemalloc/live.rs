@@ -1,4 +1,4 @@
-//! Live regions of a running process: by their extent, and by the caches of all threads.
+//! Checks for live regions in a running process, by their extent and by the caches of all threads.
 
 use super::extents::only_block_bytes;
 use super::layout::{BITMAP, CLASSES, MOST_REGIONS, PAGE_BYTES, class_bytes};
@@ -11,27 +11,28 @@ use crate::snapshot::Snapshot;
 use rustc_hash::FxHashSet;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Static thread-local storage is at most so far below the thread pointer.
+/// Upper bound on the distance of static thread-local storage below the thread pointer.
 const TLS_REACH: u64 = 1 << 20;
-/// Larger blocks than this are in no cache (TCACHE_MAXCLASS_LIMIT).
+/// Upper bound on the size of a cached block (TCACHE_MAXCLASS_LIMIT).
 const MOST_CACHED_BYTES: u64 = 8 << 20;
 
-/// What has to be read to know whether a region is live.
+/// Everything that has to be read to check whether a region is live.
 #[derive(Debug)]
 pub struct Live {
     tree: Tree,
-    /// By how much an extent is larger than the only block in it.
+    /// Number of bytes by which an extent exceeds its only block.
     padding: u64,
-    /// A cache of a thread: all are of its kind.
+    /// The cache of one thread. All caches have the same layout.
     example: Cache,
-    /// Each thread has its bins so far below its thread pointer, once it has a cache.
+    /// Distance of a thread's cache below its thread pointer. A thread has a cache after its first
+    /// allocation.
     below: u64,
-    /// Caches that no thread has.
+    /// Caches without a thread.
     others: Vec<Cache>,
 }
 
 impl Live {
-    /// `None` if it is not known where a thread that is started later will have its cache.
+    /// Returns `None` if the location of a future thread's cache is unknown.
     pub fn of(snapshot: &Snapshot, tree: Tree, padding: u64, caches: &[Cache]) -> Option<Live> {
         let mut pointers: Vec<u64> = snapshot.meta.threads.iter().map(|t| t.fs_base).collect();
         pointers.sort_unstable();
@@ -58,7 +59,7 @@ impl Live {
         })
     }
 
-    /// Whether a region is not free by its extent.
+    /// Returns true if the extent of a region does not mark it as free.
     fn is_taken(&self, memory: &impl Memory, block: &Block) -> Option<bool> {
         let descriptor = self.tree.entry_of(memory, block.address)?.descriptor;
         let word = |offset: u64| memory.word(descriptor.checked_add(offset)?);
@@ -83,7 +84,7 @@ impl Live {
         Some(word(BITMAP + index / 64 * 8)? >> (index % 64) & 1 == 0)
     }
 
-    /// Adds what a cache has of these size classes.
+    /// Adds the regions of these size classes that a cache holds.
     fn add_cached(
         memory: &impl Memory,
         cache: &Cache,
@@ -92,7 +93,7 @@ impl Live {
     ) -> Option<()> {
         for &class in classes {
             let list = cache.list(memory, class)?;
-            // A class that it does not cache.
+            // A class that this cache does not cover.
             if !cache.may_have(&list) {
                 continue;
             }
@@ -115,7 +116,7 @@ impl LiveCheck for Live {
         for pointer in &still.thread_pointers {
             let bins = pointer.checked_sub(self.below).ok_or(unread)?;
             memory.word(bins).ok_or(unread)?;
-            // A thread has none before it first allocates.
+            // A thread has no cache before its first allocation.
             if let Some(cache) = self.example.at(memory, bins) {
                 Live::add_cached(memory, &cache, &classes, &mut cached).ok_or(unread)?;
             }

@@ -1,8 +1,8 @@
-//! jemalloc's heap, dissected: Debian's library, and copies with any prefix that are linked into a program.
+//! Dissects the heap of jemalloc: Debian's library, and copies with any prefix that are linked into a program.
 //!
-//! The radix tree from pages to extents is found in the data of a module by what it leads to ([`tree`]). Extents, the
-//! bitmaps of slabs and the counts of free regions have to agree ([`extents`]); what thread caches hold is free
-//! ([`thread_caches`]).
+//! The radix tree from pages to extents is in the data of a module, and is recognized by the structures that it leads
+//! to ([`tree`]). Extents, the bitmaps of slabs and the counts of free regions have to agree ([`extents`]). Regions in
+//! thread caches are free ([`thread_caches`]).
 
 mod base_blocks;
 #[cfg(all(test, target_arch = "x86_64"))]
@@ -28,9 +28,9 @@ use std::sync::Arc;
 use thread_caches::ThreadCaches;
 use tree::Tree;
 
-/// A heap of which more than one extent in this many is doubtful is laid out in a way that is not known.
+/// If more than one of this many extents is doubtful, the heap has an unknown layout.
 const SOUND_FOR_EACH_DOUBTFUL: usize = 20;
-/// Findings kept.
+/// Maximum number of findings that are kept.
 const MAX_FINDINGS: usize = 20;
 
 /// Dissects the heap of jemalloc.
@@ -91,7 +91,7 @@ impl HeapDissector for Jemalloc {
 struct Part {
     tree: Tree,
     extents: Extents,
-    /// Where it keeps its own data.
+    /// Memory of jemalloc's own data.
     blocks: Runs,
     caches: ThreadCaches,
 }
@@ -135,7 +135,7 @@ fn joined(snapshot: &Snapshot, parts: Vec<Part>) -> AllocatorHeap {
     for (found, caches) in all {
         let pages = found.pages.clone();
         if pages.start < last_end {
-            // Two copies of jemalloc cannot both be right.
+            // Two copies of jemalloc cannot both own this memory.
             heap.unparsed.push(pages.clone());
             heap.findings.push(Finding {
                 address: pages.start,
@@ -171,7 +171,7 @@ fn joined(snapshot: &Snapshot, parts: Vec<Part>) -> AllocatorHeap {
     heap.extents.sort_unstable_by_key(|extent| extent.start);
     heap.findings.truncate(MAX_FINDINGS);
     heap.counted = counted(&parts);
-    // Where there are two copies, it is not known which of them has a block.
+    // With two copies, the owner of a block is not known.
     if let [part] = &parts[..] {
         heap.live_check = Live::of(snapshot, part.tree, part.extents.padding, &part.caches.all)
             .map(|live| Arc::new(live) as _);

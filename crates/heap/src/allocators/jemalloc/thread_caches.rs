@@ -1,8 +1,8 @@
 //! Thread caches (`tcache_t`, tcache_structs.h): free regions that their slabs call allocated.
 //!
-//! An arena lists its caches, and so does each cache its neighbours. The list is found in the first block of jemalloc's
-//! own data that an arena has, by what it leads to: two structures with pointers to each other. Where a thread has its
-//! cache, in which kind of thread-local storage, does not matter then, and caches that no thread has are found, too.
+//! An arena lists its caches, and each cache links to its neighbours. The list is found in the first block of an
+//! arena's own data, by two structures that point to each other. The search therefore does not depend on the kind of
+//! thread-local storage, and also finds caches without a thread.
 
 use super::extents::Extents;
 use super::layout::SLAB_CLASSES;
@@ -14,22 +14,22 @@ use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// An arena is among the first things that are in its blocks: only nodes and leaves of the tree may be before it.
+/// An arena is near the beginning of its blocks: only nodes and leaves of the tree may precede it.
 const ARENA_REACH: u64 = 8 << 20;
-/// More caches than a process has.
+/// Upper bound on the number of caches in a process.
 const MOST_CACHES: usize = 1 << 20;
-/// More bins than a cache has (TCACHE_NBINS_MAX).
+/// Upper bound on the number of bins of a cache (TCACHE_NBINS_MAX).
 const MOST_BINS: u64 = 256;
 const BIN_BYTES: u64 = 24;
-/// The lists of a cache take less than this.
+/// Upper bound on the size of a cache's lists.
 const LISTS_REACH: u64 = 1 << 20;
-/// The two parts of a cache in thread-local storage are no further apart.
+/// Upper bound on the distance between the two parts of a cache in thread-local storage.
 const PARTS_REACH: u64 = 16 << 10;
-/// Frames of jemalloc, and of a signal handler on top of them, take less than this.
+/// Upper bound on the stack frames of jemalloc and of a signal handler above them.
 const FRAMES_BYTES: u64 = 64 << 10;
-/// A function that calls no other has its frame below the stack pointer (psABI, 3.2.2).
+/// A leaf function keeps its frame below the stack pointer (psABI, 3.2.2).
 const RED_ZONE_BYTES: u64 = 128;
-/// A cache in static thread-local storage is at most so far below the thread pointer.
+/// Upper bound on the distance of a cache in static thread-local storage below the thread pointer.
 const STORAGE_REACH: u64 = 256 << 10;
 
 /// Regions that thread caches hold.
@@ -37,20 +37,20 @@ const STORAGE_REACH: u64 = 256 << 10;
 pub struct ThreadCaches {
     /// The caches.
     pub all: Vec<Cache>,
-    /// The regions, sorted.
+    /// The cached regions.
     pub cached: FxHashSet<u64>,
-    /// Where regions begin in which caches keep their lists.
+    /// Starts of the regions in which caches keep their lists.
     pub own: BTreeSet<u64>,
     /// The lists of all caches.
     pub lists: Vec<Lists>,
-    /// Regions with lists that do not fit the extents, and why.
+    /// Findings about regions in lists that contradict the extents.
     pub findings: Vec<Finding>,
 }
 
 /// The memory of a cache.
 #[derive(Clone, Debug)]
 pub struct Lists {
-    /// What its lists are in.
+    /// Memory of the lists.
     pub memory: Range<u64>,
     /// The cache itself.
     cache: Range<u64>,
@@ -60,9 +60,9 @@ pub struct Lists {
 #[derive(Clone, Copy, Debug)]
 pub struct Cache {
     version: Version,
-    /// Pointers to the next one and to the one before.
+    /// Pointers to the next cache and to the previous one.
     links: u64,
-    /// Its bins: those for slabs, and those for large blocks, which may go on where the others end.
+    /// Addresses of the bins for slabs and of the bins for large blocks, which may directly follow each other.
     pub bins: u64,
     large_bins: u64,
     /// An address in the region that holds its lists.
@@ -71,26 +71,26 @@ pub struct Cache {
 
 #[derive(Clone, Copy, Debug)]
 enum Version {
-    /// Since 5.3: `tcache_slow_t`, which begins with the links and a descriptor of the bins (since 5.4, with that descriptor,
-    /// which is what is linked), and a `tcache_t`, which begins with a pointer back.
+    /// Since 5.3: `tcache_slow_t`, which begins with the links and a descriptor of the bins (since 5.4, with the
+    /// descriptor, which holds the links), and a `tcache_t`, which begins with a pointer back to it.
     Two,
     /// 5.2: `tcache_t` alone, whose descriptor points into itself.
     One,
 }
 
-/// Fields of `tcache_slow_t` since 5.3: where the bins are, with links before the descriptor and without; and where the
-/// pointer to the cache is, right behind the one to the memory of the lists.
+/// Offsets in `tcache_slow_t` since 5.3: the bins, with and without links before the descriptor; and the pointer to the
+/// cache, directly after the pointer to the memory of the lists.
 const BINS: [u64; 2] = [32, 16];
 const CACHE_FIELD: Range<u64> = 32..1024;
-/// Fields of `tcache_t` of 5.2: the bins for slabs, the links, the descriptor's two pointers, the other bins.
+/// Offsets in `tcache_t` of 5.2: the bins for slabs, the links, the descriptor's two pointers, the other bins.
 const OLD_BINS: u64 = 16;
 const OLD_LINKS: u64 = OLD_BINS + SLAB_CLASSES * BIN_BYTES;
 const OLD_DESCRIPTOR: u64 = OLD_LINKS + 56;
 const OLD_LARGE_BINS: u64 = OLD_DESCRIPTOR + 64;
-/// Where `cache_bin_t` of 5.2 has the end of its list.
+/// Offset of the end of the list in `cache_bin_t` of 5.2.
 const OLD_END: u64 = 16;
 
-/// The caches of a heap whose own data is in `blocks`.
+/// Finds the caches of a heap whose own data is in `blocks`.
 pub fn find(snapshot: &Snapshot, blocks: &[Range<u64>], extents: &Extents) -> ThreadCaches {
     let mut caches = ThreadCaches::default();
     let mut seen: BTreeSet<u64> = BTreeSet::new();
@@ -104,7 +104,7 @@ pub fn find(snapshot: &Snapshot, blocks: &[Range<u64>], extents: &Extents) -> Th
             }
         });
     }
-    // Without statistics (`--disable-stats`, as most Rust programs have it) nothing is listed.
+    // jemalloc lists no caches if it was built without statistics (`--disable-stats`, as in most Rust programs).
     if seen.is_empty() {
         return of_threads(snapshot, blocks, extents);
     }
@@ -123,7 +123,7 @@ pub fn find(snapshot: &Snapshot, blocks: &[Range<u64>], extents: &Extents) -> Th
     caches
 }
 
-/// The caches in the static thread-local storage of threads: a pointer to a slow part near it that points back.
+/// Finds the caches in the static thread-local storage of threads, by a pointer to a nearby slow part that points back.
 fn of_threads(snapshot: &Snapshot, blocks: &[Range<u64>], extents: &Extents) -> ThreadCaches {
     let mut caches = ThreadCaches::default();
     for thread in &snapshot.meta.threads {
@@ -145,9 +145,9 @@ fn of_threads(snapshot: &Snapshot, blocks: &[Range<u64>], extents: &Extents) -> 
     caches
 }
 
-/// The cache that an arena's list leads to by this address.
+/// Returns the cache at this address in an arena's list.
 fn cache_at(snapshot: &Snapshot, at: u64) -> Option<Cache> {
-    // Addresses of the program end here.
+    // User-space addresses end here.
     if at == 0 || at >= 1 << 47 || !at.is_multiple_of(8) {
         return None;
     }
@@ -192,7 +192,7 @@ fn cache_of_one(memory: &impl Memory, cache: u64) -> Option<Cache> {
 }
 
 impl Cache {
-    /// The one of the same version that has its bins at another place, if there is one.
+    /// Returns the cache of the same version with its bins at another address, if there is one.
     pub fn at(&self, memory: &impl Memory, bins: u64) -> Option<Cache> {
         match self.version {
             Version::Two => {
@@ -203,19 +203,20 @@ impl Cache {
         }
     }
 
-    /// Whether a list may be one of its own: all of them are in one region.
+    /// Returns true if a list may be one of this cache's lists: all of them are in one region.
     pub fn may_have(&self, list: &Range<u64>) -> bool {
         let near = self.lists.saturating_sub(LISTS_REACH)..self.lists.saturating_add(LISTS_REACH);
         near.contains(&list.start) && near.contains(&list.end)
     }
 
-    /// The list of a size class: places of regions.
+    /// Returns the list of a size class, as addresses of its entries.
     pub fn list(&self, memory: &impl Memory, class: u64) -> Option<Range<u64>> {
         let bin = self.bin(class);
         match self.version {
             Version::Two => {
                 let head = memory.word(bin)?;
-                // The low bits of three places of the list: what it was lowest at, full, and empty.
+                // Each has only the low bits of an address in the list: the low-water mark, the full position, and the
+                // empty position.
                 let empty = (memory.word(bin + 16)? >> 32) as u16;
                 Some(head..head.checked_add(u64::from(empty.wrapping_sub(head as u16)))?)
             }
@@ -227,7 +228,7 @@ impl Cache {
         }
     }
 
-    /// Where the bin of a size class is.
+    /// Returns the address of the bin of a size class.
     fn bin(&self, class: u64) -> u64 {
         match class.checked_sub(SLAB_CLASSES) {
             None => self.bins + class * BIN_BYTES,
@@ -235,11 +236,11 @@ impl Cache {
         }
     }
 
-    /// The cache itself, up to its bin of the last size class that it has lists for.
+    /// Returns the memory of the cache, up to the bin of the last size class that has a list.
     fn range(&self, last: u64) -> Range<u64> {
         let end = self.bin(last) + BIN_BYTES;
         let first = self.links.min(self.bins);
-        // The parts of one that the program has made may be far from each other.
+        // The two parts of a cache that the program has created may be far apart.
         if self.bins - first < PARTS_REACH {
             first..end
         } else {
@@ -260,7 +261,7 @@ impl Cache {
             .and_then(|extent| extent.taken_around(self.lists));
         let lists = match &region {
             Some(region) => region.clone(),
-            // Since 5.3.1, they are among jemalloc's own data.
+            // Since 5.3.1, these are in jemalloc's own data.
             None => match blocks.iter().find(|block| block.contains(&self.lists)) {
                 Some(block) => self.lists..block.end.min(self.lists + LISTS_REACH),
                 None => {
@@ -275,7 +276,7 @@ impl Cache {
         };
         let (mut end, mut last) = (lists.start, 0);
         for class in 0..MOST_BINS {
-            // There are no bins for the largest classes, and lists of classes that are not cached are elsewhere.
+            // The largest classes have no bins, and lists of classes that are not cached are elsewhere.
             let list = self.list(snapshot, class);
             if let Some(list) = list.filter(|l| lists.start <= l.start && l.end <= lists.end) {
                 (end, last) = (end.max(list.end), class);
@@ -291,9 +292,9 @@ impl Cache {
 }
 
 impl ThreadCaches {
-    /// Memory of lists that a thread may be changing: what it takes out of an arena is known to its list alone until it has
-    /// filled the list. All the while, a register or a frame has an address of the cache or of the list, because it writes
-    /// to both at the end (`cache_bin_finish_fill`).
+    /// Returns the memory of lists that a thread may be changing. Until a thread has filled a list, only the list knows
+    /// the regions that the thread has taken from an arena. During that time, a register or a stack frame has the
+    /// address of the cache or of the list, because the thread writes to both at the end (`cache_bin_finish_fill`).
     pub fn in_change(&self, snapshot: &Snapshot) -> Vec<Range<u64>> {
         let memory = self.lists.iter().enumerate();
         let parts = memory.flat_map(|(i, l)| [(l.memory.clone(), i), (l.cache.clone(), i)]);
@@ -314,7 +315,8 @@ impl ThreadCaches {
             thread.words.iter().for_each(|&word| look_at(word));
             let frames =
                 thread.rsp.saturating_sub(RED_ZONE_BYTES)..thread.rsp.saturating_add(FRAMES_BYTES);
-            // Thread-local storage, with the cache, is at the end of the stack. The parts of a cache lead to each other.
+            // Thread-local storage, with the cache, is at the end of the stack, so the two parts of a cache point to
+            // each other there.
             each_word(snapshot, frames, |place, word| {
                 if part_of(place).is_none() {
                     look_at(word);
@@ -326,7 +328,7 @@ impl ThreadCaches {
         held.map(|(lists, _)| lists.memory.clone()).collect()
     }
 
-    /// The regions of a size class that a list has.
+    /// Reads the regions of a size class from a list.
     fn read_list(&mut self, snapshot: &Snapshot, extents: &Extents, class: u64, list: Range<u64>) {
         for place in list.step_by(8) {
             let region = snapshot.word(place).unwrap_or(0);

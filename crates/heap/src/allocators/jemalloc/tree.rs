@@ -1,7 +1,8 @@
 //! The radix tree that leads from a page to its extent (`rtree_t`, rtree.h).
 //!
-//! Its root is an array in the data of a module. A stripped library does not say where, but the tree does: an extent
-//! states its address, the address is the path to it, and so each entry of the root says where the root begins.
+//! The root is an array in the data of a module. A stripped library has no symbol for it, but the tree can be
+//! recognized: an extent states its own address, and that address is the path through the tree. So each entry of the
+//! root shows where the root begins.
 
 use super::base_blocks::BaseBlocks;
 use super::layout::{Layout, PAGE_BYTES};
@@ -10,22 +11,22 @@ use crate::snapshot::{CopiedRegion, Snapshot};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// So many entries of a node are tried for one that leads to a sound extent.
+/// Number of entries of a node that are tried in the search for a sound extent.
 const TRIES: usize = 16;
-/// Where an extent states its address.
+/// Offset of an extent's own address.
 const ADDRESS: u64 = 8;
 
-/// Number of levels, which depends on the address bits of the processor that jemalloc was built on.
+/// Number of levels, which depends on the address bits of the processor on which jemalloc was built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Height {
-    /// 48 bits: nodes and leaves of 2^18 entries. A leaf is one word, with the size class in the upper 16 bits.
+    /// 48 bits: nodes and leaves of 2^18 entries. A leaf entry is one word, with the size class in the upper 16 bits.
     Two,
-    /// 57 bits: nodes and leaves of 2^15 entries. A leaf is two words: the extent, and what is known of it.
+    /// 57 bits: nodes and leaves of 2^15 entries. A leaf entry is two words: the extent's address, and its properties.
     Three,
 }
 
 impl Height {
-    /// Address bits that an index into a node or leaf has.
+    /// Returns the number of address bits in an index into a node or a leaf.
     fn index_bits(self) -> u32 {
         match self {
             Height::Two => 18,
@@ -44,7 +45,7 @@ impl Height {
         }
     }
 
-    /// Levels of nodes above the leaves.
+    /// Returns the number of node levels above the leaves.
     fn nodes(self) -> u32 {
         match self {
             Height::Two => 1,
@@ -53,29 +54,29 @@ impl Height {
     }
 }
 
-/// A tree: where its root is, and how high it is.
+/// A radix tree: the address of its root, and its height.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tree {
     root: u64,
     height: Height,
-    /// Layout of its extents.
+    /// Layout of the extents.
     pub layout: Layout,
 }
 
-/// Entry of a leaf for a page.
+/// Leaf entry of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The page.
+    /// Address of the page.
     pub page: u64,
     /// Address of the extent's descriptor.
     pub descriptor: u64,
     /// Index of the size class.
     pub class: u64,
-    /// The extent has regions.
+    /// True if the extent has regions.
     pub is_slab: bool,
 }
 
-/// The trees in the data of modules, for one layout.
+/// Finds the trees in the data of modules, for one layout.
 pub fn find(snapshot: &Snapshot, layout: Layout, base: &mut BaseBlocks) -> Vec<Tree> {
     let mut found = Vec::new();
     let mut seen = BTreeSet::new();
@@ -87,7 +88,7 @@ pub fn find(snapshot: &Snapshot, layout: Layout, base: &mut BaseBlocks) -> Vec<T
             }
             each_word(snapshot, data.clone(), |place, word| {
                 let is_pointer = word.is_multiple_of(64) && word >= PAGE_BYTES;
-                // An entry of a root that is known already.
+                // An entry of a root that is already known.
                 let is_known = |tree: &Tree| (tree.root..tree.root + root_bytes).contains(&place);
                 if !is_pointer || found.iter().any(is_known) || base.around(word).is_none() {
                     return;
@@ -110,7 +111,7 @@ pub fn find(snapshot: &Snapshot, layout: Layout, base: &mut BaseBlocks) -> Vec<T
 }
 
 impl Tree {
-    /// Where the root begins if `place` is the entry of it that leads to `node`.
+    /// Returns the start of the root if the root's entry at `place` leads to `node`.
     fn root_of(
         &self,
         snapshot: &Snapshot,
@@ -145,7 +146,7 @@ impl Tree {
         })
     }
 
-    /// Offset and value of the first words of a node or leaf that are not zero; its entries have `step` bytes.
+    /// Returns the offset and the value of the first nonzero words of a node or a leaf with entries of `step` bytes.
     fn first_words(&self, snapshot: &Snapshot, node: u64, step: u64) -> Vec<(u64, u64)> {
         let end = node.saturating_add(self.height.entries() * step);
         let mut found = Vec::new();
@@ -158,12 +159,12 @@ impl Tree {
         found
     }
 
-    /// Where its root is.
+    /// Returns the memory of the root.
     pub fn root_range(&self) -> Range<u64> {
         self.root..self.root + self.height.entries() * 8
     }
 
-    /// Calls `each` for every page that has an extent, in address order.
+    /// Calls `each` for every page of an extent, in address order.
     pub fn each_entry(
         &self,
         snapshot: &Snapshot,
@@ -203,7 +204,7 @@ impl Tree {
         }
     }
 
-    /// The entry of the page of an address.
+    /// Returns the entry for the page of an address.
     pub fn entry_of(&self, memory: &impl Memory, address: u64) -> Option<Entry> {
         let (bits, mask) = (self.height.index_bits(), self.height.entries() - 1);
         let mut node = self.root;
@@ -231,12 +232,12 @@ impl Tree {
     }
 }
 
-/// An address of the program without what a leaf keeps in its upper bits.
+/// Returns a user-space address without the data in the upper bits of a leaf entry.
 fn address_of(word: u64) -> u64 {
     word & ((1 << 47) - 1)
 }
 
-/// Calls `each` with the place and the value of all words that are not zero.
+/// Calls `each` with the address and the value of every nonzero word.
 pub fn each_word(snapshot: &Snapshot, range: Range<u64>, mut each: impl FnMut(u64, u64)) {
     let mut at = range.start;
     while let Some(region) = snapshot.region(at).filter(|_| at < range.end) {

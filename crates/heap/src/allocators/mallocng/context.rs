@@ -1,27 +1,27 @@
-//! `struct malloc_context` of musl's mallocng, found by what must be true of it.
+//! Finds `struct malloc_context` of musl's mallocng by invariants of its contents.
 //!
-//! It is in the data of the C library, or of the program in which that is linked. Its first word is a secret that
-//! each of the allocator's pages of metadata begins with, too, which nothing else in a process has
-//! (musl 1.2.1 to 1.2.5, src/malloc/mallocng/meta.h and malloc.c, whose `PAGESIZE` is a constant on x86-64).
+//! The context is in the data of the C library, or of the program into which the C library is linked. Its first word is
+//! a secret that also begins each of the allocator's pages of metadata, and occurs nowhere else in a process (musl
+//! 1.2.1 to 1.2.5, src/malloc/mallocng/meta.h and malloc.c, whose `PAGESIZE` is a constant on x86-64).
 
 use crate::live_memory::Memory;
 use crate::snapshot::{Snapshot, words};
 use std::collections::BTreeSet;
 
-/// Size classes; a group of its own has [`MAPPED_CLASS`].
+/// Number of size classes. A group with its own mapping has [`MAPPED_CLASS`].
 pub const CLASSES: usize = 48;
-/// The class of blocks that are mappings of their own.
+/// The class of blocks that have their own mapping.
 pub const MAPPED_CLASS: u64 = 63;
-/// Bytes of the context.
+/// Size of the context in bytes.
 pub const CONTEXT_BYTES: u64 = 928;
-/// Each piece of metadata is as large as a page, and begins at one.
+/// Size and alignment of a piece of metadata: one page.
 pub const AREA_BYTES: u64 = 4096;
-/// `struct meta_area` without its slots, and one of them.
+/// Size of `struct meta_area` without its slots, and size of a slot.
 const AREA_HEADER_BYTES: u64 = 24;
 const META_BYTES: u64 = 40;
-/// `nslots` of all areas.
+/// Number of slots (`nslots`) in every area.
 const SLOTS: u64 = (AREA_BYTES - AREA_HEADER_BYTES) / META_BYTES;
-/// More areas than a process has: each describes up to three thousand blocks.
+/// Upper bound on the number of areas. Each area describes up to three thousand blocks.
 const MOST_AREAS: usize = 1 << 22;
 
 // Offsets in the context.
@@ -33,36 +33,36 @@ const USAGE_BY_CLASS: u64 = 464;
 
 /// The context of a process.
 pub struct Context {
-    /// Where it is.
+    /// Address of the context.
     pub address: u64,
-    /// First word of each page of metadata.
+    /// First word of every page of metadata.
     pub secret: u64,
     /// The pages of metadata, in the allocator's order.
     pub areas: Vec<u64>,
-    /// Number of slots of each class in all groups, as the allocator counts.
+    /// Number of slots of each class in all groups, as counted by the allocator.
     pub usage: Vec<u64>,
-    /// Fault of the heap, with its address.
+    /// A fault in the heap, with its address.
     pub broken: Option<(u64, &'static str)>,
 }
 
-/// `struct meta`: what describes a group of slots.
+/// `struct meta`: the descriptor of a group of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta {
     pub address: u64,
-    /// The group.
+    /// Address of the group.
     pub mem: u64,
     pub avail: u32,
     pub freed: u32,
     pub last: u64,
-    /// Not set for memory that the loader has given to the allocator.
+    /// False for memory that the loader has given to the allocator.
     pub is_freeable: bool,
     pub class: u64,
-    /// Pages of the mapping that it is; 0 if it lies in a slot of another group.
+    /// Number of pages in the group's own mapping; 0 if the group is in a slot of another group.
     pub pages: u64,
 }
 
 impl Context {
-    /// Finds it in the data of all modules.
+    /// Finds the context in the data of all modules.
     pub fn find(snapshot: &Snapshot) -> Option<Context> {
         let modules = snapshot.meta.modules.iter();
         let mut data = modules.flat_map(|m| &m.data);
@@ -79,7 +79,7 @@ impl Context {
         })
     }
 
-    /// The one at this address, if there is one: its secret must lead each of its areas.
+    /// Returns the context at this address, if each of its areas begins with its secret.
     fn at(snapshot: &Snapshot, address: u64) -> Option<Context> {
         let word = |offset: u64| snapshot.word(address + offset);
         let secret = word(0)?;
@@ -117,7 +117,7 @@ impl Context {
         Some(found)
     }
 
-    /// The descriptors in use.
+    /// Returns the descriptors in use.
     pub fn metas<'a>(&'a self, snapshot: &'a Snapshot) -> impl Iterator<Item = Meta> + 'a {
         let slots = self.areas.iter().flat_map(|&area| {
             let first = area + AREA_HEADER_BYTES;
@@ -126,7 +126,7 @@ impl Context {
         slots.filter_map(|address| Meta::at(snapshot, address))
     }
 
-    /// The group of each class from which the allocator takes slots, with the class.
+    /// Returns the groups from which the allocator takes slots, each with its class.
     pub fn active(&self, snapshot: &Snapshot) -> Vec<(u64, u64)> {
         let classes = (0..CLASSES as u64).filter_map(|class| {
             let meta = snapshot.word(self.address + ACTIVE + class * 8)?;
@@ -137,7 +137,7 @@ impl Context {
 }
 
 impl Meta {
-    /// The one at this address, if it is in use.
+    /// Returns the descriptor at this address, if it is in use.
     pub fn at(memory: &impl Memory, address: u64) -> Option<Meta> {
         let mem = memory
             .word(address.checked_add(16)?)
@@ -156,7 +156,7 @@ impl Meta {
     }
 }
 
-/// Bytes of data, up to the first that was not copied.
+/// Returns bytes of data, up to the first byte that was not copied.
 fn in_memory(snapshot: &Snapshot, start: u64, end: u64) -> Option<&[u8]> {
     let region = snapshot.region(start)?;
     snapshot.bytes(start, end.min(region.end()).checked_sub(start)?)

@@ -1,47 +1,47 @@
-//! Groups of slots, and which of their slots are blocks.
+//! Groups of slots, and the slots that are blocks.
 //!
-//! A slot is free if a bit of its descriptor says so. Before each slot is a header that says where the block in it
-//! begins, which slot that is, and how much of the slot the program has not asked for. A slot that is in use while
-//! its header says otherwise is between the two for as long as a thread is in the middle of malloc or free.
+//! A bit of the group's descriptor marks a free slot. A header before each slot has the start of its block, the slot's
+//! index, and the number of bytes that the program has not requested. A slot may be in use while its header says
+//! otherwise, for as long as a thread is in the middle of malloc or free.
 
 use super::context::{CLASSES, MAPPED_CLASS, Meta};
 use crate::live_memory::Memory;
 use std::ops::Range;
 
-/// Slots have multiples of this, and blocks its alignment.
+/// Unit of slot sizes, and alignment of blocks.
 pub const UNIT: u64 = 16;
-/// Bytes of each slot that belong to the header of the next one.
+/// Bytes at the end of each slot that hold the header of the next slot.
 const HEADER_BYTES: u64 = 4;
 const PAGE_BYTES: u64 = 4096;
 
-/// Units of a slot of each class (musl, src/malloc/mallocng/malloc.c, `size_classes`).
+/// Number of units in a slot of each class (musl, src/malloc/mallocng/malloc.c, `size_classes`).
 const SIZE_CLASSES: [u64; CLASSES] = [
     1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 18, 20, 25, 31, 36, 42, 50, 63, 72, 84, 102, 127, 146,
     170, 204, 255, 292, 340, 409, 511, 584, 682, 818, 1023, 1169, 1364, 1637, 2047, 2340, 2730,
     3276, 4095, 4680, 5460, 6552, 8191,
 ];
 
-/// A group whose descriptor is sound.
+/// A group with a sound descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Group {
     pub meta: Meta,
-    /// Bytes from slot to slot.
+    /// Distance between slots in bytes.
     pub stride: u64,
 }
 
 /// Contents of a slot that is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
-    /// A block: its address, and the bytes that the program has asked for.
+    /// A block: its address, and the number of bytes that the program has requested.
     Block(u64, u64),
-    /// A group of smaller slots, at this address.
+    /// A group of smaller slots at this address.
     Group(u64),
-    /// Its header contradicts its descriptor.
+    /// The header contradicts the descriptor.
     Unclear(&'static str),
 }
 
 impl Group {
-    /// The group that a block of the program lies in, and its slot, by the header before it.
+    /// Returns the group and the slot of a block, using the header before the block.
     pub fn of_block(memory: &impl Memory, block: u64) -> Option<(Group, u64)> {
         let header = Header::at(memory, block)?;
         let units = header.distance(memory, block)?;
@@ -52,7 +52,7 @@ impl Group {
         (meta.mem == mem && index <= meta.last).then_some((group, index))
     }
 
-    /// The group of a descriptor; the error says why it is none.
+    /// Returns the group of a descriptor. The error says why the descriptor has no group.
     pub fn of(memory: &impl Memory, meta: Meta) -> Result<Group, &'static str> {
         let all = u32::MAX >> (31 - meta.last);
         if memory.word(meta.mem) != Some(meta.address) || !meta.mem.is_multiple_of(UNIT) {
@@ -85,7 +85,7 @@ impl Group {
         Ok(group)
     }
 
-    /// Its memory, header included.
+    /// Returns the memory of the group, including its header.
     pub fn range(&self) -> Range<u64> {
         let slots = UNIT + self.stride * (self.meta.last + 1);
         self.meta.mem..self.meta.mem.saturating_add(slots)
@@ -96,7 +96,7 @@ impl Group {
         (self.meta.avail | self.meta.freed) >> index & 1 == 0
     }
 
-    /// The memory of a slot.
+    /// Returns the memory of a slot.
     pub fn slot_range(&self, index: u64) -> Range<u64> {
         let start = self.meta.mem + UNIT + self.stride * index;
         start..start + self.stride
@@ -110,13 +110,13 @@ impl Group {
         let Some(header) = Header::at(memory, start) else {
             return unclear;
         };
-        // The block begins later, and the header at the start says only where.
+        // The block begins later, and the header at the start of the slot has only the offset of the block.
         let shift = if header.bits == 7 << 5 {
             u64::from(header.offset)
         } else {
             0
         };
-        // What was asked to be aligned to more than a mebibyte is farther away than two bytes can say.
+        // A block aligned to more than a mebibyte is farther away than two bytes can express.
         let farthest = if self.meta.last == 0 && shift != 0 {
             (end - start) / UNIT
         } else {
@@ -145,7 +145,7 @@ impl Group {
         let Some(bytes) = (end - address).checked_sub(unused) else {
             return unclear;
         };
-        // The byte behind a block, and the last one of its slot, are zero: free() ends the program if they are not.
+        // The byte after a block and the last byte of its slot are zero: free() aborts the program otherwise.
         let is_zero = |at: u64| memory.byte(at) == Some(0);
         if !is_zero(address + bytes) || !is_zero(end) {
             return Slot::Unclear("a block was written past its end");
@@ -171,7 +171,7 @@ impl Header {
         })
     }
 
-    /// Units from the first slot to the block.
+    /// Returns the number of units from the first slot to the block.
     fn distance(&self, memory: &impl Memory, address: u64) -> Option<u64> {
         if self.bytes[4] == 0 {
             return Some(u64::from(self.offset));

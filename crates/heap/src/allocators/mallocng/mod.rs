@@ -1,8 +1,8 @@
-//! mallocng, the allocator of musl since 1.2.1, also where it is linked into a static program.
+//! mallocng, the allocator of musl since 1.2.1, including copies in static programs.
 //!
-//! All it has is reached from one structure ([`context`]): pages of metadata, each with the descriptors of groups of
-//! up to 32 slots ([`groups`]). A group is a mapping, or lies in a slot of a larger group, or is memory that the
-//! loader has left over. Two masks say which slots are free, so nothing has to be followed to tell a block in use.
+//! All memory is reachable from one structure ([`context`]): pages of metadata, each with the descriptors of groups of
+//! up to 32 slots ([`groups`]). A group is a mapping, is inside a slot of a larger group, or is memory that the loader
+//! has left over. Two masks mark the free slots, so no list has to be followed to recognize a block in use.
 
 mod context;
 mod groups;
@@ -23,9 +23,9 @@ use rustc_hash::FxHashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Contradictions that the thread with the lock may have left: a group that is freed may be the last one in its slot of a
-/// larger group, which is then freed, too, up to four of them (`free_group` of free.c). Each is in contradiction to its
-/// descriptor, to its list, to the slot that it lies in, and to the count of its class.
+/// Maximum number of contradictions that the thread with the lock can cause. A group that is freed may be the last one
+/// in its slot of a larger group, which is then freed as well, up to four times (`free_group` of free.c). Each of these
+/// groups may contradict its descriptor, its list, its slot, and the count of its class.
 const MOST_OF_LOCK_HOLDER: usize = 16;
 
 /// musl's mallocng.
@@ -48,7 +48,8 @@ impl HeapDissector for Mallocng {
     }
 }
 
-/// Tells a block in use by its header and its group's masks. free() spoils the header before it does anything else.
+/// Recognizes a block in use by its header and the masks of its group. free() invalidates the header before any other
+/// write.
 #[derive(Debug)]
 struct Live {
     secret: u64,
@@ -76,22 +77,22 @@ impl LiveCheck for Live {
     }
 }
 
-/// A heap, as far as it is dissected.
+/// A partly dissected heap.
 struct Dissection<'a> {
     snapshot: &'a Snapshot,
     groups: Vec<Group>,
-    /// Where groups begin.
+    /// Starts of groups.
     starts: FxHashSet<u64>,
-    /// Who is in the middle of malloc or free has a descriptor or a group in hand.
+    /// Descriptors and groups that a thread in the middle of malloc or free has in its registers or on its stack.
     in_hand: FxHashSet<u64>,
-    /// Somebody who is in no system call has the allocator's own data in hand.
+    /// True if a thread outside system calls has the address of the allocator's own data.
     is_inside: bool,
     blocks: Vec<(u64, u64)>,
     extents: Vec<Extent>,
     findings: Vec<Finding>,
     unparsed: Runs,
-    /// Groups and counts in contradiction. A group counts once: while a thread moves its free slots from one mask to the
-    /// other (`activate_group` of malloc.c), all of them are in neither.
+    /// Number of groups and counts that contradict each other. A group counts once: while a thread moves its free slots
+    /// from one mask to the other (`activate_group` of malloc.c), they are in neither mask.
     unclear: usize,
     /// Fault that no thread in the middle of an operation can explain.
     refuted: Option<String>,
@@ -137,7 +138,7 @@ impl<'a> Dissection<'a> {
                 found.contradiction(active.1, what);
             }
         }
-        // Outer ones come before those in their slots.
+        // Outer groups come before the groups in their slots.
         let end = |group: &Group| std::cmp::Reverse(group.range().end);
         found
             .groups
@@ -153,7 +154,7 @@ impl<'a> Dissection<'a> {
         self.refuted.get_or_insert(what);
     }
 
-    /// Something that a thread in the middle of malloc or free may have left behind.
+    /// Records a contradiction that a thread in the middle of malloc or free may have caused.
     fn contradiction(&mut self, address: u64, what: &str) {
         self.unclear += 1;
         self.findings.push(Finding {
@@ -171,7 +172,7 @@ impl<'a> Dissection<'a> {
                 .then(|| group.slot(self.snapshot, index));
             let mut is_live = false;
             match slot {
-                // It has an extent of its own.
+                // This group has its own extent.
                 Some(Slot::Group(address)) if self.starts.contains(&address) => {
                     self.extents.extend(extent.take());
                     continue;
@@ -216,9 +217,9 @@ impl<'a> Dissection<'a> {
         }
     }
 
-    /// Returns true if a slot may belong to a group that was just made, and its header is still to be written: it then looks
-    /// like that of a block of all its bytes. A thread that has the slot's number from `alloc_slot` may have the address of
-    /// the group only in the allocator's data.
+    /// Returns true if a slot may be a group that was just created and has no header yet. Such a slot looks like a
+    /// block that fills it. A thread that has the slot's index from `alloc_slot` may have the address of the group only
+    /// in the allocator's data.
     fn is_being_made(&self, group: &Group, index: u64, bytes: u64) -> bool {
         let Meta { address, mem, .. } = group.meta;
         let may_be = index == 0 && bytes + 4 == group.stride;
@@ -226,11 +227,11 @@ impl<'a> Dissection<'a> {
         may_be && (self.is_inside || is_in_hand)
     }
 
-    /// The heap, if it proves itself.
+    /// Returns the heap, if it can be proved.
     fn finish(mut self, context: &Context) -> Result<AllocatorHeap, NotDissected> {
         let counted = self.count(context);
         let threads = self.snapshot.meta.threads.len().max(1);
-        // A thread without the lock has one slot in hand.
+        // A thread without the lock owns one slot.
         if self.unclear > threads + MOST_OF_LOCK_HOLDER {
             let first = self.findings.first();
             let (address, what) = first.map_or((0, ""), |f| (f.address, f.what.as_str()));
@@ -261,8 +262,8 @@ impl<'a> Dissection<'a> {
         })
     }
 
-    /// Compares the slots of each class with the allocator's own count. Memory that the loader has given away is not
-    /// counted by it.
+    /// Compares the number of slots of each class with the allocator's own count, which does not include memory from
+    /// the loader.
     fn count(&mut self, context: &Context) -> Vec<Counted> {
         let mut slots = vec![0; CLASSES];
         for group in self.groups.iter().filter(|g| g.meta.is_freeable) {
@@ -287,7 +288,7 @@ impl<'a> Dissection<'a> {
         counted
     }
 
-    /// The blocks, by the outermost groups that they lie in. None may overlap another one.
+    /// Returns the blocks, grouped by the outermost group that contains them. No two blocks may overlap.
     fn segments(&mut self) -> Vec<crate::blocks::Segment> {
         self.blocks.sort_unstable();
         let overlap = self.blocks.windows(2).find(|p| p[0].0 + p[0].1 > p[1].0);
@@ -314,7 +315,7 @@ impl<'a> Dissection<'a> {
     }
 }
 
-/// All memory of a group. Nothing else is in the rest of its mapping.
+/// Returns all memory of a group. The rest of its mapping has no other use.
 fn memory_of(group: &Group) -> Range<u64> {
     let Range { start, end } = group.range();
     let Meta { mem, pages, .. } = group.meta;

@@ -1,22 +1,22 @@
 //! Layouts of `mi_segment_t` and `mi_page_t` (mimalloc 2, include/mimalloc/types.h).
 
-/// Where the first block of a page is.
+/// Location of the first block of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageStart {
-    /// Small blocks begin 384 bytes into the page (segment.c, `_mi_segment_page_start_from_slice`).
+    /// Blocks begin 384 bytes into the page if they are small (segment.c, `_mi_segment_page_start_from_slice`).
     Shifted,
-    /// The smallest blocks begin at the fourth or the second multiple of their size (likewise).
+    /// The smallest blocks begin at the fourth or the second multiple of their size (same function).
     AtMultiple,
-    /// `mi_page_t` has the address here.
+    /// `mi_page_t` has the address at this offset.
     Field(u64),
-    /// `mi_page_t` has the distance from itself here, 32 bits in machine words.
+    /// `mi_page_t` has the distance from itself at this offset, as 32 bits in machine words.
     Distance(u64),
 }
 
-/// Offsets in bytes.
+/// Field offsets in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// Releases that have it.
+    /// Releases that have this layout.
     pub versions: &'static str,
     /// `mi_segment_t`.
     pub used: u64,
@@ -27,27 +27,29 @@ pub struct Layout {
     pub entries: u64,
     pub thread: u64,
     pub slices: u64,
-    /// `mi_page_t`, and its size.
+    /// `mi_page_t`, and its size in bytes.
     pub page_bytes: u64,
     pub page_used: u64,
-    /// `used` has 32 bits, and 16 otherwise.
+    /// True if `used` has 32 bits instead of 16.
     pub is_used_wide: bool,
     pub block_bytes: u64,
-    /// The size of blocks has 64 bits, and 32 otherwise.
+    /// True if the block size has 64 bits instead of 32.
     pub is_size_wide: bool,
     pub local_free: u64,
     pub thread_free: u64,
     pub heap: u64,
     pub start: PageStart,
-    /// Keys with which free lists are encoded, in builds with `MI_SECURE`.
+    /// Keys that encode free lists, in builds with `MI_SECURE`.
     pub keys: Option<u64>,
-    /// In those, blocks have padding at their ends since 2.1.
+    /// True if blocks have padding at their ends, as in secure builds since 2.1.
     pub has_padding: bool,
-    /// `mi_heap_t`: `thread_delayed_free`, which the thread's id follows; where the options of the build differ, both.
+    /// `mi_heap_t`: `thread_delayed_free`, which precedes the thread's id. Lists both offsets if build options change
+    /// it.
     pub delayed: &'static [u64],
 }
 
-/// All of these begin with the slices of a page, and have these two and the list of free blocks in the same places.
+/// All layouts begin with the slices of a page, and share the offsets of these two fields and of the list of free
+/// blocks.
 pub const SLICE_COUNT: u64 = 0;
 pub const CAPACITY: u64 = 10;
 pub const RESERVED: u64 = 12;
@@ -124,7 +126,7 @@ const TO_2_1_2: Layout = Layout {
     ..IN_2_0_9
 };
 
-/// All that are known.
+/// All known layouts.
 pub const LAYOUTS: [Layout; 8] = [
     IN_2_0_9,
     TO_2_1_2,

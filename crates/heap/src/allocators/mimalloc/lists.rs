@@ -1,4 +1,4 @@
-//! Lists of free blocks.
+//! Free lists.
 
 use super::layout::Layout;
 use super::segments::Page;
@@ -6,13 +6,14 @@ use crate::live_memory::Memory;
 use crate::snapshot::Snapshot;
 use rustc_hash::FxHashSet;
 
-/// Padding at the end of a block of a secure build (`mi_padding_t`: a canary, and how much was not asked for).
+/// Size of the padding at the end of a block in a secure build (`mi_padding_t`: a canary, and the number of bytes that
+/// were not requested).
 const PADDING_BYTES: u64 = 8;
-/// From `thread_delayed_free` to the thread's id and to the keys of that list, in `mi_heap_t`.
+/// Distances in `mi_heap_t` from `thread_delayed_free` to the thread's id and to the keys of that list.
 const HEAP_THREAD: u64 = 8;
 const HEAP_KEYS: u64 = 32;
 
-/// Two words with which links are encoded (internal.h, `mi_ptr_encode`), and what stands for no block.
+/// Two words that encode links (internal.h, `mi_ptr_encode`), and the value that stands for no block.
 #[derive(Clone, Copy)]
 struct Keys {
     keys: Option<[u64; 2]>,
@@ -20,7 +21,7 @@ struct Keys {
 }
 
 impl Keys {
-    /// Reads the keys at an address, if the build encodes links at all.
+    /// Reads the keys at an address, if the build encodes links.
     fn at(memory: &impl Memory, layout: &Layout, address: u64, null: u64) -> Option<Keys> {
         let keys = match layout.keys {
             None => None,
@@ -29,7 +30,7 @@ impl Keys {
         Some(Keys { keys, null })
     }
 
-    /// The block that a link leads to; 0 if to none.
+    /// Decodes a link to a block; 0 means none.
     fn decode(self, link: u64) -> u64 {
         let Some([first, second]) = self.keys else {
             return link;
@@ -39,7 +40,7 @@ impl Keys {
         if plain == self.null { 0 } else { plain }
     }
 
-    /// The blocks of a list, which has no more than `most`.
+    /// Returns the blocks of a list of at most `most` blocks.
     fn list(self, memory: &impl Memory, head: u64, most: u64) -> Option<Vec<u64>> {
         let mut found = Vec::new();
         let mut block = head;
@@ -56,7 +57,7 @@ impl Keys {
 
 /// Contents of a page.
 pub struct Listed {
-    /// Blocks that are in no list: address, and bytes that the program may use.
+    /// Blocks that are in no free list: address, and bytes that the program may use.
     pub live: Vec<(u64, u64)>,
     /// Number of blocks in the lists of the page's own thread.
     pub free: u64,
@@ -65,7 +66,7 @@ pub struct Listed {
 }
 
 impl Page {
-    /// The blocks in use. The error says what is wrong with a list.
+    /// Returns the blocks in use. The error describes the fault of a list.
     pub fn listed(
         &self,
         snapshot: &Snapshot,
@@ -99,7 +100,7 @@ impl Page {
                 if index >= is_free.len() || !offset.is_multiple_of(self.block_bytes) {
                     return Err("a list of free blocks leads out of its page");
                 }
-                // One list becomes another by two writes; and what is in a ring is counted once.
+                // A thread replaces one list by another in two writes, and a block in a cycle is counted once.
                 if std::mem::replace(&mut is_free[index], true) {
                     break;
                 }
@@ -136,8 +137,8 @@ impl Page {
     }
 }
 
-/// Blocks that other threads have released, in the lists of heaps (`thread_delayed_free`), and heaps whose list is
-/// broken.
+/// Returns the blocks that other threads have released, from the lists of heaps (`thread_delayed_free`), and the heaps
+/// with a broken list.
 pub fn delayed(snapshot: &Snapshot, layout: &Layout, pages: &[Page]) -> (FxHashSet<u64>, Vec<u64>) {
     let mut found = FxHashSet::default();
     let mut broken = Vec::new();
@@ -151,7 +152,7 @@ pub fn delayed(snapshot: &Snapshot, layout: &Layout, pages: &[Page]) -> (FxHashS
             snapshot.word(thread) == Some(page.thread)
         };
         let Some(list) = layout.delayed.iter().find(is_list) else {
-            // A thread that has just ended leaves its pages without a heap, one by one.
+            // A thread that has just ended detaches its pages from the heap one by one.
             broken.push(page.heap);
             continue;
         };
@@ -175,10 +176,10 @@ pub fn delayed(snapshot: &Snapshot, layout: &Layout, pages: &[Page]) -> (FxHashS
     (found, broken)
 }
 
-/// Far more blocks than are in a list of what other threads have released.
+/// Upper bound on the number of blocks in a list of blocks released by other threads.
 const MOST_DELAYED: u64 = 1 << 20;
 
-/// The blocks in a page's own lists; `None` if one of them is broken.
+/// Returns the blocks in a page's own lists, or `None` if a list is broken.
 pub fn free_of_page(memory: &impl Memory, layout: &Layout, page: &Page) -> Option<FxHashSet<u64>> {
     let keys = page.address + layout.keys.unwrap_or(0);
     let keys = Keys::at(memory, layout, keys, page.address)?;
@@ -189,7 +190,7 @@ pub fn free_of_page(memory: &impl Memory, layout: &Layout, page: &Page) -> Optio
     Some(found)
 }
 
-/// The blocks of a heap that other threads have released; `None` if the list is broken, or not there.
+/// Returns the blocks of a heap that other threads have released, or `None` if the list is broken or missing.
 pub fn delayed_of_heap(
     memory: &impl Memory,
     layout: &Layout,
@@ -203,7 +204,7 @@ pub fn delayed_of_heap(
     Some(blocks.into_iter().collect())
 }
 
-/// Returns true if a block of one of the pages, which are in order, begins at the address.
+/// Returns true if a block of one of the sorted pages begins at the address.
 fn is_block(pages: &[Page], address: u64) -> bool {
     let after = pages.partition_point(|page| page.range.start <= address);
     let page = after.checked_sub(1).and_then(|index| pages.get(index));

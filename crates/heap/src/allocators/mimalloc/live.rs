@@ -1,4 +1,4 @@
-//! Live blocks of a running process: by their page, its lists, and the list of its heap.
+//! Checks for live blocks in a running process, by their page, its lists, and the list of its heap.
 
 use super::layout::Layout;
 use super::lists::{delayed_of_heap, free_of_page};
@@ -17,11 +17,11 @@ pub struct Live {
     pub secret: u64,
 }
 
-/// A page, and its free blocks, if all of them are known.
+/// A page, and its free blocks if all of them are known.
 type PageNow = (Page, Option<FxHashSet<u64>>);
 
 impl Live {
-    /// The pages in use of the segment that begins here.
+    /// Returns the pages in use of the segment at this address.
     fn pages(&self, memory: &impl Memory, segment: u64) -> Option<Vec<Page>> {
         if Segment::secret(memory, &self.layout, segment)? != self.secret {
             return None;
@@ -32,10 +32,10 @@ impl Live {
         walked.ok().map(|()| pages)
     }
 
-    /// The free blocks of a page, in whatever list they are.
+    /// Returns the free blocks of a page from all lists.
     fn free(&self, memory: &impl Memory, page: &Page) -> Option<FxHashSet<u64>> {
         let mut free = free_of_page(memory, &self.layout, page)?;
-        // One whose thread has ended has no heap, and so no other list.
+        // A page whose thread has ended has no heap, and so no other list.
         if page.heap != 0 {
             free.extend(delayed_of_heap(
                 memory,
@@ -47,11 +47,11 @@ impl Live {
     }
 }
 
-/// Like [`Live`], where a map leads to all pages.
+/// Like [`Live`], for a heap in which a map leads to all pages.
 #[derive(Debug)]
 pub struct LiveByMap {
     pub layout: Layout,
-    /// Address of the first level.
+    /// Address of the table of the first level.
     pub table: u64,
 }
 

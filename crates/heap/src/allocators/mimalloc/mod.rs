@@ -1,10 +1,11 @@
 //! mimalloc, as a library or linked into the program.
 //!
-//! Version 3 has a map of all its pages ([`page_map`]). The memory of version 2 is in segments that begin at multiples of 32 MiB ([`segments`]). Each of them has its own address in its
-//! header, mixed with a secret of the process that is in the allocator's data: where both fit, there is a segment. A
-//! segment has pages of blocks of one size, and a page three lists of free blocks ([`lists`]). Links between them are
-//! whole at any moment, so what a thread in the middle of malloc or free leaves behind is a counter that is off by one,
-//! and a block that it holds in a register.
+//! Version 3 has a map of all its pages ([`page_map`]). The memory of version 2 is in segments that begin at multiples
+//! of 32 MiB ([`segments`]). The header of a segment has the segment's address, mixed with a secret of the process that
+//! is also in the allocator's data. An address at which both match is a segment. A segment has pages of blocks of one
+//! size, and a page has three lists of free blocks ([`lists`]). Links between them are consistent at any moment. A
+//! thread in the middle of malloc or free therefore leaves at most a counter that is off by one, and a block that is
+//! only in a register.
 
 mod layout;
 mod lists;
@@ -30,9 +31,9 @@ use segments::{Page, SEGMENT_BYTES, Segment};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// As other parts of the program name it, too.
+/// Name of the allocator, which other parts of the program use too.
 const NAME: &str = "mimalloc";
-/// Number of pages among which the program may have damaged one.
+/// One of this many pages may have been damaged by the program.
 const PAGES_PER_DAMAGED: usize = 8;
 
 /// mimalloc.
@@ -79,7 +80,7 @@ impl HeapDissector for Mimalloc {
     }
 }
 
-/// The heap that a map leads to.
+/// Dissects a heap that has a map of its pages.
 fn with_map(snapshot: &Snapshot, map: &PageMap) -> Result<AllocatorHeap, NotDissected> {
     let mut nearest: Option<Dissection> = None;
     for layout in &MAP_LAYOUTS {
@@ -87,7 +88,7 @@ fn with_map(snapshot: &Snapshot, map: &PageMap) -> Result<AllocatorHeap, NotDiss
         if found.damage().is_none() {
             return Ok(found.finish());
         }
-        // By the layout of another release, there may be no page at all, and so no contradiction.
+        // With the layout of another release, no page may be found, and so no contradiction.
         let is_nearer = |other: &Dissection| found.unclear < other.unclear;
         if found.pages > 0 && nearest.as_ref().is_none_or(is_nearer) {
             nearest = Some(found);
@@ -97,7 +98,7 @@ fn with_map(snapshot: &Snapshot, map: &PageMap) -> Result<AllocatorHeap, NotDiss
     Err(reason.unwrap_or_else(|| NotDissected::Because("has an unknown layout".to_owned())))
 }
 
-/// Addresses of which each may be that of a segment.
+/// Returns addresses that may be those of segments.
 fn candidates(snapshot: &Snapshot) -> Vec<u64> {
     let areas = snapshot.meta.areas.iter();
     areas
@@ -108,7 +109,7 @@ fn candidates(snapshot: &Snapshot) -> Vec<u64> {
         .collect()
 }
 
-/// The secret that most sound headers have.
+/// Returns the secret of most sound headers.
 fn most_frequent_secret(snapshot: &Snapshot, layout: &Layout, candidates: &[u64]) -> Option<u64> {
     let mut counts: FxHashMap<u64, u32> = FxHashMap::default();
     for &address in candidates {
@@ -122,7 +123,7 @@ fn most_frequent_secret(snapshot: &Snapshot, layout: &Layout, candidates: &[u64]
     most.map(|(secret, _)| secret)
 }
 
-/// Returns true if the data of a module has this word: `cookie` of the first heap, which is a variable.
+/// Returns true if the data of a module contains this word, the `cookie` of the first heap, which is a variable.
 fn is_in_data(snapshot: &Snapshot, secret: u64) -> bool {
     let data = snapshot.meta.modules.iter().flat_map(|m| &m.data);
     let mut copied = data.filter_map(|range| {
@@ -133,7 +134,7 @@ fn is_in_data(snapshot: &Snapshot, secret: u64) -> bool {
     copied.any(|bytes| words(bytes).any(|word| word == secret))
 }
 
-/// A heap, as far as it is dissected.
+/// A partly dissected heap.
 struct Dissection<'a> {
     snapshot: &'a Snapshot,
     layout: &'a Layout,
@@ -145,13 +146,13 @@ struct Dissection<'a> {
     findings: Vec<Finding>,
     extents: Vec<Extent>,
     pages: usize,
-    /// Pages and segments in contradiction.
+    /// Number of pages and segments that contradict each other.
     unclear: usize,
-    /// Pages with one block more or less than they count.
+    /// Number of pages with one block more or less than their count.
     off_by_one: usize,
-    /// Blocks in use, as pages count them, and as found.
+    /// Number of blocks in use, as counted by pages, and as found.
     used: (u64, u64),
-    /// Pages in use, as segments count them, and as found.
+    /// Number of pages in use, as counted by segments, and as found.
     counted_pages: (u64, u64),
 }
 
@@ -250,7 +251,7 @@ impl<'a> Dissection<'a> {
         });
     }
 
-    /// Leaves a range unparsed.
+    /// Marks a range as unparsed.
     fn leave(&mut self, range: Range<u64>, what: &str) {
         self.find(range.start, what);
         self.unparsed.push(range);
@@ -370,7 +371,7 @@ impl<'a> Dissection<'a> {
             found,
         };
         let mut counted = vec![counted("blocks in use (mi_page_t.used)", self.used)];
-        // Only segments count them.
+        // Only segments have this count.
         if self.counted_pages != (0, 0) {
             let (allocator, found) = self.counted_pages;
             let what = "pages in use (mi_segment_t.used)".to_owned();

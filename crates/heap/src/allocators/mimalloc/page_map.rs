@@ -1,9 +1,9 @@
-//! The map of mimalloc 3: from addresses to the pages that have them.
+//! The map of mimalloc 3 from addresses to pages.
 //!
-//! A variable points to a table of tables, one entry for each 64 KiB of address space, and an entry to the `mi_page_t` of
-//! the page there (page-map.c). Tables of the first level end where their first entry points to, which is how the variable
-//! is told; and a page states the address that led to it. Pages are in arenas, which begin with their own description, or
-//! in a mapping of their own.
+//! A variable points to a table of tables with one entry for each 64 KiB of address space; an entry points to the
+//! `mi_page_t` of the page there (page-map.c). The table of the first level ends where its first entry points to, which
+//! identifies the variable. A page states the address that led to it. Pages are in arenas, which begin with their own
+//! description, or in a mapping of their own.
 
 use super::layout::{Layout, PageStart, SINCE_2_2};
 use super::segments::{Page, SLICE_BYTES};
@@ -14,45 +14,45 @@ use rustc_hash::FxHashSet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Entries of a table of the second level (`MI_PAGE_MAP_SUB_COUNT`).
+/// Number of entries in a table of the second level (`MI_PAGE_MAP_SUB_COUNT`).
 const ENTRIES: u64 = 8192;
-/// Size of the first level in bytes, for the largest number of address bits (`MI_PAGE_MAP_COUNT`, option `max_vabits`).
+/// Size of the first level in bytes for the largest number of address bits (`MI_PAGE_MAP_COUNT`, option `max_vabits`).
 const MOST_TABLE_BYTES: u64 = 4 << 20;
 const PAGE_BYTES: u64 = 4096;
-/// `mi_page_t`, the same in all versions.
+/// Offsets in `mi_page_t`, the same in all versions.
 const FREE: u64 = 8;
 const COUNTS: u64 = 16;
 const LOCAL_FREE: u64 = 24;
 const THREAD_FREE: u64 = 32;
 const BLOCK_BYTES: u64 = 40;
-/// From the first bitmap of `mi_arena_t` to `pages`, the fifth.
+/// Distance from the first bitmap of `mi_arena_t` to `pages`, the fifth one.
 const FIRST_BITMAP: u64 = 32;
-/// Where the bits begin in `mi_bitmap_t`: behind the number of its chunks, and one bit for each of them.
+/// Offset of the bits in `mi_bitmap_t`, after the number of chunks and one bit for each chunk.
 const BITS: u64 = 128;
 const THREAD_FLAGS: u64 = 7;
-/// `memid.memkind` of memory in arenas, and of that with mappings of its own (`mi_memkind_t`).
+/// `memid.memkind` of memory in arenas, and of memory with its own mapping (`mi_memkind_t`).
 const IN_ARENA: u64 = 7;
 const OF_ITS_OWN: std::ops::RangeInclusive<u64> = 4..=6;
-/// `memid` in the description of the allocator's own memory (`mi_meta_page_t`).
+/// Offset of `memid` in the description of the allocator's own memory (`mi_meta_page_t`).
 const META_ID: u64 = 8;
-/// An arena has a multiple of so many slices (`MI_BCHUNK_BITS`).
+/// Unit of the number of slices in an arena (`MI_BCHUNK_BITS`).
 const ARENA_SLICES: u64 = 512;
-/// As many as all arenas may have: 2 TiB (`MI_MAX_ARENAS`).
+/// Upper bound on the slices of all arenas: 2 TiB (`MI_MAX_ARENAS`).
 const MOST_SLICES: u64 = 1 << 25;
-/// Words of a program's data that may look like the address of a map.
+/// Upper bound on words of a program's data that may look like the address of a map.
 const MOST_CANDIDATES: usize = 16;
 
-/// Offsets in bytes.
+/// Field offsets in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct MapLayout {
-    /// Layout of lists and blocks; the rest of it concerns version 2.
+    /// Layout of lists and blocks. Its other fields are for version 2.
     pub lists: Layout,
     /// `memid` of `mi_page_t`.
     memid: u64,
-    /// `slice_count` of `mi_arena_t`, which `info_slices` follows.
+    /// `slice_count` of `mi_arena_t`, which precedes `info_slices`.
     slice_count: u64,
-    /// Where `mi_arena_t` points to a bit for each of its slices that a page begins with (`pages`), in releases of which one
-    /// leaves the pages that it releases in the map (3.0.1, `_mi_page_map_unregister`).
+    /// Offset of `pages` in `mi_arena_t`, which points to a bitmap with one bit for each slice at which a page begins.
+    /// Set only for releases of which one keeps released pages in the map (3.0.1, `_mi_page_map_unregister`).
     pages: Option<u64>,
 }
 
@@ -109,7 +109,7 @@ const fn secure(layout: MapLayout, keys: u64) -> MapLayout {
     }
 }
 
-/// All that are known.
+/// All known layouts.
 pub const MAP_LAYOUTS: [MapLayout; 8] = [
     IN_3_3,
     IN_3_4,
@@ -121,26 +121,26 @@ pub const MAP_LAYOUTS: [MapLayout; 8] = [
     secure(IN_3_1, 64),
 ];
 
-/// The map of a process, if it has one.
+/// The map of a process.
 pub struct PageMap {
-    /// The tables, that of the first level first.
+    /// The tables; the table of the first level comes first.
     tables: Runs,
-    /// The addresses of all `mi_page_t`, each with the first 64 KiB that led to it.
+    /// The addresses of all `mi_page_t`, each with the first 64 KiB unit that led to it.
     pages: BTreeMap<u64, u64>,
 }
 
-/// Memory of one kind.
+/// A part of the memory, by its use.
 pub enum Part {
-    /// The allocator's own.
+    /// The allocator's own data.
     Own(Range<u64>),
-    /// Nobody has it.
+    /// Free memory.
     Free(Range<u64>),
 }
 
 /// Pages that the map leads to.
 #[derive(Default)]
 pub struct Mapped {
-    /// In order of their addresses.
+    /// The pages in address order.
     pub pages: Vec<Page>,
     /// All memory of the allocator.
     pub ranges: Runs,
@@ -163,7 +163,7 @@ impl PageMap {
         .find_map(|table| PageMap::at(snapshot, table))
     }
 
-    /// The one whose first table this is.
+    /// Returns the map whose first table is at this address.
     fn at(snapshot: &Snapshot, first: Range<u64>) -> Option<PageMap> {
         let (table, bytes) = (first.start, first.end - first.start);
         let mut seen = FxHashSet::default();
@@ -172,13 +172,13 @@ impl PageMap {
             pages: BTreeMap::new(),
         };
         map.tables.push(table..table + bytes + ENTRIES * 8);
-        // Parts of it that are not accessible yet have no entries.
+        // Parts of the table that are not accessible yet have no entries.
         let copied = snapshot.region(table)?.end().min(table + bytes);
         let second = words(snapshot.bytes(table, copied - table)?)
             .enumerate()
             .skip(1);
         for (index, table) in second.filter(|&(_, table)| table != 0) {
-            // Not a map if this is no table, or one for two places.
+            // It is not a map if this is not a table, or if two entries lead to the same table.
             if !seen.insert(table) {
                 return None;
             }
@@ -193,12 +193,12 @@ impl PageMap {
         (!map.pages.is_empty()).then_some(map)
     }
 
-    /// The address of the first table.
+    /// Returns the address of the first table.
     pub fn table(&self) -> u64 {
         self.tables.first().map_or(0, |table| table.start)
     }
 
-    /// The pages, and the memory that they are in.
+    /// Reads the pages and the memory that contains them.
     pub fn read(&self, snapshot: &Snapshot, layout: &MapLayout) -> Mapped {
         let mut found = Mapped {
             ranges: self.tables.clone(),
@@ -227,7 +227,7 @@ impl PageMap {
                 let slices = match memory {
                     Source::Arena(_, slices) => slices,
                     Source::Own(range) => {
-                        // The description comes first.
+                        // The description precedes the blocks.
                         found.parts.push(Part::Own(range.start..slice));
                         found.ranges.push(range.clone());
                         slice..range.end
@@ -260,7 +260,7 @@ impl PageMap {
 }
 
 impl Mapped {
-    /// The rest of an arena: what describes it, and what is free.
+    /// Takes the rest of an arena: its description, and its free memory.
     fn take_arena(&mut self, snapshot: &Snapshot, layout: &MapLayout, arena: u64, used: &Runs) {
         let Some((slices, info)) = arena_at(snapshot, layout, arena) else {
             return;
@@ -293,26 +293,26 @@ impl Mapped {
     }
 }
 
-/// The first table of a map at this address, if there may be one.
+/// Returns the first table of a map at this address, if it can be one.
 fn first_table(snapshot: &Snapshot, table: u64) -> Option<Range<u64>> {
     if table == 0 || !table.is_multiple_of(PAGE_BYTES) {
         return None;
     }
-    // The table for address 0 comes right behind.
+    // The table for address 0 directly follows.
     let bytes = snapshot.word(table)?.checked_sub(table)?;
     let is_size = bytes.is_power_of_two() && (PAGE_BYTES..=MOST_TABLE_BYTES).contains(&bytes);
     is_size.then(|| table..table + bytes)
 }
 
-/// Where the memory of a page is from.
+/// Origin of the memory of a page.
 enum Source {
-    /// In the arena at this address, and which part of it.
+    /// The arena at this address, and the part of it.
     Arena(u64, Range<u64>),
-    /// It has a mapping of its own.
+    /// A separate mapping.
     Own(Range<u64>),
 }
 
-/// Arena, number of the slice and how many there are, which `memid` has at this address.
+/// Decodes the `memid` at this address: the arena, the index of the slice, and the number of slices.
 fn place(snapshot: &Snapshot, memid: u64) -> Option<(u64, u64, u64)> {
     let half = |offset: u64| snapshot.half(memid.checked_add(offset)?).map(u64::from);
     let kind = half(16)?;
@@ -320,7 +320,7 @@ fn place(snapshot: &Snapshot, memid: u64) -> Option<(u64, u64, u64)> {
     (kind == IN_ARENA).then_some(place)
 }
 
-/// Returns how many slices the arena at this address has, and how many of them hold its own data.
+/// Returns the number of slices of the arena at this address, and the number of slices with its own data.
 fn arena_at(snapshot: &Snapshot, layout: &MapLayout, arena: u64) -> Option<(u64, u64)> {
     let at = arena.checked_add(layout.slice_count)?;
     let (slices, info) = (snapshot.word(at)?, snapshot.word(at + 8)?);
@@ -329,7 +329,8 @@ fn arena_at(snapshot: &Snapshot, layout: &MapLayout, arena: u64) -> Option<(u64,
         && slices <= MOST_SLICES
         && (1..slices).contains(&info)
         && layout.pages.is_none_or(|at| {
-            // All of its bitmaps follow it. Where later releases have the first of them, they have none yet.
+            // All bitmaps of the arena follow `pages`. At the offset of the first bitmap in later releases, there is
+            // none yet.
             let own = arena..arena + info * SLICE_BYTES;
             let place = |at: u64| {
                 snapshot
@@ -341,14 +342,14 @@ fn arena_at(snapshot: &Snapshot, layout: &MapLayout, arena: u64) -> Option<(u64,
     is_sound.then_some((slices, info))
 }
 
-/// Where the memory of a page is from, if that can be.
+/// Returns the origin of the memory of a page, if it is plausible.
 fn memory_of(snapshot: &Snapshot, layout: &MapLayout, page: u64, slice: u64) -> Option<Source> {
     let memid = page.checked_add(layout.memid)?;
     if let Some((arena, number, count)) = place(snapshot, memid) {
         let (slices, info) = arena_at(snapshot, layout, arena)?;
         let first = arena.checked_add(number * SLICE_BYTES)?;
         let range = first..first.checked_add(count * SLICE_BYTES)?;
-        // A block with an alignment of its own may begin in a later slice.
+        // A block with its own alignment may begin in a later slice.
         let is_there = number >= info && number + count <= slices && range.contains(&slice);
         return is_there.then_some(Source::Arena(arena, range));
     }
@@ -359,8 +360,8 @@ fn memory_of(snapshot: &Snapshot, layout: &MapLayout, page: u64, slice: u64) -> 
     is_there.then_some(Source::Own(range))
 }
 
-/// Returns true if a page that the map leads to has been released: its arena says so, or it is in none and does not say
-/// either where its memory is from. Without `pages`, the map leads to no such page.
+/// Returns true if a page in the map has been released: its arena says so, or it is in no arena and has no other valid
+/// origin. Without `pages`, the map contains no released pages.
 fn is_released(
     snapshot: &Snapshot,
     layout: &MapLayout,
@@ -386,7 +387,7 @@ fn is_released(
     begins_there() == Some(false)
 }
 
-/// The page that is described at this address, in these slices, and the end of its last block.
+/// Returns the page that is described at this address and has these slices, and the end of its last block.
 fn described(
     memory: &impl Memory,
     layout: &Layout,
@@ -423,7 +424,7 @@ fn described(
     is_sound.then_some((page, end))
 }
 
-/// The page at this address, which was found by this slice and has these.
+/// Returns the page at this address, which was found through this slice and has these slices.
 fn page(
     snapshot: &Snapshot,
     layout: &MapLayout,
@@ -437,12 +438,12 @@ fn page(
     if page.start / SLICE_BYTES != slice / SLICE_BYTES || end > slices.end || region.is_none() {
         return Err("a page is not where it should be");
     }
-    // What is not accessible yet was not copied.
+    // Inaccessible memory was not copied.
     page.range.end = region.map_or(0, CopiedRegion::end).min(slices.end);
     Ok(page)
 }
 
-/// The page that the table at an address leads to, of a running process.
+/// Returns the page in the entry at an address of the table, in a running process.
 pub fn page_of(memory: &impl Memory, layout: &Layout, table: u64, address: u64) -> Option<Page> {
     let slice = address / SLICE_BYTES;
     let second = memory.word(table.checked_add(slice / ENTRIES * 8)?)?;

@@ -1,4 +1,4 @@
-//! A heap of mimalloc 3, made by hand: whole, and damaged.
+//! Tests with a synthetic heap of mimalloc 3, whole and damaged.
 
 use crate::allocators::live_check::Standstill;
 use crate::blocks::Block;
@@ -14,23 +14,23 @@ const SECOND: u64 = 0x1100_0000;
 const ARENA: u64 = 0x2000_0000;
 const SLICE: u64 = 64 << 10;
 const TABLE_BYTES: u64 = 4096;
-/// Of `pages`, the bits of an arena of 3.0 that say where pages begin.
+/// The bitmap `pages` of an arena of 3.0, which marks the slices at which pages begin.
 const BITMAP: u64 = ARENA + 0x8000;
 const DESCRIPTION: u64 = 136;
 const PAGES: u64 = 8;
-/// Free blocks of each page, in its two lists of the own thread and in that of the others.
+/// Number of free blocks of each page: in the two lists of its own thread, and in the list of the other threads.
 const FREE: [u64; 3] = [3, 1, 2];
 
-/// Releases of different layouts.
+/// Releases with different layouts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Release {
-    /// Pages begin with their descriptions.
+    /// Pages begin with their descriptors.
     In3_0,
-    /// Descriptions are apart from pages, as in secure builds.
+    /// Descriptors are separate from pages, as in secure builds.
     In3_1,
     In3_3,
     Since3_4,
-    /// Builds with encoded lists, whose keys are zero here: links are as they are, but for the last one.
+    /// A build with encoded lists. The keys are zero here, so all links except for the last one are plain.
     Secure3_1,
     Secure3_4,
 }
@@ -44,7 +44,7 @@ impl Release {
         }
     }
 
-    /// Address, size and number of the blocks of a page.
+    /// Returns the address, size and number of the blocks of a page.
     fn blocks(self, page: u64) -> (u64, u64, u64) {
         let bytes = 64 << page;
         let description = if self == In3_0 { 64 << PAGES } else { 0 };
@@ -52,7 +52,7 @@ impl Release {
         (start, bytes, (SLICE - description) / bytes)
     }
 
-    /// Where its arenas have the number of their slices, and descriptions of pages the place of their memory.
+    /// Returns the offsets of the slice count in arenas, and of `memid` in descriptors of pages.
     fn places(self) -> (u64, u64) {
         match self {
             In3_0 | In3_1 => (32, 96),
@@ -80,7 +80,7 @@ fn heap() -> Snapshot {
     heap_of(In3_3)
 }
 
-/// Each page has blocks of twice the size of the one before.
+/// Blocks of each page are twice as large as those of the previous page.
 fn heap_of(release: Release) -> Snapshot {
     let bytes = |count: u64| vec![0; count as usize];
     let mut found = snapshot(vec![
@@ -124,7 +124,7 @@ fn heap_of(release: Release) -> Snapshot {
             (at + 8, start),
             (at + 16, used | count << 16 | count << 32),
             (at + 24, start + FREE[0] * bytes),
-            // Its lowest bit says that it has an owner.
+            // The lowest bit means that the list has an owner.
             (at + 32, (start + (FREE[0] + FREE[1]) * bytes) | 1),
             (at + 40, bytes),
             (at + place, ARENA),
@@ -142,7 +142,7 @@ fn heap_of(release: Release) -> Snapshot {
     found
 }
 
-/// Checks that blocks are those of the pages, or not there.
+/// Checks that each block is a block of these pages, or that there are no blocks.
 fn check(heap: &Heap) {
     let mut end = 0;
     for (_, block) in heap.blocks.iter() {
@@ -154,7 +154,7 @@ fn check(heap: &Heap) {
     }
 }
 
-/// Checks that the live blocks of these pages are found, and nothing is odd.
+/// Checks that the dissection finds the live blocks of these pages, and reports no finding.
 fn check_pages(heap: &Heap, release: Release, pages: impl Iterator<Item = u64>) {
     assert!(heap.findings.is_empty(), "{release:?} {:?}", heap.findings);
     let mut expected = Vec::new();
@@ -192,7 +192,8 @@ fn what_is_in_no_list_is_live() {
     }
 }
 
-/// 3.0.1 leaves them in its map, and their memory may be given back to the kernel or hold anything else.
+/// 3.0.1 keeps released pages in its map. Their memory may have been returned to the kernel, or have any other
+/// contents.
 #[test]
 fn pages_that_were_released_are_none() {
     let mut snapshot = heap_of(In3_0);
@@ -201,20 +202,20 @@ fn pages_that_were_released_are_none() {
     for at in (released..released + DESCRIPTION).step_by(8) {
         put(&mut snapshot, at, 0);
     }
-    // A page that its arena still has is damaged.
+    // A page that is still in its arena is damaged.
     let heap = dissect(&snapshot).expect("a heap");
     assert_eq!(heap.findings.len(), 1);
     put(&mut snapshot, BITMAP + 128, bits & !(1 << 3));
     let heap = dissect(&snapshot).expect("a heap");
     check_pages(&heap, In3_0, (0..PAGES).filter(|&page| page != 2));
-    // Contents of a large block, and a page whose mapping is gone.
+    // Contents of a large block, and a page whose mapping was removed.
     put(&mut snapshot, released + 16, 0x1234_5678_9abc);
     put(&mut snapshot, SECOND + 8 * 100, 0x7777_0000);
     let heap = dissect(&snapshot).expect("a heap");
     check_pages(&heap, In3_0, (0..PAGES).filter(|&page| page != 2));
 }
 
-/// Which blocks are live when they are asked for once more.
+/// Returns the blocks that pass a second live check.
 fn live(heap: &Heap, snapshot: &Snapshot, blocks: &[Block]) -> Vec<bool> {
     let check = heap.others[0].live_check.as_ref().expect("it has one");
     let still = Standstill {
@@ -240,7 +241,7 @@ fn what_is_released_is_live_no_more() {
         other(8, 8),
     ];
     assert!(!live(&heap, &snapshot, &wrong).contains(&true));
-    // Another thread releases it.
+    // Another thread releases the block.
     let list = description(0) + 32;
     let before = snapshot.word(list).expect("a list");
     put(&mut snapshot, first.address, before & !1);
@@ -248,7 +249,7 @@ fn what_is_released_is_live_no_more() {
     assert_eq!(live(&heap, &snapshot, &found[..2]), [false, true]);
 }
 
-/// Else a program could have one table searched half a million times.
+/// Otherwise a program could make us search one table half a million times.
 #[test]
 fn a_table_for_two_places_is_none() {
     let mut snapshot = heap();
@@ -256,7 +257,7 @@ fn a_table_for_two_places_is_none() {
     assert!(dissect(&snapshot).is_err());
 }
 
-/// Arenas that claim more than there can be are not walked.
+/// Arenas with impossible sizes are not walked.
 #[test]
 fn arenas_without_measure_are_damaged() {
     let mut snapshot = heap();

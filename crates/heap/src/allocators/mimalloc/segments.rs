@@ -4,28 +4,28 @@ use super::layout::{CAPACITY, FREE, Layout, PageStart, RESERVED, SLICE_COUNT};
 use crate::live_memory::Memory;
 use std::ops::Range;
 
-/// Segments begin at multiples of this. A huge one is larger.
+/// Segments begin at multiples of this size. A huge segment is larger.
 pub const SEGMENT_BYTES: u64 = 32 << 20;
 pub const SLICE_BYTES: u64 = 64 << 10;
 /// Slices of a segment, and entries of its table of them.
 const SLICES: u64 = SEGMENT_BYTES / SLICE_BYTES;
-/// The table takes one or two slices, and a guard page may follow.
+/// The table takes one or two slices, and a guard page may follow it.
 const MOST_INFO_SLICES: u64 = 4;
-/// A block whose size does not fit into 32 bits (`MI_HUGE_BLOCK_SIZE`) has all of its page.
+/// A block whose size does not fit into 32 bits (`MI_HUGE_BLOCK_SIZE`) fills its page.
 const HUGE_BLOCK_BYTES: u64 = 2 << 30;
-/// Guard pages of builds with `MI_SECURE`.
+/// Size of guard pages in builds with `MI_SECURE`.
 const GUARD_BYTES: u64 = 8192;
-/// Far more than a segment has: 1 TiB.
+/// Upper bound on the number of slices of a segment: 1 TiB.
 const MOST_SLICES: u64 = 1 << 24;
 
-/// A segment whose header is sound.
+/// A segment with a sound header.
 #[derive(Clone, Debug)]
 pub struct Segment {
     pub address: u64,
     pub end: u64,
-    /// Past the slices that hold its own data.
+    /// End of the slices that hold its own data.
     pub info_end: u64,
-    /// Pages in use, as it counts them.
+    /// The segment's count of pages in use.
     pub used: u64,
     pub thread: u64,
     entries: u64,
@@ -35,32 +35,32 @@ pub struct Segment {
 /// A page: blocks of one size.
 #[derive(Clone, Debug)]
 pub struct Page {
-    /// Its `mi_page_t`.
+    /// Address of its `mi_page_t`.
     pub address: u64,
-    /// Its slices.
+    /// Addresses of its slices.
     pub range: Range<u64>,
     /// Address of the first block.
     pub start: u64,
     pub block_bytes: u64,
     pub capacity: u64,
-    /// Blocks that are not in its own lists of free ones; those that other threads have released are.
+    /// Number of blocks that are not in the page's own free lists. It includes blocks that other threads have released.
     pub used: u64,
-    /// The first blocks of its lists; the last one is of blocks that other threads have released.
+    /// First block of each list. The last list has the blocks that other threads have released.
     pub lists: [u64; 3],
     pub heap: u64,
-    /// The thread that its segment belongs to.
+    /// The thread that owns the segment.
     pub thread: u64,
 }
 
 impl Segment {
-    /// Returns the word from which, with its address, a segment's cookie is made (internal.h, `_mi_ptr_cookie`): it is
-    /// the same for all segments.
+    /// Returns the word that, combined with a segment's address, gives the segment's cookie (internal.h,
+    /// `_mi_ptr_cookie`). It is the same for all segments.
     pub fn secret(memory: &impl Memory, layout: &Layout, address: u64) -> Option<u64> {
         let cookie = memory.word(address.checked_add(layout.cookie)?)?;
         (cookie != 0).then_some(cookie ^ address)
     }
 
-    /// The one at this address, if its header is sound.
+    /// Returns the segment at this address, if its header is sound.
     pub fn at(memory: &impl Memory, layout: &Layout, address: u64) -> Option<Segment> {
         let word = |offset: u64| memory.word(address + offset);
         let slices = word(layout.segment_slices)?;
@@ -84,7 +84,7 @@ impl Segment {
             && (1..=MOST_INFO_SLICES).contains(&info_slices)
             && info_slices < entries
             && used <= entries;
-        // Its own slices are the first of the table.
+        // The first slices in the table hold the segment's own data.
         let first = memory.half(address + layout.slices + SLICE_COUNT)?;
         if !is_sound || u64::from(first) != info_slices {
             return None;
@@ -100,8 +100,8 @@ impl Segment {
         })
     }
 
-    /// Calls `page` for each page in use, and `free` for each range of free slices. The error is the address at
-    /// which the table of slices is broken, up to which it was read.
+    /// Calls `page` for each page in use, and `free` for each range of free slices. If the table of slices is broken,
+    /// the error is the address at which the walk stopped.
     pub fn walk(
         &self,
         memory: &impl Memory,
@@ -136,7 +136,7 @@ impl Segment {
     }
 }
 
-/// The size of a page's blocks; 0 if it is not in use.
+/// Returns the block size of a page; 0 if the page is not in use.
 fn block_bytes(memory: &impl Memory, layout: &Layout, page: u64) -> Option<u64> {
     let at = page + layout.block_bytes;
     if layout.is_size_wide {
@@ -184,7 +184,7 @@ impl Page {
                 lists: [
                     word(FREE)?,
                     word(layout.local_free)?,
-                    // Two bits of it are flags.
+                    // Two bits of the field are flags.
                     word(layout.thread_free)? & !3,
                 ],
                 heap: word(layout.heap)?,
@@ -198,9 +198,10 @@ impl Page {
         Ok(page)
     }
 
-    /// Checks that it is plausible. As many blocks are reserved as fit, which also shows where the first one is.
+    /// Checks that the page is plausible. The number of reserved blocks is the number that fits, which also determines
+    /// the start of the first block.
     fn check(&self, layout: &Layout, reserved: u64) -> Result<(), &'static str> {
-        // It was just taken, and is still to be filled in.
+        // The page was just taken, and is not initialized yet.
         if self.capacity == 0 && reserved == 0 {
             return Ok(());
         }
@@ -217,7 +218,7 @@ impl Page {
             0
         };
         let is_full = reserved <= most && (most - reserved) * self.block_bytes <= guards;
-        // Of large blocks, a page has one.
+        // A page has one large block.
         let is_alone = reserved == 1 && most >= 1;
         if !(is_full || is_alone) || self.capacity > reserved {
             return Err("a page does not have as many blocks as fit");

@@ -95,8 +95,8 @@ struct At {
     depth: usize,
 }
 
-/// Adds the pointers and containers of a type at an offset. `container` is the program's name of
-/// the container that the type is part of.
+/// Adds the pointers and containers of a type at an offset. `container` is the name that the
+/// program uses for the enclosing container.
 fn add(
     layout: &mut Layout,
     types: &mut DeclaredTypes,
@@ -143,7 +143,7 @@ fn add(
                 let contained = Contained { shape, element, of };
                 layout.alignment = layout.alignment.max(8);
                 layout.containers.push((at.offset, contained));
-                // The memory around the element counts, too.
+                // The memory around the element counts too.
                 if !matches!(shape.walk, Walk::InPlace { .. }) {
                     return;
                 }

@@ -138,7 +138,7 @@ enum Part {
     Chunks,
 }
 
-/// Claims that the search has made.
+/// Type claims that the search has made.
 struct Claims<'a, 's> {
     snapshot: &'a Snapshot,
     blocks: &'a BlockTable,

@@ -1,4 +1,4 @@
-//! Name of a block about whose type there are several claims.
+//! Label for a block with conflicting type claims.
 
 use super::containers::family;
 use super::names::short;
@@ -7,9 +7,9 @@ use crate::graph::types::Types;
 use memhook_symbols::{DeclaredKind, TypeId};
 use rustc_hash::FxHashMap;
 
-/// Maximum number of names of a block. A block with more gets none.
+/// Maximum number of names of a block. A block with more names gets no label.
 const MOST_NAMES: usize = 3;
-/// Maximum depth of pointers to pointers that are named.
+/// Maximum length of a chain of pointers to pointers that gets a name.
 const DEEPEST: usize = 4;
 
 impl Claims<'_, '_> {
@@ -64,7 +64,8 @@ impl Claims<'_, '_> {
         found
     }
 
-    /// Returns the name of a block with these claims, unless its class says everything.
+    /// Returns the name of a block with these claims, unless its class is already the most specific
+    /// name.
     fn one_name(&mut self, claims: &[u32], class: Option<&str>) -> Option<String> {
         let mut whats: Vec<What> = claims.iter().map(|&c| self.known[c as usize]).collect();
         let of_class = class.map(|class| (class, self.declared.by_name(class)));

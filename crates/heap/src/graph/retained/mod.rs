@@ -146,8 +146,8 @@ impl Retained {
         let top = blocks + PROCESS;
         numbered.search(&edges, top, 0);
         numbered.begin();
-        // Stacks and registers hold stale and temporary pointers to blocks that belong to other
-        // holders, and a single pointer to any node of a map leads to the whole map.
+        // Stacks and registers hold stale and temporary pointers to blocks that other holders own,
+        // and a single pointer to any node of a map leads to the whole map.
         for holder in holders.passing() {
             numbered.search(&edges, blocks + holder, 0);
         }

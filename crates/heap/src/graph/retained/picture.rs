@@ -241,10 +241,10 @@ impl Retained {
 /// A block that no other block retains.
 #[derive(Clone, Debug, Serialize)]
 pub struct LargestBlock {
-    /// The holder of the block; `None` if there are several.
+    /// The holder of the block; `None` if several holders point to it.
     pub held_by: Option<String>,
-    /// If there are several holders, or several variables of one module: the ones that point to the
-    /// block. The list is empty if all of them point to other blocks, which lead to this block.
+    /// If there are several holders, or several variables of one module: those that point to the
+    /// block. The list is empty if they only point to other blocks, which lead to this block.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pointed_to_by: Vec<String>,
     /// Usable bytes that the block retains.

@@ -94,7 +94,7 @@ impl Numbered {
         (u64::from(number) * BUCKETS as u64 / u64::from(nodes).max(1)) as usize
     }
 
-    /// Returns true if an edge counts that leads from a node to one with a lower number.
+    /// Returns true if an edge from a node to a node with a lower number counts.
     #[inline]
     pub fn returns(&self, from: u32, to: u32) -> bool {
         // The number of searches is very small.
@@ -116,7 +116,7 @@ impl Numbered {
         let at = self.len();
         self.reached.insert(node);
         let number = &mut self.number[node as usize];
-        // The first parent that has seen the node has the lowest number of all candidates.
+        // The first parent that has reached the node has the lowest number of all candidates.
         self.lowest.push(parent.min(*number));
         *number = at;
         self.parent.push(parent);
@@ -208,8 +208,8 @@ impl Numbered {
     }
 }
 
-/// Returns true if an edge counts that leads from a node to one with a lower number, given the
-/// first numbers of all searches.
+/// Returns true if an edge from a node to a node with a lower number counts, given the first
+/// numbers of all searches.
 #[inline]
 fn returns(searches: &[u32], from: u32, to: u32) -> bool {
     // The number of searches is very small.

@@ -1,4 +1,4 @@
-//! Time stamp counter, by which code in the target measures its time limit.
+//! Time stamp counter, with which code in the target measures its time limit.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ const CLOSE: Duration = Duration::from_micros(5);
 /// Number of attempts: on some machines a read of the time takes longer.
 const TRIES: u32 = 16;
 
-/// Measurement of the time stamp counter's rate. All processors of a machine count alike if the counter is constant,
-/// which every x86-64 processor of the last 15 years reports.
+/// Measurement of the time stamp counter's rate. If the counter is constant, which every x86-64 processor of the last
+/// 15 years reports, all processors of a machine count at the same rate.
 #[derive(Clone, Copy)]
 pub struct Clock {
     began: Instant,
@@ -24,7 +24,7 @@ impl Clock {
 
     /// Returns the ticks per millisecond.
     pub fn rate(&self) -> u64 {
-        // The error of reading both clocks is small compared with this.
+        // The error of reading both clocks is small in comparison.
         while self.began.elapsed().as_micros() < 200 {
             std::hint::spin_loop();
         }

@@ -20,8 +20,8 @@ pub(crate) struct Gadgets {
 pub(crate) enum SignalReturn {
     /// `mov $15, %rax; syscall`: libc's signal restorer.
     Restorer(RemoteAddress),
-    /// `pop %rax; ret`, for a static program that handles no signals and so has no restorer. It can be anywhere, for
-    /// example the end of `pop %r8; ret`.
+    /// `pop %rax; ret`, for a static program that handles no signals and so has no restorer. The sequence can be
+    /// anywhere, for example at the end of `pop %r8; ret`.
     PopAndReturn(RemoteAddress),
 }
 
@@ -33,19 +33,19 @@ const RESTORER_SHORT: [u8; 7] = [0xb8, SIGRETURN, 0, 0, 0, 0x0f, 0x05];
 
 const POP_RAX_RET: [u8; 2] = [0x58, 0xc3];
 
-/// Bytes of text that are searched at a time. C libraries have both sequences among their first functions. A larger
-/// buffer would cost more in page faults than fewer reads save.
+/// Number of bytes of code that are searched at a time. C libraries have both sequences among their first functions.
+/// The page faults of a larger buffer would cost more than its fewer reads save.
 const SEARCH_BYTES: usize = 64 << 10;
 
-/// Offsets of the code in the last C library, from the beginning of the mapping. Processes of one run share a C
-/// library, and searching it takes longer than everything else that prepares a hold.
+/// Offsets of the code in the last C library, from the beginning of the mapping. Most targets of one run share a C
+/// library, and searching it takes longer than all other preparations of a hold.
 static LAST: Mutex<Option<(FileId, [u64; 2])>> = Mutex::new(None);
 
 /// Device and inode.
 type FileId = (u32, u32, u64);
 
 impl Gadgets {
-    /// Searches libc first, then the vdso, then everything executable.
+    /// Searches libc first, then the vDSO, then all executable mappings.
     pub(crate) fn find(
         mem: &File,
         mappings: &[Mapping],
@@ -61,7 +61,7 @@ impl Gadgets {
                 syscall: RemoteAddress(code.start + syscall),
                 signal_return: SignalReturn::Restorer(RemoteAddress(code.start + restorer)),
             };
-            // Only the bytes count, whatever file it is.
+            // Only the bytes matter, not the file.
             if found.are_intact(mem) {
                 return Some(found);
             }
@@ -152,7 +152,7 @@ fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
     (!place.is_null()).then(|| place.addr() - haystack.addr())
 }
 
-/// Reads a mapping in overlapping pieces, so that no pattern is cut, until `more` returns false.
+/// Reads a mapping in pieces that overlap, so that no pattern is split, until `more` returns false.
 fn for_each_chunk(mem: &File, mapping: &Mapping, mut more: impl FnMut(u64, &[u8]) -> bool) {
     let mut at = mapping.start;
     let mut buffer = vec![0; SEARCH_BYTES];

@@ -1,24 +1,24 @@
 //! Unused memory in a thread's own stack.
 //!
-//! The first remote call finds no memory of ours in the target, but the frames that lead home must be written before
-//! the thread does anything. They cannot be below the stack pointer, because the stack that a thread was created with
-//! cannot be told apart from another stack inside it: the stack of a coroutine or a signal handler may be a local array
-//! of main, with main's other data below.
+//! At the first remote call, the target has no memory of ours, but the frames that lead home must be written before the
+//! thread does anything. They cannot be below the stack pointer, because the original stack of a thread cannot be told
+//! apart from another stack inside it: the stack of a coroutine or a signal handler may be a local array of main, with
+//! main's other data below it.
 //!
 //! The lowest part of the thread's original stack is unused as long as it contains only zeros. Either the thread has
-//! never come that far, or its true stack pointer is in that part, and then a return address is too. So the frames are
-//! written there, and overwritten with zeros after use. For the case that this process is killed before that, a mark
-//! has the address and a hash of the frames, so that a part that has changed since is not considered unused.
+//! never used that part, or its true stack pointer is in that part, and then so is a return address. So the frames are
+//! written there, and overwritten with zeros after use. In case this process is killed before that, a mark stores the
+//! address and a hash of the frames. A part that has changed since then is not considered unused.
 
 use crate::Registers;
 use memhook_process::Mapping;
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::Range;
 
-/// Size of that part. The frames take 2 to 24 KiB of it, depending on the vector state.
+/// Size of the unused part. The frames take 2 to 24 KiB of it, depending on the vector state.
 pub(crate) const ROOM_BYTES: u64 = 32 * 1024;
-/// Bytes at its lower end for the timeout of a repeated call. The kernel reads the timeout when the thread already
-/// runs, so it is never overwritten with zeros.
+/// Number of bytes at the lower end of the part for the timeout of a repeated call. The kernel reads the timeout when
+/// the thread already runs, so it is never overwritten with zeros.
 const TIMEOUT_BYTES: u64 = 16;
 /// Mark after the timeout, followed by address, length and hash of the frames.
 const MARK: &[u8; 16] = b"memhook-way-home";
@@ -31,16 +31,16 @@ const DESCRIPTOR_BYTES: u64 = 4096;
 const REACH_BYTES: u64 = 8192;
 const PAGE_BYTES: u64 = 4096;
 
-/// Unused part of a thread's stack.
+/// The unused part of a thread's stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Room {
     pub range: Range<u64>,
-    /// True if it is below the mapped part of the main thread's stack, which the kernel extends.
+    /// True if the part is below the mapped part of the main thread's stack, which the kernel extends.
     pub grows: bool,
 }
 
-/// Finds the unused part. Returns `Err` with the reason if the thread is not on its original stack, or has used that
-/// up. `read` reads the target's memory and returns false if it could not.
+/// Finds the unused part. Returns `Err` with the reason if the thread is not on its original stack, or has used up that
+/// part. `read` reads the target's memory and returns false if it failed.
 pub(crate) fn room(
     mappings: &[Mapping],
     tid: i32,
@@ -53,7 +53,7 @@ pub(crate) fn room(
     };
     let has_descriptor = stack.contains(thread_pointer);
     // The main thread's descriptor is elsewhere. A descriptor in this stack belongs to another thread, which runs on a
-    // piece of it.
+    // part of this stack.
     if stack.path == "[stack]" && !has_descriptor {
         let lowest = stack.start..stack.start.saturating_add(ROOM_BYTES);
         if lowest.end <= rsp && is_unused(&lowest, &read) {
@@ -140,10 +140,10 @@ fn forget_frames(start: u64, bytes: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// Returns the start of a thread's stack. The mapping is not enough, because below a stack without a guard page, or
-/// from pthread_attr_setstack, there may be other memory. `struct pthread` has `stackblock` and `stackblock_size` in
-/// sequence, at an offset that differs between versions. They are found as two words that describe a range around the
-/// descriptor; if there are several, the narrowest one.
+/// Returns the start of a thread's stack. The mapping is not enough, because below a stack without a guard page, or a
+/// stack from pthread_attr_setstack, there may be other memory. `struct pthread` has `stackblock` and `stackblock_size`
+/// in sequence, at an offset that differs between versions. They are found as two words that describe a range around
+/// the descriptor; if there are several such pairs, the pair with the smallest range.
 fn begin(descriptor: &[u8], thread_pointer: u64) -> Option<u64> {
     let (words, _) = descriptor.as_chunks::<8>();
     let ends = thread_pointer..=thread_pointer.saturating_add(REACH_BYTES);
@@ -202,7 +202,7 @@ mod tests {
         assert!(whole(0x1f_0000, 0x1e_0000).is_err(), "not above rsp");
         assert!(whole(0x1f_0000, 0x30_0000).is_err(), "elsewhere");
         assert!(whole(0x30_0000, 0x30_0100).is_err(), "not mapped");
-        // A stack that is a piece of a mapping.
+        // A stack that is part of a larger mapping.
         let piece = |rsp| at(rsp, 0x17_f700, (0x16_0000, 0x2_0000), 0);
         assert_eq!(piece(0x17_0000), there(0x16_0000, false));
         assert!(piece(0x16_1000).is_err(), "others are below");
@@ -222,13 +222,13 @@ mod tests {
             });
             assert_eq!(unused, is_left);
         }
-        // A thread on a piece of the main thread's stack, with others below it.
+        // A thread on a part of the main thread's stack, with other threads below it.
         let on_main = |rsp| at(rsp, 0x71_f700, (0x71_0000, 0x1_0000), 0);
         assert_eq!(on_main(0x71_9000), there(0x71_0000, false));
         assert!(on_main(0x71_1000).is_err());
     }
 
-    /// glibc reports the right bounds of a thread in this process, whose stack is a piece of larger memory.
+    /// glibc reports the right bounds of a thread in this process, whose stack is part of a larger memory area.
     #[test]
     fn bounds_are_those_that_the_thread_was_given() {
         const PIECE_BYTES: usize = 256 * 1024;

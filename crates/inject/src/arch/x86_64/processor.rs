@@ -5,14 +5,14 @@ use crate::held::Held;
 use crate::way_home::WayHome;
 use memhook_process::is_filtered;
 
-/// Offset of the XSAVE header, whose first word has the present components (Intel SDM volume 1, 13.4.2).
+/// Offset of the XSAVE header, whose first word lists the components present (Intel SDM volume 1, 13.4.2).
 const HEADER: usize = 512;
 /// Number of the component with the protection keys.
 const PKRU: u32 = 9;
 
 impl Held {
-    /// Fails if the thread may not use the time stamp counter. The check comes before any code of ours runs in the
-    /// thread, because that code uses the counter. Only the thread itself can ask the kernel.
+    /// Fails if the thread may not use the time stamp counter. The check precedes all code of ours in the thread,
+    /// because that code uses the counter. Only the thread itself can ask the kernel.
     pub(crate) fn check_processor(&mut self, way: WayHome) -> Result<(), Error> {
         let Some(scratch) = self.work.scratch else {
             return Ok(());
@@ -41,7 +41,8 @@ impl Held {
 }
 
 /// Returns `Err` with the reason if the thread may not read or write ordinary memory at the moment, as between two
-/// wrpkru instructions of a program that isolates parts of itself (pkeys(7)). Our code could not either.
+/// wrpkru instructions of a program that isolates parts of itself (pkeys(7)). Code of ours in the thread could not
+/// either.
 pub(crate) fn check_keys(tid: i32, extended: &[u8]) -> Result<(), String> {
     // Offset of the component in the standard form of the area. SAFETY: cpuid only reads, and every processor of this
     // architecture has it.

@@ -36,7 +36,7 @@ unsafe fn read_set(tid: i32, set: usize, room: *mut u8, bytes: usize) -> io::Res
         iov_len: bytes,
     };
     let place = (&raw mut vector) as usize;
-    // SAFETY: `vector` is live, and describes memory that the kernel may write, as the caller vouches.
+    // SAFETY: `vector` is live, and describes memory that the kernel may write, which the caller guarantees.
     unsafe { ptrace::request(libc::PTRACE_GETREGSET, tid, set, place)? };
     Ok(vector.iov_len)
 }

@@ -1,8 +1,8 @@
 //! System calls that our stop interrupted.
 //!
 //! The kernel restarts most of them if the registers are restored with `orig_rax` and one of its internal codes in
-//! `rax` (ERESTARTSYS and similar, signal(7)). Some calls end with EINTR after any stop, which a program without
-//! handlers, or whose handlers use SA_RESTART, does not expect. So we set such a code for them, and shorten their
+//! `rax` (ERESTARTSYS and similar, signal(7)). Some calls end with EINTR after any stop. A program without handlers, or
+//! whose handlers use SA_RESTART, does not expect that. So we set such a code for these calls too, and shorten their
 //! timeout.
 
 use std::time::Duration;
@@ -25,9 +25,9 @@ pub(crate) fn is_restart_code(result: i64) -> bool {
     matches!(result, -512 | -513 | -514 | RESTART_BY_BLOCK)
 }
 
-/// Calls that the kernel ends with EINTR rather than restart (signal(7), "Interruption of system calls by stop
-/// signals"). Each of them may be repeated as a whole: a call that had already done something returns its result, not
-/// EINTR. `close` is not included, because its descriptor is gone.
+/// Calls that the kernel ends with EINTR instead of restarting them (signal(7), "Interruption of system calls by stop
+/// signals"). Each of them may be repeated as a whole, because a call that had already had an effect returns its
+/// result, not EINTR. `close` is not included, because its descriptor is gone.
 const NEVER_RESTARTED: &[i64] = &[
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
@@ -56,8 +56,8 @@ const NEVER_RESTARTED: &[i64] = &[
     libc::SYS_connect,
 ];
 
-/// Returns true if a thread blocked in call `nr` is a poor choice because a stop would end the call. Listed calls that
-/// a stop only sometimes ends count as restartable.
+/// Returns true if a thread blocked in call `nr` is a poor choice because a stop would end the call. A listed call that
+/// a stop ends only in some cases counts as restartable.
 pub(crate) fn is_disturbed_by_a_stop(nr: i64) -> bool {
     matches!(
         nr,
@@ -83,10 +83,10 @@ pub(crate) fn is_restarted(saved: &Registers) -> bool {
     saved.orig_rax as i64 == libc::SYS_restart_syscall && is_restart_code(saved.rax as i64)
 }
 
-/// Returns the registers that a thread on its way to restart_syscall(2) will have there; `None` if it is not on its
-/// way. The kernel sets the registers for that call before it leaves the interrupted call, and the thread may lose the
-/// processor or be interrupted in between. It is then at the `syscall` instruction, and `orig_rax` still has the number
-/// of the first call, or none.
+/// Returns the registers that a thread on its way to restart_syscall(2) will have there, or `None` if it is not on its
+/// way. The kernel sets the registers for that call before it leaves the interrupted call, and the thread may be
+/// preempted or interrupted in between. It is then at the `syscall` instruction, and `orig_rax` still has the number of
+/// the first call, or none.
 pub(crate) fn on_the_way(
     saved: &Registers,
     read: impl Fn(u64, &mut [u8]) -> bool,
@@ -103,7 +103,7 @@ pub(crate) fn on_the_way(
     })
 }
 
-/// Returns true if the thread was stopped in a call that is about to return EINTR although it must not.
+/// Returns true if the thread was stopped in a call that is about to return EINTR but must not.
 pub(crate) fn must_be_repeated(saved: &Registers) -> bool {
     saved.rax as i64 == -i64::from(libc::EINTR)
         && NEVER_RESTARTED.contains(&(saved.orig_rax as i64))
@@ -140,8 +140,8 @@ pub(crate) fn unattended(saved: &Registers, lasted: Duration, original: Option<i
 }
 
 /// Returns registers that repeat the interrupted call, or end it with EINTR if a signal handler runs first. Without us
-/// such a signal would have ended the wait, and a program that waits for a flag set by its handler must not sleep on.
-/// The kernel decides, because only the kernel sees a signal between our release and the call.
+/// such a signal would have ended the wait, and a program that waits for a flag set by its handler must not continue to
+/// sleep. The kernel decides, because only the kernel sees a signal between our release and the call.
 ///
 /// The timeout of epoll_wait and epoll_pwait is in a register (r10, milliseconds), from which the `lasted` time is
 /// subtracted. For the other calls see [`timeout_register`].
@@ -156,14 +156,14 @@ pub(crate) fn repeat(saved: &Registers, lasted: Duration) -> Registers {
         if timeout_ms > 0 {
             let timeout = Duration::from_millis(timeout_ms as u64);
             let left = timeout.saturating_sub(lasted);
-            // The time is rounded up, because late is better than early.
+            // The time is rounded up, because waking late is better than waking early.
             registers.r10 = left.as_nanos().div_ceil(1_000_000) as u64;
         }
     }
     registers
 }
 
-/// Returns the register that points to a call's timeout, a `struct timespec`. The call only reads the timeout, when it
+/// Returns the register that points to a call's timeout, a `struct timespec`. The call reads the timeout only when it
 /// begins.
 pub(crate) fn timeout_register(registers: &mut Registers) -> Option<&mut u64> {
     let register = match registers.orig_rax as i64 {

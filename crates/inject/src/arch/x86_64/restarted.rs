@@ -29,7 +29,8 @@ const LOAD_NUMBER: u8 = 0xb8;
 /// Upper bound of clock ids, and lower bound of object addresses.
 const CLOCKS: u64 = 64;
 
-/// Maximum number of remembered threads. If there are more, some were seen so long ago that their calls are over.
+/// Maximum number of remembered threads. If there are more, some were remembered so long ago that their calls have
+/// ended.
 const MOST_THREADS: usize = 4096;
 
 /// Calls in which threads were stopped before the kernel restarted them, by thread. The kernel does not report where a
@@ -69,7 +70,7 @@ pub(crate) fn forget_ended() {
         .collect();
     let mut seen = lock();
     for (tid, of) in ended {
-        // The number may have a new owner by now.
+        // A new thread may have reused the id by now.
         if seen.get(&tid) == Some(&of) {
             seen.remove(&tid);
         }
@@ -83,8 +84,8 @@ fn remembered(tid: i32, saved: &Registers) -> Option<i64> {
     (*before == call(saved)).then_some(*number)
 }
 
-/// Returns the number of the call that restart_syscall continues, if it is certain. The number is known if the thread
-/// was seen in the call before, from the code before the call, or, if that code serves any call, from the place in the
+/// Returns the number of the call that restart_syscall continues, if it is certain. The sources are, in this order: an
+/// earlier stop of the thread in the call, the code before the call, and, if that code makes any call, the place in the
 /// kernel where the thread waits. `orig_rax`: the value at the stop, which is the number itself while the thread is on
 /// its way to restart_syscall.
 pub(crate) fn original(
@@ -124,7 +125,7 @@ fn has_arguments_of(saved: &Registers, number: i64) -> bool {
     match number {
         libc::SYS_clock_nanosleep => saved.rdi < CLOCKS && saved.rdx != 0,
         libc::SYS_nanosleep => saved.rdi >= CLOCKS,
-        // A call without a timeout is not restarted in this way.
+        // A call without a timeout is restarted in another way.
         libc::SYS_futex => saved.rdi >= CLOCKS && saved.r10 != 0,
         _ => true,
     }
@@ -181,7 +182,7 @@ mod tests {
         stopped.rax = RESTART_BY_BLOCK as u64;
         // SAFETY: no pointers.
         let own = unsafe { libc::gettid() };
-        // No thread has an id as large as these (proc_sys_kernel(5), pid_max).
+        // Thread ids are always smaller than these (proc_sys_kernel(5), pid_max).
         let ended = (0..1000).map(|n| i32::MAX - n);
         for tid in ended.clone().chain([own]) {
             remember(tid, &stopped);

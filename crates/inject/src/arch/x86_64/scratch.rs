@@ -10,13 +10,13 @@
 //! thread sends itself a signal that is ignored by default. A tracer sees even an ignored signal (sig_ignored in
 //! kernel/signal.c), so the thread stops there immediately. A trap instruction would do the same, but would kill a
 //! thread that has lost its tracer. If the bell does not stop the thread, it spins for a while (`Timing::spin`), so
-//! that an interrupt finds it. Then the thread goes home by itself. It closes the descriptor that it has opened for us
-//! and that no other code knows, restores `errno`, points rsp at the signal frame on its own stack, and jumps to libc's
-//! `syscall; ret` with the registers for a munmap of this memory; the `ret` leads to rt_sigreturn.
+//! that an interrupt finds it. Then the thread returns to its own work by itself ("goes home"). It closes the
+//! descriptor that it has opened for us, restores `errno`, points rsp at the signal frame on its own stack, and jumps
+//! to libc's `syscall; ret` with the registers for a munmap of this memory; the `ret` leads to rt_sigreturn.
 //!
 //! Spinning without the bell would work, but each operation would cost a scheduler tick if this process and the thread
-//! share a processor. Sleeping instead of spinning would, when interrupted, overwrite the kernel's record of the
-//! target's own sleep (the restart block).
+//! share a processor. Sleeping instead of spinning does not work: an interrupted sleep would overwrite the kernel's
+//! record of the target's own sleep (the restart block).
 
 use std::arch::global_asm;
 use std::hash::{BuildHasher, RandomState};
@@ -25,9 +25,9 @@ use std::ops::Range;
 use memhook_process::{Mapping, RemoteAddress};
 
 pub(crate) const PAGE_BYTES: u64 = 4096;
-/// End of the addresses that mmap returns without a hint for higher ones (47 bits).
+/// Upper bound of the addresses that mmap returns without a hint for higher ones (47 bits).
 const USER_END: u64 = (1 << 47) - PAGE_BYTES;
-/// Size of a stack for dlopen and an allocator that it calls; only touched pages cost memory.
+/// Size of a stack for dlopen and the allocator that it calls. Only touched pages cost memory.
 const STACK_BYTES: u64 = 256 * 1024;
 
 /// Words of the data page, by offset.
@@ -55,18 +55,19 @@ pub(crate) mod word {
     /// Descriptor to close on the way home, plus one; 0 or less: none, or the call that should open it failed.
     pub(crate) const OPENED: u64 = 88;
     /// Device and inode that the descriptor had when it was opened. Only this object may be closed: another thread may
-    /// close the descriptor and open a file of the target, which gets the number.
+    /// have closed the descriptor and opened a file of the target under the same number.
     pub(crate) const DEVICE: u64 = 96;
     pub(crate) const INODE: u64 = 104;
     /// Result of fstat(2): on x86-64 it begins with device and inode, and has 144 bytes (asm/stat.h).
     pub(crate) const STATUS: u64 = 112;
-    /// Counts while the thread waits for leave to make a system call; [`TAKEN`] once the thread has taken the leave.
+    /// Counter of the time for which the thread has waited for permission to make a system call; [`TAKEN`] once the
+    /// thread has used the permission.
     pub(crate) const WAITS: u64 = STATUS + 144;
-    /// Time stamp counter value at which that leave ends; 0: no leave.
+    /// Time stamp counter value at which the permission ends; 0: no permission.
     pub(crate) const LEAVE: u64 = WAITS + 8;
     /// End of the words; strings and structures follow.
     pub(crate) const END: u64 = LEAVE + 8;
-    /// Value of [`WAITS`] when the thread is on its way into the call.
+    /// Value of [`WAITS`] when the thread is about to make the call.
     pub(crate) const TAKEN: u64 = u64::MAX;
 }
 
@@ -288,8 +289,8 @@ pub(crate) fn stub() -> &'static [u8] {
 }
 
 /// Address of the scratch mapping, chosen before the mapping is made, so that the thread can be left with the order to
-/// unmap it. It is a random place in the middle of the largest gap between mappings: the kernel puts nothing there by
-/// itself, and neither heap nor stacks grow to it.
+/// unmap it. The place is random, in the middle of the largest gap between mappings. The kernel does not choose such a
+/// place by itself, and neither the heap nor stacks grow to it.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     /// Middle half of the gap.
@@ -371,8 +372,8 @@ impl Scratch {
         self.code()
     }
 
-    /// Returns the entry that calls r14 with each word from r12 up to r13, or until the time stamp counter has reached
-    /// r15. Its result is the address where it stopped.
+    /// Returns the entry that calls r14 with each word from r12 to r13 (exclusive), or until the time stamp counter
+    /// reaches r15. Its result is the address at which it stopped.
     pub(crate) fn each_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_each)
     }
@@ -391,8 +392,8 @@ impl Scratch {
         self.at(&raw const memhook_inject_stub_syscall)
     }
 
-    /// Returns the entry that waits for a leave that has not ended ([`word::LEAVE`]) and continues at rbx. Without a
-    /// leave, the thread goes home after `Timing::spin`.
+    /// Returns the entry that waits until the permission is valid ([`word::LEAVE`]), then continues at rbx. Without
+    /// permission, the thread goes home after `Timing::spin`.
     pub(crate) fn leave_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_leave)
     }
@@ -403,8 +404,9 @@ impl Scratch {
         self.at(&raw const memhook_inject_stub_open)
     }
 
-    /// Returns the entry that closes the descriptor in rdi if it is the recorded object, otherwise returns EBADF. From
-    /// its first instruction on, the way home closes no descriptor: another thread may have its number by then.
+    /// Returns the entry that closes the descriptor in rdi if it is the recorded object, and returns EBADF otherwise.
+    /// From its first instruction on, the way home closes no descriptor, because another thread may have reused the
+    /// number by then.
     pub(crate) fn close_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_close)
     }

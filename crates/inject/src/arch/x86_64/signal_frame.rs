@@ -1,12 +1,12 @@
 //! Signal frames that take a thread back to its state at the stop without our help.
 //!
-//! When this process is killed, the kernel detaches from the held thread, which runs on with whatever registers are
-//! set. So every remote operation ends, unless the thread is stopped first, in rt_sigreturn(2) with a frame that
-//! describes the state at the first stop.
+//! When this process is killed, the kernel detaches from the held thread, which continues with the current registers.
+//! So every remote operation ends, unless the thread is stopped first, in rt_sigreturn(2) with a frame that describes
+//! the state at the first stop.
 //!
-//! While the scratch memory is being made, another frame comes before that one. It makes the thread unmap the scratch
-//! memory, whose address was chosen beforehand. So nothing stays mapped if the tracer dies right after the mmap, before
-//! it has seen the result.
+//! While the scratch memory is being made, another frame precedes that one. It makes the thread unmap the scratch
+//! memory, whose address was chosen beforehand. So no mapping remains if the tracer dies directly after the mmap,
+//! before it has seen the result.
 //!
 //! Layout: `struct ucontext` of arch/x86/include/uapi/asm/ucontext.h, `struct sigcontext_64` and `struct _fpx_sw_bytes`
 //! of uapi/asm/sigcontext.h, checked by arch/x86/kernel/fpu/signal.c.
@@ -20,7 +20,7 @@ const UC_FLAGS: u64 = 0x7;
 /// thread keeps its alternate signal stack, which ptrace cannot read.
 const ALTSTACK_FLAGS_REFUSED: u64 = 0x7;
 
-/// Length up to the end of the signal mask; the kernel reads nothing after it.
+/// Number of bytes up to the end of the signal mask. The kernel reads nothing after it.
 const UCONTEXT_BYTES: usize = 304;
 const UC_STACK_FLAGS: usize = 24;
 const UC_REGISTERS: usize = 40;
@@ -38,7 +38,7 @@ const XSAVE_ALIGN: u64 = 64;
 const FP_XSTATE_MAGIC1: u32 = 0x4650_5853;
 const FP_XSTATE_MAGIC2: u32 = 0x4650_5845;
 
-/// Two frames to write, one above the other.
+/// Two adjacent frames to write.
 pub(crate) struct Frames {
     /// Address of the lower frame, which makes a system call and leads to the other.
     pub call: u64,
@@ -74,7 +74,7 @@ pub(crate) fn build(
 ) -> Frames {
     let xsave = used_xsave(extended);
     let xsave_at = (end - xsave.len() as u64 - 4) & !(XSAVE_ALIGN - 1);
-    // At `ret`, the stack pointer is aligned as at any function entry.
+    // At `ret`, the stack pointer is aligned as at a function entry.
     let frame_bytes = (entry.len() * 8 + UCONTEXT_BYTES) as u64;
     let home_at = (xsave_at - frame_bytes) & !15;
     let call_at = (home_at - frame_bytes) & !15;

@@ -1,14 +1,14 @@
-//! Places at which a program stops for its tracer, and which have no effect without one.
+//! Places at which a program stops for its tracer, without any effect if there is no tracer.
 //!
 //! A breakpoint kills a program whose tracer has died, because the SIGTRAP is not handled. A debug register and a
-//! single step do too, because the kernel does not clear them when a tracer ends. A system call does not. Two calls are
-//! suitable:
+//! single step also kill it, because the kernel does not clear them when a tracer ends. A system call has no such
+//! effect. Two calls are suitable:
 //!
 //! - The program sends itself [`SIGNAL`]. The kernel queues even an ignored signal for a traced thread (`sig_ignored`
 //!   in kernel/signal.c), so the tracer sees the thread stop with it. Without a tracer, a signal that is ignored by
 //!   default has no effect.
 //! - The program calls getpid(2). If the tracer resumes the thread with PTRACE_SYSCALL, the kernel stops it when the
-//!   call returns. All other system calls then stop the thread as well, twice each, and a program with a few libraries
+//!   call returns. All other system calls then stop the thread too, twice each, and a program with a few libraries
 //!   makes about a hundred of them as it starts.
 
 use std::fs::File;
@@ -20,7 +20,7 @@ use memhook_process::Mapping;
 
 /// `mov $SYS_getpid, %eax; syscall`. It changes rax, rcx and r11.
 const CALL: [u8; 7] = [0xb8, libc::SYS_getpid as u8, 0, 0, 0, 0x0f, 0x05];
-/// Signal of the probe. It is ignored by default, and no program has a handler for it at its start.
+/// Signal of the probe. It is ignored by default, and no program has a handler for it when it starts.
 pub(crate) const SIGNAL: i32 = libc::SIGURG;
 const RET: u8 = 0xc3;
 /// `endbr64`
@@ -39,7 +39,7 @@ const JUMP_BYTES: u64 = 5;
 /// Functions begin at multiples of this, and the bytes up to the next multiple are padding.
 const FUNCTION_ALIGN: u64 = 16;
 
-/// How a probe stops a thread.
+/// Method by which a probe stops a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StopBy {
     /// At the entry and the exit of its system call.
@@ -68,7 +68,7 @@ impl StopBy {
 
 /// Changed code.
 pub(crate) struct Probe {
-    /// How the probe stops a thread.
+    /// Method by which the probe stops a thread.
     pub stop_by: StopBy,
     /// Address at which a stopped thread continues after the original code is restored.
     pub resume: u64,
@@ -79,7 +79,8 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    /// Makes a probe in an empty function that is followed by padding; `None` if the function is not.
+    /// Makes a probe in an empty function that is followed by padding; `None` if the function is not empty or has no
+    /// padding.
     pub fn in_empty_function(
         mem: &File,
         address: u64,
@@ -102,7 +103,7 @@ impl Probe {
     }
 
     /// Makes a probe at the entry point of a program, in the mapping `text`: the code takes a detour through the unused
-    /// end of the mapping's last page. `None` if there is no unused end, or if the code begins in an unknown way.
+    /// end of the mapping's last page. `None` if there is no unused end, or if the code does not begin in a known way.
     pub fn at_entry(mem: &File, entry: u64, text: &Mapping) -> io::Result<Option<Probe>> {
         let mut code = [0; LANDING.len() + LONGEST_START];
         mem.read_exact_at(&mut code, entry)?;
@@ -181,10 +182,10 @@ fn jump(from: u64, to: u64) -> Option<[u8; JUMP_BYTES as usize]> {
 }
 
 /// Returns true if `code` contains only the padding of assemblers: `int3`, and `nop` of any length, even if the last
-/// one extends beyond the end.
+/// `nop` extends beyond the end.
 fn is_padding(mut code: &[u8]) -> bool {
     while !code.is_empty() {
-        // These are prefixes: operand size, %cs.
+        // These prefixes are: operand size, %cs.
         let at = code.iter().take_while(|&&b| b == 0x66 || b == 0x2e).count();
         let length = match code[at..] {
             [0x90 | 0xcc, ..] => 1,

@@ -1,44 +1,44 @@
-//! Conclusions from looks at a holder: starved is not stuck.
+//! Conclusions from the watchdog's checks of a holder, which distinguish a starved holder from a stuck one.
 
 use super::look::Look;
 
 /// Time between two looks.
 pub(super) const PERIOD_NS: u64 = 50_000_000;
-/// Lost time of a hold, because the holder got no processor or stood still, after which the holder must release its
-/// target.
+/// Lost time of a hold after which the holder must release its target. Time is lost if the holder gets no processor or
+/// makes no progress.
 const PATIENCE_NS: u64 = 400_000_000;
-/// Number of consecutive looks after which a holder is ended: one that stood still and cannot be made to release its
-/// target, or one that was told to release it, could, and did not. Looks are counted rather than timed, because after a
-/// pause of the whole machine no holder is late.
+/// Number of consecutive looks after which a holder is killed: one that made no progress and cannot be made to release
+/// its target, or one that was told to release its target and did not, although it could. Looks are counted instead of
+/// time, because after a pause of the whole machine no holder is late.
 const LOOKS: u32 = 10;
-/// Like `LOOKS`, if the target has been released: it is not harmed, and only our own caller waits.
+/// Like `LOOKS`, if the target has been released: the target is not harmed, and only our own caller waits.
 const FREE_LOOKS: u32 = 600;
 /// Running time without a step of its work after which a holder must release its target.
 const PATIENCE_WITH_RUNNING_NS: u64 = 2_000_000_000;
-/// Running time without a step after which a holder is ended.
+/// Running time without a step after which a holder is killed.
 const RUNNING_LIMIT_NS: u64 = 10_000_000_000;
-/// If more threads want to run than there are processors, the thread that the holder waits for gets its turn more
-/// rarely, and a look counts for proportionally less, but at least for this fraction (1/n).
+/// If more threads are runnable than there are processors, the thread that the holder waits for is scheduled more
+/// rarely. A look then counts for proportionally less, but for at least this fraction (1/n).
 const LEAST_SHARE: u32 = 12;
 /// Weight of a look on a machine that is not busy.
 const WHOLE_LOOK: u32 = 1 << 16;
 
-/// Action to take.
+/// Action of the watchdog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     GoOn,
     /// The holder must release its target.
     LetGo,
-    /// The holder is ended because it stands still.
+    /// The holder is killed because it makes no progress.
     EndStill,
-    /// The holder is ended because it runs and makes no progress.
+    /// The holder is killed because it runs without making progress.
     EndRunning,
 }
 
 /// Ways to release the target while the holder lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// None now: the holder's work needs all threads to be stopped, or no signal is free.
+    /// No way at the moment: the holder's work needs all threads to be stopped, or no signal is free.
     None,
     /// The holder releases it as soon as it gets a signal.
     Signal,
@@ -50,12 +50,13 @@ pub(super) enum Way {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Course {
     before: Option<Look>,
-    /// Weights of looks at which the holder stood still, and of looks at which it did not react although it could.
+    /// Weights of looks without progress of the holder, and of looks at which the holder did not react although it
+    /// could.
     still: u32,
     unanswered: u32,
     is_asked: bool,
     lost_ns: u64,
-    /// Steps of the work at the last look, and the holder's running time at the last step.
+    /// Number of steps at the last look, and the holder's running time at the last step.
     steps: u32,
     ran_ns: u64,
 }
@@ -71,8 +72,8 @@ pub(super) struct Seen {
 }
 
 impl Course {
-    /// Judges a look. `share`: weight of a look at which the holder stands still; `starves`: true if a thread that it
-    /// may wait for gets no processor.
+    /// Judges a look. `share`: weight of a look at which the holder makes no progress; `starves`: true if a thread that
+    /// the holder may wait for gets no processor.
     pub(super) fn judge(
         &mut self,
         seen: &Seen,
@@ -86,7 +87,7 @@ impl Course {
             (Some(before), Some(turns)) => before.turns == Some(turns),
             (Some(_), None) => matches!(now.state, b'T' | b't'),
         };
-        // The holder runs, or waits for a processor, which it would also need to be ended.
+        // The holder runs, or waits for a processor, which it would also need in order to be killed.
         let is_still = has_no_turn && now.state != b'R';
         let waited = |look: Look| look.turns.map_or(0, |turns| turns[1]);
         let waited = waited(now).saturating_sub(before.map_or(waited(now), waited));
@@ -97,7 +98,7 @@ impl Course {
         if !is_still {
             self.still = 0;
         }
-        // Each signal wakes a frozen holder for a moment, which uses a turn.
+        // Each signal wakes a frozen holder for a moment, which counts as a turn.
         let is_silent = self.is_asked && seen.way == Way::Signal && now.state != b'R';
         let is_silent = is_silent && (is_still || !is_starved);
         if (is_still || is_silent) && !starves() {
@@ -117,7 +118,7 @@ impl Course {
         if before.is_none() || self.steps != seen.steps {
             (self.steps, self.ran_ns) = (seen.steps, ran);
         }
-        // If all threads are held, much is read between two steps.
+        // If all threads are held, the holder may read much memory between two steps.
         let ran = match seen.way {
             Way::None => 0,
             Way::Signal | Way::Done => ran.saturating_sub(self.ran_ns),
@@ -142,7 +143,7 @@ impl Course {
     }
 }
 
-/// Returns the weight of a look without progress, given how many threads run or want to.
+/// Returns the weight of a look without progress, given the number of running and runnable threads.
 pub(super) fn share(running: u32, processors: u32) -> u32 {
     let least = WHOLE_LOOK / LEAST_SHARE;
     let (Some(share), true) = (
@@ -184,7 +185,7 @@ mod tests {
             }
         }
 
-        /// Looks until the verdict is not to continue; returns the number of looks, at most a thousand.
+        /// Looks until there is a verdict. Returns the number of looks, at most a thousand.
         fn verdict(
             &mut self,
             state: u8,
@@ -211,7 +212,7 @@ mod tests {
     #[test]
     fn a_holder_that_works_is_left_alone() {
         for way in [Way::None, Way::Signal, Way::Done] {
-            // A polling holder: little time, many turns.
+            // A holder that polls: little time, many turns.
             let verdict = Holder::new(way).verdict(b'S', false, |holder| {
                 holder.turns[0] += MILLISECOND;
                 holder.turns[2] += 45;
@@ -228,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_holder_that_gets_no_processor_lets_go_and_is_never_ended() {
-        // No turn at all; and one of a millisecond at intervals.
+        // First no turn at all, then turns of a millisecond at intervals.
         for every in [u64::MAX, 2] {
             let mut looks = 0;
             let mut starved = |holder: &mut Holder| {
@@ -265,7 +266,7 @@ mod tests {
             let found = Holder::new(way).verdict(b'D', false, |_| ());
             assert_eq!(found, Some((looks + 1, verdict)));
         }
-        // The holder has been told, and does not react.
+        // The holder has been told to release, and does not react.
         let mut holder = Holder::new(Way::Signal);
         let last = std::iter::from_fn(|| holder.verdict(b'D', false, |_| ()))
             .find(|&(_, verdict)| verdict != Verdict::LetGo);
@@ -278,7 +279,7 @@ mod tests {
         let last = std::iter::from_fn(|| holder.verdict(b'S', false, &mut frozen))
             .find(|&(_, verdict)| verdict != Verdict::LetGo);
         assert_eq!(last, Some((1, Verdict::EndStill)));
-        // While it is starved, that does not count.
+        // While the holder is starved, looks do not count.
         let mut holder = Holder::new(Way::Signal);
         let mut silent = std::iter::from_fn(|| holder.verdict(b'S', true, |_| ())).take(500);
         assert!(silent.all(|(_, verdict)| verdict == Verdict::LetGo));
@@ -298,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_look_counts_for_less_on_a_busy_machine() {
-        // No other thread; as many threads as processors; an unknown number.
+        // First no other thread, then as many threads as processors, then an unknown number.
         for (threads, processors) in [(1, 2), (2, 2), (0, 2), (1, 1 << 14)] {
             assert_eq!(share(threads, processors), WHOLE_LOOK);
         }

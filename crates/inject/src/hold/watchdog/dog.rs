@@ -1,8 +1,8 @@
 //! Code of the watchdog process.
 //!
-//! It shares our memory, and with it the thread-local variables of the thread that made it, so it must not call libc
-//! (`errno` is such a variable), allocate, or panic. It makes system calls directly. For the same reason it reads its
-//! files of /proc itself, although otherwise only `memhook-process` does that.
+//! It shares our memory, including the thread-local variables of the thread that created it. So it must not call libc
+//! (`errno` is such a variable), allocate, or panic, and makes system calls directly. For the same reason it reads its
+//! files in /proc itself, although otherwise only `memhook-process` does that.
 
 use std::arch::naked_asm;
 use std::os::fd::AsRawFd;
@@ -22,11 +22,12 @@ const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 /// Starts the watchdog and returns its id.
 ///
 /// # Safety
-/// `stack_end` is the aligned end of a stack for it alone; the stack and `shared` live as long as it does.
+/// `stack_end` is the aligned end of a stack that only the watchdog uses. The stack and `shared` live as long as the
+/// watchdog.
 pub(super) unsafe fn spawn(shared: &Shared, stack_end: *mut u8) -> Option<i32> {
     let all = u64::MAX;
     let mut before = 0u64;
-    // No handler may run in the child, because it would see the variables of this thread.
+    // No handler may run in the child, because the handler would see this thread's variables.
     mask(libc::SIG_SETMASK, &all, Some(&mut before));
     let root = cgroup_root();
     let shared: *const Shared = shared;
@@ -110,7 +111,7 @@ fn exit() -> ! {
 }
 
 extern "C" fn watch(shared: *const Shared) -> ! {
-    // SAFETY: the maker of this process keeps it until the process has ended.
+    // SAFETY: the thread that created this process keeps it until the process has ended.
     let shared = unsafe { &*shared };
     let kill = libc::SIGKILL as usize;
     plain(libc::SYS_prctl, libc::PR_SET_PDEATHSIG as usize, kill, 0);
@@ -121,7 +122,7 @@ extern "C" fn watch(shared: *const Shared) -> ! {
     let name = c"memhook-watch".as_ptr().addr();
     plain(libc::SYS_prctl, libc::PR_SET_NAME as usize, name, 0);
     close_descriptors();
-    // A look is short, and on a busy machine the target would wait for it too.
+    // A look is short, and on a busy machine the target would also wait for it.
     set_turn(SHORTEST_NS);
     shared.ready.store(1, SeqCst);
 
@@ -194,9 +195,9 @@ fn way(shared: &Shared, hold: u32) -> Way {
     }
 }
 
-/// Sends SIGCONT with the value by which the holder's handler recognizes the watchdog. The signal goes to one thread:
-/// if a signal of the same number is pending for the whole process, a second one is lost (signal(7)). Another process's
-/// SIGCONT would be lost if it came before the handler has run. The signal continues all threads nevertheless.
+/// Sends SIGCONT with the value by which the holder's handler recognizes the watchdog. The signal goes to one thread.
+/// If it went to the process, another process's SIGCONT could be lost before the handler has run, because a second
+/// pending signal of the same number is dropped (signal(7)). The signal continues all threads nevertheless.
 pub(in crate::hold) fn continue_holder(pid: i32) {
     // SAFETY: siginfo_t is plain integers and padding; all-zero is valid.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -217,7 +218,7 @@ pub(in crate::hold) fn continue_holder(pid: i32) {
     }
 }
 
-/// Closes all descriptors but standard error, because a pipe or a lock of ours must end with us.
+/// Closes all descriptors except standard error, because a pipe or a lock of ours must end with us.
 fn close_descriptors() {
     let last = u32::MAX as usize;
     plain(libc::SYS_close_range, 0, 1, 0);
@@ -229,7 +230,7 @@ fn close_descriptors() {
     }
 }
 
-/// Waits while a word is zero.
+/// Waits while a word is zero (futex).
 fn sleep(word: &AtomicU32) {
     let operation = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
     let arguments = [word.as_ptr().addr(), operation, 0, 0, 0, 0];
@@ -257,9 +258,9 @@ const RAN: &[u8] = b"ran for ten seconds without progress";
 const BEFORE_PID: &[u8] = b" while it held threads of process ";
 const BEHIND_PID: &[u8] = b", which continues\n";
 
-/// Kills the attacher, reports it, and exits.
+/// Kills the attacher, reports this, and exits.
 fn end(shared: &Shared, why: &[u8]) -> ! {
-    // Otherwise this process would end together with the attacher, before it has reported why.
+    // Otherwise this process would end together with the attacher, before it has reported the reason.
     plain(libc::SYS_prctl, libc::PR_SET_PDEATHSIG as usize, 0, 0);
     if plain(libc::SYS_getppid, 0, 0, 0) != i64::from(shared.pid) {
         exit();
@@ -271,7 +272,7 @@ fn end(shared: &Shared, why: &[u8]) -> ! {
         events: libc::POLLOUT,
         revents: 0,
     };
-    // The write must not wait for a terminal that was stopped by Ctrl-S, nor for a full pipe. SAFETY: the kernel writes
+    // The write must not wait for a terminal that was stopped by Ctrl-S, or for a full pipe. SAFETY: the kernel writes
     // the one structure.
     unsafe { call(libc::SYS_poll, [(&raw mut error).addr(), 1, 0, 0, 0, 0]) };
     if error.revents & libc::POLLOUT != 0 {

@@ -1,14 +1,13 @@
 //! Early release of a target by its holder.
 //!
 //! ptrace requests must come from the thread that seized, so no other thread can release the target. But a signal makes
-//! the holder do it wherever it is: in an endless loop, waiting for a lock of another thread of ours, or behind sixty
-//! processes that want to run. Each held thread has its way home prepared (`way_home.rs`), so the effect is the same as
-//! if this process were killed at that moment, and the tests of a kill cover this too.
+//! the holder release it wherever the holder is: in an endless loop, waiting for a lock of another thread of ours, or
+//! behind sixty runnable processes. Each held thread has its way home prepared (`way_home.rs`). So the effect is the
+//! same as if this process were killed at that moment, and the kill tests cover this case too.
 //!
 //! The handler runs between two instructions of the holder. Work that it must not interrupt is done while a [`Kept`]
-//! lives: a write into the memory of a held thread, which must not happen when the thread runs again, and everything
-//! that is done while all threads are held. The handler does not interrupt such work; the end of the work releases the
-//! target then.
+//! lives: a write into the memory of a held thread, which must not happen after the thread has resumed, and all work
+//! while all threads are held. The handler does not interrupt such work; the end of the work then releases the target.
 //!
 //! [`Kept`]: super::Kept
 
@@ -21,11 +20,11 @@ use crate::{regs, restart, signals};
 /// Signal, once it has been chosen; 0: none is free.
 static SIGNAL: std::sync::OnceLock<i32> = std::sync::OnceLock::new();
 
-/// Returns the signal that tells a holder to release; 0: none is free. Unblocks it in the calling thread.
+/// Returns the signal that tells a holder to release, or 0 if none is free. Unblocks the signal in the calling thread.
 pub(super) fn signal() -> i32 {
     let signal = *SIGNAL.get_or_init(|| {
         let mut signals = (libc::SIGRTMIN()..=libc::SIGRTMAX()).rev();
-        // The program that we run in may use some of them itself.
+        // The host program may use some of these signals itself.
         let free = signals.find(|&signal| signals::handler(signal) == libc::SIG_DFL);
         free.unwrap_or(0)
     });
@@ -36,7 +35,8 @@ pub(super) fn signal() -> i32 {
 }
 
 extern "C" fn handler(_: i32) {
-    // SAFETY: errno is this thread's, and the code that the signal interrupted may be about to read it.
+    // SAFETY: the handler restores this thread's errno, because the code that the signal interrupted may be about to
+    // read it.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let before = unsafe { *errno };
@@ -47,7 +47,7 @@ extern "C" fn handler(_: i32) {
     unsafe { *errno = before };
 }
 
-/// Releases the target if the watchdog has requested it and nothing prevents it. Async-signal-safe.
+/// Releases the target if the watchdog has requested it and nothing prevents it. This function is async-signal-safe.
 pub(super) fn let_go_if_asked(shared: &Shared) {
     let hold = shared.armed.load(SeqCst);
     if hold == 0 || shared.asked.load(SeqCst) != hold || shared.kept.load(SeqCst) != 0 {
@@ -61,17 +61,17 @@ pub(super) fn let_go_if_asked(shared: &Shared) {
     }
 }
 
-/// Releases one thread, if this one holds it. A running thread is told to stop, and is released at the next signal.
+/// Releases one thread, if this thread holds it. A running thread is told to stop, and is released at the next signal.
 fn let_thread_go(tid: i32) {
     // SAFETY: siginfo_t is plain integers and padding; all-zero is valid.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     let signal = match request(libc::PTRACE_GETSIGINFO, tid, 0, (&raw mut info).addr()) {
-        // The thread runs, or is not ours: then this does nothing.
+        // If the thread runs, or is not ours, this does nothing.
         Err(libc::ESRCH) => {
             let _ = request(libc::PTRACE_INTERRUPT, tid, 0, 0);
             return;
         }
-        // No signal has stopped it.
+        // The thread was not stopped by a signal.
         Err(_) => 0,
         Ok(()) => match of_stop(&info) {
             Some(signal) => signal,
@@ -87,8 +87,8 @@ fn let_thread_go(tid: i32) {
     let _ = request(libc::PTRACE_DETACH, tid, 0, signal as usize);
 }
 
-/// Returns the signal with which a stopped thread continues: the one for which it has stopped, as in the kernel when a
-/// tracer ends. `None`: a fault, which would kill the thread, and which the holder handles.
+/// Returns the signal with which a stopped thread continues: the signal for which it has stopped, as in the kernel when
+/// a tracer ends. `None`: a fault, which would kill the thread, and which the holder handles.
 fn of_stop(info: &libc::siginfo_t) -> Option<i32> {
     const FAULTS: [i32; 6] = [
         libc::SIGTRAP,
@@ -98,7 +98,8 @@ fn of_stop(info: &libc::siginfo_t) -> Option<i32> {
         libc::SIGFPE,
         libc::SIGSYS,
     ];
-    // An event has its number above the low byte, and a stop at a system call has bit 7 (ptrace(2), PTRACE_GETSIGINFO).
+    // An event has its number above the low byte, and a stop at a system call sets bit 7 (ptrace(2),
+    // PTRACE_GETSIGINFO).
     let is_event = info.si_code >> 8 > 0;
     let is_call = info.si_signo == libc::SIGTRAP && info.si_code == libc::SIGTRAP | 0x80;
     if is_event || is_call {
@@ -118,7 +119,7 @@ fn request(kind: libc::c_uint, tid: i32, address: usize, data: usize) -> Result<
     }
 }
 
-/// Sends the signal to a thread of ours; for the watchdog, which must not call libc.
+/// Sends the signal to a thread of ours. Used by the watchdog, which must not call libc.
 pub(super) fn tell(shared: &Shared) {
     let arguments = [
         shared.pid as usize,

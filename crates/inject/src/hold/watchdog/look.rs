@@ -9,8 +9,8 @@ use super::raw::{Path, each_thread, leading_number, read};
 pub(super) struct Look {
     /// State letter of proc_pid_stat(5).
     pub state: u8,
-    /// Time on a processor and time waiting for one, in nanoseconds, and number of turns
-    /// (Documentation/scheduler/sched-stats); `None` if the kernel keeps no such figures.
+    /// Time on a processor, time waiting for a processor (both in nanoseconds), and number of turns
+    /// (Documentation/scheduler/sched-stats). `None` if the kernel keeps no such figures.
     pub turns: Option<[u64; 3]>,
 }
 
@@ -26,7 +26,7 @@ impl Look {
         }
     }
 
-    /// Returns true if the thread, which wanted to run both times, got less than a fraction of a processor in between.
+    /// Returns true if the thread was runnable both times and got less than a fraction of a processor in between.
     fn is_starved_since(&self, before: &Look, elapsed_ns: u64) -> bool {
         let ran = |look: &Look| look.turns.map_or(0, |turns| turns[0]);
         ran(self).saturating_sub(ran(before)) < elapsed_ns / STARVED_SHARE
@@ -53,14 +53,14 @@ fn figures_in(text: &[u8; 64]) -> Option<[u64; 3]> {
     Some([next()?, next()?, next()?])
 }
 
-/// A thread that gets less than this fraction (1/n) of a processor is starved. A quota grants milliseconds in each
-/// tenth of a second, so requiring no turn at all would be too strict.
+/// A thread that gets less than this fraction (1/n) of a processor is starved. A quota grants some milliseconds per 100
+/// ms, so requiring no turn at all would be too strict.
 const STARVED_SHARE: u64 = 8;
 
-/// Maximum number of remembered threads that want to run.
+/// Maximum number of remembered runnable threads.
 const MOST: usize = 32;
 
-/// Threads that wanted to run at the last look, with their figures then.
+/// Threads that were runnable at the last look, with their figures at that time.
 pub(super) struct Wanting {
     threads: [(i32, Look); MOST],
     count: usize,
@@ -74,8 +74,8 @@ impl Wanting {
         }
     }
 
-    /// Examines the threads of two processes, `elapsed_ns` after the last call. Returns true if any of them has wanted
-    /// to run since then and has hardly got a turn, so that a thread that waits for it is starved and not stuck.
+    /// Examines the threads of two processes, `elapsed_ns` after the last call. Returns true if any of them has been
+    /// runnable since then and has hardly been scheduled. A thread that waits for it is then starved and not stuck.
     pub(super) fn look(&mut self, pids: [i32; 2], elapsed_ns: u64) -> bool {
         let mut now = Wanting::none();
         let mut starves = false;
@@ -98,8 +98,8 @@ impl Wanting {
     }
 }
 
-/// Returns how many threads of the machine run or wait for a processor (proc_loadavg(5), the fourth field); 0 if the
-/// kernel does not say.
+/// Returns the number of running and runnable threads of the machine (proc_loadavg(5), the fourth field), or 0 if the
+/// kernel does not report it.
 pub(super) fn running() -> u32 {
     let mut text = [0u8; 128];
     read(c"/proc/loadavg", &mut text);

@@ -10,7 +10,7 @@ use std::ffi::CStr;
 pub(crate) unsafe fn call(nr: i64, arguments: [usize; 6]) -> i64 {
     let [a, b, c, d, e, f] = arguments;
     let result;
-    // SAFETY: the kernel changes rax, rcx and r11, and the memory that the caller vouches for.
+    // SAFETY: the kernel changes rax, rcx and r11, and memory for which the caller is responsible.
     unsafe {
         asm!(
             "syscall",
@@ -24,7 +24,7 @@ pub(crate) unsafe fn call(nr: i64, arguments: [usize; 6]) -> i64 {
 }
 
 pub(super) fn plain(nr: i64, a: usize, b: usize, c: usize) -> i64 {
-    // SAFETY: this is used for calls that write no memory, and those that read memory get its length too.
+    // SAFETY: this is used for calls that write no memory. Calls that read memory get its length too.
     unsafe { call(nr, [a, b, c, 0, 0, 0]) }
 }
 
@@ -97,7 +97,7 @@ impl Path {
     }
 }
 
-/// Calls `each` with the id of each thread of a process. Does nothing if they cannot be listed.
+/// Calls `each` with the id of each thread of a process. Does nothing if the threads cannot be listed.
 pub(super) fn each_thread(pid: i32, each: impl FnMut(i32)) {
     let path = Path::threads_of(pid);
     let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
@@ -110,7 +110,7 @@ pub(super) fn each_thread(pid: i32, each: impl FnMut(i32)) {
     plain(libc::SYS_close, directory as usize, 0, 0);
 }
 
-/// Lists the threads in an open `/proc/PID/task`, which is read from its beginning.
+/// Lists the threads in an open `/proc/PID/task`, starting at its beginning.
 pub(super) fn each_thread_in(directory: usize, mut each: impl FnMut(i32)) {
     plain(libc::SYS_lseek, directory, 0, libc::SEEK_SET as usize);
     // struct linux_dirent64 (getdents64(2)), which begins with two 64-bit numbers.
@@ -150,7 +150,7 @@ fn bytes_of(words: &[u64; 128]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
 }
 
-/// Returns the number at the beginning of a text; `None` if it does not begin with a digit.
+/// Returns the number at the beginning of a text, or `None` if the text does not begin with a digit.
 pub(super) fn leading_number(text: &[u8]) -> Option<u64> {
     let mut number = None;
     for &byte in text {
