@@ -61,8 +61,8 @@ pub static ALLOCATORS: &[Allocator] = &[
         a("tcmalloc", "tc_", "tc_malloc", "tcmalloc: large alloc"),
         GPERFTOOLS
     ),
-    // Google's own allocator (github.com/google/tcmalloc), a different program from gperftools' tcmalloc, whose plain
-    // names are aliases of these (tcmalloc/libc_override_gcc_and_weak.h).
+    // Google's own allocator (github.com/google/tcmalloc). It is not the tcmalloc of gperftools. Its plain names are
+    // aliases of these (tcmalloc/libc_override_gcc_and_weak.h).
     shaped!(
         a(
             "google-tcmalloc",
@@ -288,7 +288,7 @@ static KNOWN: LazyLock<HashMap<&'static str, usize>> = LazyLock::new(|| {
         for behind in of_c.chain((allocator.names)()) {
             if let Some(function) = allocator.function(&behind) {
                 let name = format!("{}{behind}", allocator.prefix);
-                // The names live as long as the table, to the end of the program.
+                // The names live as long as the table, until the program ends.
                 known.insert(name.leak(), function);
             }
         }
@@ -459,7 +459,7 @@ mod tests {
         ] {
             assert_eq!(hooked(name), Some(function), "{name}");
         }
-        // No name belongs to the family by accident.
+        // No name has the prefix by accident.
         for name in known_names().filter(|name| name.starts_with("je_")) {
             assert!(!name.contains("mi_") && !name.contains("tc_"), "{name}");
         }

@@ -22,14 +22,13 @@
 //!                are its first value and word 1 its second
 //! ```
 //!
-//! Eight-byte alignment is enough: jemalloc and tcmalloc hand out 8-byte aligned blocks for 8-byte
-//! requests, glibc 16-byte aligned ones, and nothing hooked returns less. 48 bits are enough
-//! because Linux gives addresses above 2^47 only to an mmap with such a hint
-//! (Documentation/arch/x86/x86_64/5level-paging.rst).
+//! Eight-byte alignment is enough: jemalloc and tcmalloc hand out 8-byte aligned blocks for 8-byte requests, glibc
+//! hands out 16-byte aligned ones, and no hooked function returns less. 48 bits are enough because Linux gives
+//! addresses above 2^47 only to an mmap with such a hint (Documentation/arch/x86/x86_64/5level-paging.rst).
 //!
-//! 22 bits of the sequence word are enough: two events of one address are compared while both are
-//! at most two consumer passes old, and between them there can be no more increments of one word
-//! than releases fit into all rings; see [`sequence_before`].
+//! 22 bits of the sequence word are enough. Two events of one address are compared while both are at most two consumer
+//! passes old, and the increments of one word between them cannot exceed the number of releases that fit into all
+//! rings; see [`sequence_before`].
 
 /// Width of the sequence number carried by an event.
 pub const SEQUENCE_BITS: u32 = 22;
@@ -54,9 +53,9 @@ pub enum Op {
     /// Blocks were allocated and released this many times. Between each allocation and its release, this thread did
     /// nothing but other pairs. The releases have no numbers; the sequence is the count.
     Pair = 7,
-    /// From here on this ring records samples of the allocations, or all of them again
+    /// From here on, this ring records samples of the allocations, or all of them again
     /// ([`crate::flags::ADAPT_WHEN_FULL`]). The three bits of the op have no eighth value, so this is a tick with a bit
-    /// that ticks do not have.
+    /// that other ticks do not have.
     SamplingChange = 0b1101,
     /// A range of addresses was mapped. The event is published before the program gets the address. Like the change of
     /// the sampling, it is a tick with an extra bit.
@@ -151,7 +150,8 @@ pub struct Accesses {
     pub writes: u64,
     /// True if more than one thread accessed the block.
     pub by_several: bool,
-    /// Number of times that a thread wrote to a cache line that another thread had written last, but to other bytes.
+    /// Number of times that a thread wrote to a cache line that another thread had written last, but to different
+    /// bytes.
     pub false_shares: u64,
 }
 
@@ -172,7 +172,8 @@ impl Event {
 impl Event {
     /// Returns the words of an event about a block ([`RawEvent::unpack_as`]), for functions that are not inlined. Such
     /// a function would otherwise get a pointer to the event. The compiler would then keep every event in memory and
-    /// copy it from there in wider words than it wrote: such a load waits until the stores have left the store buffer.
+    /// copy it from there in wider words than it wrote, and such a load waits until the stores have left the store
+    /// buffer.
     #[inline(always)]
     pub const fn words(&self) -> RawEvent {
         RawEvent::pack(self.op, self.address, self.sequence, self.size, self.stack)
@@ -210,7 +211,7 @@ impl RawEvent {
         }
     }
 
-    /// Packs the time in the allocator for an allocation of `size` bytes, in counts of the time stamp counter.
+    /// Packs the time in the allocator for an allocation of `size` bytes, in ticks of the time stamp counter.
     pub const fn pack_call_time(size: u64, counts: u32, stack: u32) -> RawEvent {
         let op = Op::CallTime as u64;
         RawEvent {
@@ -287,9 +288,9 @@ impl RawEvent {
 
 /// Returns true if sequence number `a` comes before `b`, as serial numbers of [`SEQUENCE_BITS`] bits.
 ///
-/// Exact while the two are less than 2^21 increments apart. Both events are younger than two consumer passes, so the
-/// increments between them are releases that were in rings at the same time: with the default ring (65,536 events)
-/// this holds for up to 32 rings filled with nothing but releases of blocks in one page group.
+/// The result is exact while the two are less than 2^21 increments apart. Both events are younger than two consumer
+/// passes, so the increments between them are releases that were in rings at the same time. With the default ring
+/// (65,536 events), this holds for up to 32 rings filled with nothing but releases of blocks in one page group.
 #[inline]
 pub const fn sequence_before(a: u32, b: u32) -> bool {
     let half = 1u32 << (SEQUENCE_BITS - 1);

@@ -237,7 +237,7 @@ pub const HOOKED_FUNCTIONS: &[Function] = &[
     f("sendto", "sendto", S::WriteFrom, Touches),
     f("fread", "fread", S::ReadItems, Touches),
     f("fwrite", "fwrite", S::WriteItems, Touches),
-    // These are always included: a child unmaps the region of its parent.
+    // These are always included, because a child unmaps the region of its parent.
     f("fork", "fork", S::Fork, Forks),
     f("__fork", "fork", S::Fork, Forks),
     f("_Fork", "fork", S::Fork, Forks),
@@ -278,7 +278,8 @@ pub const HOOKED_FUNCTIONS: &[Function] = &[
 ];
 
 /// Returns the operators new that libstdc++ and libc++abi define as a plain call of malloc or of another operator new
-/// (libsupc++/new_op.cc and its neighbours, libcxxabi/src/stdlib_new_delete.cpp): those without an alignment.
+/// (libsupc++/new_op.cc and its neighbours, libcxxabi/src/stdlib_new_delete.cpp). These are the operators without an
+/// alignment.
 pub fn forwarding_operators() -> impl Iterator<Item = &'static Function> {
     let is_operator_new = |f: &&Function| f.name.starts_with("_Zn");
     let functions = HOOKED_FUNCTIONS.iter().filter(is_operator_new);

@@ -1,14 +1,15 @@
-//! Checks that the report consists of numbers. If the hook followed a word of it, any process that shares the report
-//! could choose what the attached process calls, reads or writes; above all a child with fewer rights could.
+//! Checks that the report consists of numbers. If the hook followed a word of the report, any process that shares the
+//! report could choose the addresses that the attached process calls, reads or writes. A child with fewer rights could
+//! do so too.
 
 use crate::layout::*;
 
-/// Words in the names and docs of fields that lead somewhere.
+/// Words that suggest an address or offset, in the names and docs of fields.
 const LEADING: [&str; 9] = [
     "address", "avma", "pointer", "offset", "frame", "bound", "function", "table", "rule",
 ];
 
-/// Fields of the report with such words, and why they lead nowhere.
+/// Fields of the report with such words, and the reasons why they are not followed.
 const NUMBERS: [(&str, &str); 17] = [
     ("Tally.stack_count", "counts"),
     ("Tally.stacks_dropped", "counts"),

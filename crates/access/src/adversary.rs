@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 const BLOCKS: u64 = 2000;
 const WORDS: u64 = 16;
 const OLDER_MS: u32 = 30_000;
-/// End of a simulation. It is late enough that looks before the last period T count, too.
+/// End of a simulation. It is late enough that looks before the last period T count too.
 const END_MS: u32 = 5 * OLDER_MS;
 const SLOTS: usize = 4;
 const STEP_MS: usize = 20;
@@ -79,7 +79,7 @@ fn coverage(touch: Touch) -> (f64, f64, f64, f64) {
         });
         let truth = stale.count() as f64 / BLOCKS as f64;
         let share = looks.share(Site::Stack(1), Stratum::Open, OLDER_MS);
-        // The share is unknown, if the program's word of the block has only just been found.
+        // The share is unknown if the program's word of the block has only just been found.
         let share = share.unwrap_or(Share::unknown(0.0));
         held += u32::from((share.low - 0.005..=share.high + 0.005).contains(&truth));
         (lows, highs, truths) = (lows + share.low, highs + share.high, truths + truth);

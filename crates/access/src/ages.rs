@@ -28,7 +28,7 @@ pub struct AgePoint {
     pub pages: [u64; THRESHOLDS_MS.len()],
 }
 
-/// Moments of a watch. Their memory is bounded, however long the watch lasts.
+/// Moments of a watch. Their memory is bounded, regardless of the length of the watch.
 #[derive(Clone, Debug, Default)]
 pub struct AgeHistory {
     points: Vec<AgePoint>,
@@ -36,7 +36,7 @@ pub struct AgeHistory {
 }
 
 impl AgeHistory {
-    /// Adds a moment, unless it is too close to the one before.
+    /// Adds a moment, unless it is too close to the previous one.
     pub fn add(&mut self, point: AgePoint) {
         let is_due = |last: &AgePoint| point.at_ms >= last.at_ms.saturating_add(self.apart_ms);
         if !self.points.last().is_none_or(is_due) {

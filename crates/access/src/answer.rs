@@ -30,8 +30,8 @@ pub struct SiteAnswer {
     pub last_access_ms: Option<u32>,
     /// The block that is probably stale with the most bytes for the longest time, if any block is.
     pub stale_block: Option<u64>,
-    /// Stale bytes multiplied by the time without a touch, in seconds. If the state of the site is
-    /// known, it uses the best estimate, otherwise the low end, so that no guess ranks before a
+    /// Stale bytes multiplied by the time without a touch, in seconds. It uses the best estimate if
+    /// the state of the site is known, and the low end otherwise, so that no guess ranks before a
     /// known value.
     pub stale_byte_seconds: f64,
 }
@@ -120,7 +120,7 @@ pub fn answer(
             part(&of_unwritten) * unwritten.bytes as f64 + part(&of_open) * open.bytes as f64;
         idle.bytes as f64 + looked_at
     };
-    // Blocks with a touched word are not stale, however few other blocks were looked at.
+    // Blocks with a touched word are not stale, even if few other blocks were looked at.
     let most = idle.bytes + (unwritten.bytes + open.bytes).saturating_sub(blocks.hit_bytes);
     let bytes = |amount: f64| (amount.round() as u64).min(most);
     let stale = bytes(sum(|share| share.estimate));

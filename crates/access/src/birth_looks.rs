@@ -1,14 +1,13 @@
 //! Words of single blocks, watched from before the program gets the block until it is released.
 //!
-//! The hook selects an allocation at random, and its thread waits while the words get their
-//! watchpoints. So the first access is seen whenever it happens. A watchpoint fires once, and is
-//! set again when the block is one fiftieth older. So a word in constant use costs at most a few
-//! hundred traps in the block's life, and its last access is known to one fiftieth of the lifetime.
-//! A watched thread also costs something each time that it is scheduled. If this cost has used up
-//! the budget, all looks are given up, and the threads are left alone for a while.
+//! The hook selects an allocation at random, and its thread waits while the words get their watchpoints. So the first
+//! access is seen whenever it happens. A watchpoint fires once, and is set again when the block is one fiftieth older.
+//! A word in constant use therefore costs at most a few hundred traps in the block's life, and its last access is known
+//! to one fiftieth of the lifetime. A watched thread also costs time whenever it is scheduled. If this cost has used up
+//! the budget, all looks are abandoned, and the threads are left alone for a while.
 //!
-//! Half of the looks watch words, which see every access. The other looks watch one random byte of
-//! each word or quarter, which shows how much of the first and the last one is used.
+//! Half of the looks watch words, which detects every access. The other looks watch one random byte of each word or
+//! quarter, which shows how much of the first and the last one is used.
 
 use crate::error::Error;
 use crate::measure::measure;
@@ -26,7 +25,7 @@ const FOLLOW_NS: u64 = 100_000_000;
 const SWITCHES_NS: u64 = 20_000_000;
 /// Approximate minimum length of a look. The budget must have room for it.
 const LASTS_SECONDS: f64 = 0.05;
-/// Time between two checks of which blocks are live.
+/// Time between two checks for blocks that are no longer live.
 const LIVES_NS: u64 = 2_000_000;
 /// Delay after which the ledger usually knows an allocation.
 const KNOWN_NS: u64 = 10_000_000;
@@ -34,8 +33,7 @@ const KNOWN_NS: u64 = 10_000_000;
 const SILENT_NS: u64 = 300_000;
 /// Fraction (1/n) of the block's age for which a watchpoint stays silent beyond that.
 const SILENT_PART: u64 = 50;
-/// Age at which a look is given up, if it is also older than a part of the run, so that other
-/// blocks get their turn.
+/// Age at which a look is abandoned, if it is also older than a part of the run, so that other blocks get their turn.
 const LONGEST_NS: u64 = 1_000_000_000;
 const LONGEST_PART: u64 = 4;
 /// Approximate wait of a thread in addition to the time for arming. It waits for our next turn, and
@@ -43,9 +41,8 @@ const LONGEST_PART: u64 = 4;
 const WAIT_NS: f64 = 250_000.0;
 /// Maximum wait of a thread (`longest_look_wait_ns` in `hook-cxx/looks.hpp`).
 const LONGEST_WAIT_NS: f64 = 2_000_000.0;
-/// Pauses before the next turn: while a thread may wait for it; while words are watched; and while
-/// there is nothing to do until the budget has room. More frequent turns would take time from a
-/// program on the same processor.
+/// Pauses before the next turn: while a thread may wait for it, while words are watched, and while there is no work
+/// until the budget has room. More frequent turns would take time from a program on the same processor.
 const PAUSE_ASKED: Duration = Duration::from_micros(100);
 const PAUSE_WATCHED: Duration = Duration::from_micros(300);
 const PAUSE_IDLE: Duration = Duration::from_millis(5);
@@ -251,7 +248,7 @@ impl BirthLooks {
         self.rest(now, region);
     }
 
-    /// Gives up all looks and leaves the threads alone.
+    /// Abandons all looks and leaves the threads alone.
     fn rest(&mut self, now: u64, region: &Region) {
         region.stop_asking_for_blocks();
         self.is_asked = false;
@@ -283,7 +280,7 @@ impl BirthLooks {
             return;
         }
         if std::mem::take(&mut self.is_asked) {
-            // We came too late, so a thread waited in vain.
+            // This turn came too late, so a thread waited in vain.
             self.spending.spend(self.now_ms(now), LONGEST_WAIT_NS);
         }
         let free = self.slots.saturating_sub(self.words());
@@ -329,8 +326,8 @@ impl BirthLooks {
         // The thread may have named its block just after our last turn, which is long ago if our
         // processor is busy.
         let unseen_ns = (begun.saturating_sub(self.turned_ns) as f64).min(LONGEST_WAIT_NS);
-        // The distance between selected blocks is lowered if a block takes long to come, and raised
-        // if one comes immediately, so that the hook's threads check no more often than needed.
+        // The distance between selected blocks is reduced if a block takes long to arrive, and increased if one arrives
+        // immediately. So the hook's threads check no more often than needed.
         if begun.saturating_sub(self.asked_ns) < 2_000_000 {
             self.distance = (self.distance * 2).min(*DISTANCES.end());
         }
@@ -415,7 +412,7 @@ impl BirthLooks {
                     touches.remove(1);
                 }
                 touches.push((at_ns, u64::MAX));
-                // Watchpoints in other threads would fire as well, and add nothing.
+                // Watchpoints in other threads would fire too, and add no information.
                 word.watched = None;
                 word.again_ns = at_ns + SILENT_NS.max(age / SILENT_PART);
             }
@@ -453,7 +450,7 @@ impl BirthLooks {
         }
     }
 
-    /// Ends looks at blocks that are no longer live, and gives up looks that last too long.
+    /// Ends looks at blocks that are no longer live, and abandons looks that last too long.
     fn end_looks(&mut self, now: u64, alive_since: &dyn Fn(u64) -> Option<u64>) {
         let longest = LONGEST_NS.max((now - self.began_ns) / LONGEST_PART);
         for mut active in std::mem::take(&mut self.active) {

@@ -1,5 +1,6 @@
-//! Clears the accessed marks of page tables so that the process hardly waits. It does so in slices
-//! or, if the kernel can only clear all of them in one step, only if that is short.
+//! Clears the accessed marks of page tables so that the process hardly waits. The clearing is done
+//! in slices. If the kernel can only clear all marks in one step, it is done only if that step is
+//! short.
 
 use crate::lock_slices::LockSlices;
 use memhook_inject::{Pace, RangeMarks, clear_access_marks};

@@ -2,7 +2,8 @@
 //! process.
 //!
 //! An untouched block keeps its contents, so the unchanged blocks are an upper bound on the stale
-//! ones. The reverse does not hold: reads leave no trace, and neither do writes of the same bytes.
+//! ones. The reverse does not hold, because reads leave no trace, and neither do writes of the same
+//! bytes.
 
 use crate::earlier::EarlierBlocks;
 use crate::sites::{LiveBlock, Site};
@@ -45,7 +46,8 @@ impl Contents {
         Contents(all.collect())
     }
 
-    /// Compares with later contents, by site. Sites with the most unchanged bytes come first.
+    /// Compares these contents with later ones, by site. Sites with the most unchanged bytes come
+    /// first.
     pub fn compare(&self, later: &Contents, blocks: &EarlierBlocks) -> Vec<Compared> {
         let mut sums: FxHashMap<Site, Compared> = FxHashMap::default();
         for block in blocks.iter() {
@@ -93,8 +95,8 @@ mod tests {
         Contents(blocks.collect())
     }
 
-    /// One block is unchanged. The others were written, resized, allocated since, or not copied the
-    /// first time.
+    /// One block is unchanged. The other blocks were written, resized, allocated since, or not
+    /// copied the first time.
     #[test]
     fn only_what_is_the_same_counts() {
         let later = [(1, 16, 5), (2, 16, 6), (3, 32, 7), (4, 16, 8), (5, 16, 9)];

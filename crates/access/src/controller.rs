@@ -35,8 +35,8 @@ pub struct PagePlan {
 
 /// Share of the budget for pages. Watchpoints get the rest.
 const SHARE_OF_PAGES: f64 = 0.5;
-/// Share of the pages without further information that are exchanged at a time, if there are more
-/// pages than may be guarded.
+/// Share of the uninformative pages that are exchanged at a time, if there are more pages than may
+/// be guarded.
 const EXCHANGED_SHARE: f64 = 0.1;
 /// Bytes of adjacent pages that are chosen together, to keep the number of protected ranges small.
 const CHUNK_BYTES: u64 = 64 * PAGE_BYTES;
@@ -136,8 +136,8 @@ impl Controller {
             .filter(|(_, page)| is_open(page) && page.at_ms <= now_ms);
         let mut due: Vec<(u64, u64)> = due
             .map(|(address, page)| {
-                // The page with the longest wait relative to its own threshold comes first. Among
-                // equals, chance decides.
+                // The page with the longest wait relative to its own threshold comes first. Ties
+                // are broken at random.
                 let threshold = THRESHOLDS_MS[usize::from(page.level)];
                 let waited = u64::from(now_ms - page.at_ms) * 16 / u64::from(threshold);
                 let chance = mixed(address / CHUNK_BYTES) >> 32;

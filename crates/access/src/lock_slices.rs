@@ -5,8 +5,8 @@
 use memhook_inject::Pace;
 use std::time::Duration;
 
-/// Number of consecutive slow slices of the minimum size after which no more follow. So many slow
-/// ones were not merely waiting for a processor.
+/// Number of consecutive slow slices of the minimum size after which the walk ends. This many slow
+/// slices cannot all have been waiting for a processor.
 const MOST_TOO_LONG: u32 = 5;
 /// Bytes covered by one page table. Huge pages must not be split.
 pub const LEAST_SLICE_BYTES: u64 = 2 << 20;
@@ -119,7 +119,7 @@ mod tests {
 
     proptest! {
         /// The density of the memory is arbitrary. After an empty part, at most one slice is too
-        /// long, and its size bounds it.
+        /// long, and its size limits its time.
         #[test]
         fn no_slice_is_much_longer_than_the_one_before(
             parts in proptest::collection::vec((1usize..200, 0u64..60), 1..20),

@@ -65,7 +65,7 @@ const LOOK_S: f64 = 1.0;
 const EXPLORED_MS: u32 = 2000;
 /// Number of first looks of random length. Later looks last for the whole time.
 const ENOUGH_SHORT: usize = 8;
-/// Later, a look has a random length once in this number, so that a change of a part is noticed.
+/// After that, one in this many looks has a random length, so that a change of a part is noticed.
 const SOMETIMES_SHORT: u64 = 8;
 /// Number of looks at a place before it is compared.
 const ENOUGH_LOOKS: u32 = 4;
@@ -82,10 +82,11 @@ const WORTH_OF_KNOWN: f64 = 0.05;
 /// All looks.
 ///
 /// The question is whether a block is touched, and a look sees one word of it. A block may be in
-/// use although some of its words never are, and blocks of a site mostly have the same layout. So
-/// the words of a site are watched at one place of the block. At first this is the first word (an
-/// object's table of functions, the head of a structure), and one look in four explores a random
-/// place. If it finds a place that is touched more often, that place is watched instead.
+/// use although some of its words are never touched, and blocks of a site mostly have the same
+/// layout. So the words of a site are watched at one offset in the block. At first this is the
+/// first word (an object's table of functions, the head of a structure), and one look in four
+/// explores a random offset. If it finds an offset that is touched more often, that offset is
+/// watched instead.
 #[derive(Clone, Debug, Default)]
 pub struct Looks {
     sites: FxHashMap<Site, SiteLooks>,
@@ -136,9 +137,9 @@ impl Looks {
     }
 
     /// Returns the maximum length of a look. A few short looks show the words that are touched all
-    /// the time. After that, looks last for the whole time in question. They tell most about words
-    /// that are touched occasionally, because such a look ends with the touch, which a short one
-    /// would mostly miss.
+    /// the time. After that, looks last for the whole time in question. They are most informative
+    /// about words that are touched occasionally, because such a look ends with the touch, which a
+    /// short look would mostly miss.
     fn length_ms(
         &self,
         site: Site,
@@ -292,7 +293,7 @@ impl SiteLooks {
         if random.below(EXPLORING) != 0 {
             return Some(self.main).filter(fits).unwrap_or(0);
         }
-        // A place that was touched once is checked again, in case that was chance.
+        // A place that was touched once is checked again, in case the touch was chance.
         let known = self.best_other().map(|(at, _)| at).filter(fits);
         let known = known.filter(|_| random.below(2) == 0);
         known.unwrap_or_else(|| random.below(words) * 8)

@@ -14,7 +14,7 @@ const CENSUS_MS: u32 = 1000;
 const BLOCK_BYTES: u64 = 128;
 const DRAWN: u64 = 32;
 
-/// A site with a share of blocks that are never touched. The others are touched periodically.
+/// A site with a share of blocks that are never touched. Its other blocks are touched periodically.
 struct Program {
     bytes: u64,
     stale: f64,
@@ -89,8 +89,8 @@ fn states(programs: &[Program], rounds: u32, seed: u64) -> (Vec<State>, u64) {
     ((0..programs.len()).map(state).collect(), count)
 }
 
-/// Large sites must not take all looks from small ones. One of them is half stale, which no number
-/// of looks decides.
+/// Large sites must not take all looks from small ones. One of the sites is half stale, which no
+/// number of looks can decide.
 #[test]
 fn small_sites_become_known_beside_large_ones() {
     const MIB: u64 = 1 << 20;

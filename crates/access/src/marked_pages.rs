@@ -3,7 +3,7 @@
 //!
 //! The kernel adds up the marks of a mapping, and brk(2)'s heap is one mapping. Memory of different
 //! userfaultfds is in different mappings, so the heap is split into pieces that belong to two
-//! userfaultfds in turn. (Nothing else is split, because mremap(2) refuses ranges of several
+//! userfaultfds alternately. (Nothing else is split, because mremap(2) refuses ranges of several
 //! mappings, and a program may call it on its own memory.) When the descriptors are closed, the
 //! kernel merges the pieces again.
 //!
@@ -131,7 +131,7 @@ impl MarkedPages {
         (self.clears, self.clearing.longest())
     }
 
-    /// Returns the time since which nothing in this range was accessed, if that is long enough.
+    /// Returns the time since which no part of this range was accessed, if that is long enough.
     pub fn idle_since(&self, range: Range<u64>, older_ms: u32) -> Option<u32> {
         self.accesses.idle_since(range, older_ms)
     }
@@ -253,8 +253,8 @@ impl MarkedPages {
         })
     }
 
-    /// Begins to clear the marks of accessed memory. Unaccessed memory has none, and must not lose
-    /// one that is set now.
+    /// Begins to clear the marks of accessed memory. Memory that was not accessed has no marks, and
+    /// must not lose a mark that is set now.
     fn begin_clearing(
         &mut self,
         pages: &Pages,

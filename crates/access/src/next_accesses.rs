@@ -1,7 +1,7 @@
 //! The next accesses, by any thread, to words that a caller selects.
 //!
 //! Unlike [`Watcher`](crate::Watcher), this keeps to no budget. Each reported access costs the
-//! thread a trap, and a thread with a watchpoint pays each time it is scheduled. There is no cost
+//! thread a trap, and a thread with a watchpoint pays whenever it is scheduled. There is no cost
 //! while no word is watched.
 
 use crate::error::Error;
@@ -93,7 +93,7 @@ impl NextAccesses {
         }
     }
 
-    /// Makes an accessed word fire at this thread's next access, too. Until this call, or until the
+    /// Makes an accessed word fire at this thread's next access too. Until this call, or until the
     /// word is forgotten, only accesses by other threads are reported.
     pub fn watch_again(&mut self, access: &Access) {
         if let Some((_, word)) = self.words.get(&access.address) {
@@ -101,8 +101,9 @@ impl NextAccesses {
         }
     }
 
-    /// Returns the accesses since the last call, sorted by time. Each word has at most one from
-    /// each thread. Call it every few milliseconds. Each call also starts to watch new threads.
+    /// Returns the accesses since the last call, sorted by time. Each word has at most one access
+    /// from each thread. Call this every few milliseconds. Each call also starts to watch new
+    /// threads.
     pub fn take(&mut self) -> Vec<Access> {
         if self.words.is_empty() {
             return Vec::new();

@@ -1,5 +1,5 @@
-//! Memory without any access, by the marks in the page tables. The kernel adds them up by mapping:
-//! either a mapping was not accessed since the marks were cleared, or something in it was.
+//! Memory without any access, according to the marks in the page tables. The kernel adds them up by mapping: either no
+//! part of a mapping was accessed since the marks were cleared, or at least one part was.
 
 use std::ops::Range;
 
@@ -30,8 +30,8 @@ impl PageAccesses {
         *self = PageAccesses::default();
     }
 
-    /// Records the sorted mappings that a look found without a mark. Memory that was already idle
-    /// at the previous look stays idle since then.
+    /// Records the sorted mappings without a mark at a look. Memory that was already idle at the previous look stays
+    /// idle since then.
     pub fn looked(&mut self, unmarked: &[Range<u64>], now_ms: u32) {
         let Some(cleared_ms) = self.cleared_ms else {
             return;
@@ -61,8 +61,8 @@ impl PageAccesses {
         (self.idle, self.looked_ms) = (idle, now_ms);
     }
 
-    /// Returns the time since which nothing in this range was accessed, if that is at least
-    /// `older_ms` before the last look.
+    /// Returns the time since which no part of this range was accessed, if that is at least `older_ms` before the last
+    /// look.
     pub fn idle_since(&self, range: Range<u64>, older_ms: u32) -> Option<u32> {
         let first = self
             .idle
@@ -124,8 +124,7 @@ mod tests {
     }
 
     proptest! {
-        /// Pieces of a program's memory are accessed now and then. No memory that is reported idle
-        /// was accessed.
+        /// Pieces of a program's memory are accessed occasionally. No memory that is reported idle was accessed.
         #[test]
         fn nothing_that_was_accessed_is_idle(
             seed in any::<u64>(), older_s in 1u32..8, period_s in 2u32..12,

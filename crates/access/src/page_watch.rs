@@ -1,4 +1,4 @@
-//! The pages of a process, protected and marked as the controller plans, so that writes are seen.
+//! The pages of a process, protected and marked as the controller plans, to detect writes.
 
 use crate::controller::Controller;
 use crate::marked_pages::MarkedPages;
@@ -36,7 +36,7 @@ pub(crate) struct PageWatch {
 }
 
 impl PageWatch {
-    /// Starts for this process. The error says why that is impossible.
+    /// Starts for this process. The error is the reason why that is impossible.
     pub fn start(pid: i32, means: &Means) -> Result<PageWatch, String> {
         let none = |why: &dyn std::fmt::Display| format!("writes to pages are not seen: {why}");
         if let Some(error) = &means.no_pages {
@@ -59,9 +59,8 @@ impl PageWatch {
         })
     }
 
-    /// Checks the pages, and protects the pages that are due. Returns the time that this took.
-    /// Fails if the program has begun to use userfaultfd(2) itself, because then nothing may be
-    /// watched any more.
+    /// Checks the pages, and protects the pages that are due. Returns the time that this took. Fails if the program has
+    /// begun to use userfaultfd(2) itself, because then no page may be watched any more.
     pub fn look(&mut self, controller: &mut Controller, now_ms: u32) -> Result<Duration, String> {
         let begin = Instant::now();
         if has_userfaultfd(self.pid) {

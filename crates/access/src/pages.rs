@@ -4,7 +4,7 @@
 //! protected, or never protected). The time after which an open page is guarded again follows
 //! Memcov's monitoring thresholds (Callanan et al., Model predictive control for memory profiling,
 //! figure 3). A page that is written soon after it was guarded is left alone for longer the next
-//! time, and other pages for less long.
+//! time, and other pages for a shorter time.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ const NEVER: u32 = u32::MAX;
 /// One page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// For a guarded page, the time since which it is guarded. For an open one, the time at which
+    /// For a guarded page, the time since which it is guarded. For an open page, the time at which
     /// to guard it again.
     pub at_ms: u32,
     /// Time at which the page was last found written.
@@ -166,8 +166,8 @@ impl Pages {
         }
     }
 
-    /// Processes the result of a look. The pages of these runs are not protected, and all others
-    /// still are. Returns the number of guarded pages that were written, each of which cost a
+    /// Processes the result of a look. The pages of these runs are not protected, and all other
+    /// pages still are. Returns the number of guarded pages that were written, each of which cost a
     /// fault.
     pub fn looked(&mut self, runs: &[Range<u64>], now_ms: u32) -> usize {
         let mut faults = 0;
@@ -194,7 +194,7 @@ impl Pages {
         self.guarded += more;
     }
 
-    /// Records that the protection of these runs was lifted, so that others may be guarded.
+    /// Records that the protection of these runs was lifted, so that other pages may be guarded.
     pub fn lift(&mut self, runs: &[Range<u64>], now_ms: u32) {
         let mut less = 0;
         self.each_of(runs, |page| {
@@ -238,7 +238,7 @@ impl Pages {
     }
 
     /// Returns the last moment at which a range of memory may have been written, judged by its
-    /// pages: from then on, all of them were guarded. A page may be shared with other ranges.
+    /// pages: all of them were guarded from then on. A page may be shared with other ranges.
     pub fn may_be_written(&self, range: Range<u64>) -> u32 {
         let index = self.areas.partition_point(|area| area.end() <= range.start);
         let area = self.areas.get(index);
@@ -295,7 +295,8 @@ mod tests {
             pages.guard(std::slice::from_ref(&hot), now);
         }
         assert_eq!(pages.thresholds(), [3, 0, 0, 1]);
-        // After a time without writes that exceeds each threshold, the page is as at first.
+        // After a time without writes that exceeds each threshold, the page is in its initial
+        // state.
         pages.looked(std::slice::from_ref(&hot), now + 40_000);
         assert_eq!(pages.thresholds(), [4, 0, 0, 0]);
     }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Pages of a program, in groups. Each group is written with a period, which changes now and then.
+/// Pages of a program, in groups. Each group is written with a period, which changes occasionally.
 struct Program {
     pages: u64,
     /// Period of each group in ms; 0 for never.
@@ -144,8 +144,8 @@ proptest! {
         prop_assert!(controller.counts().0 <= program.total);
     }
 
-    /// Each page is guarded at some time within a bound, however few pages may be guarded together.
-    /// No reported page was written.
+    /// Each page is guarded at some time within a bound, regardless of the number of pages that may be guarded
+    /// together. No reported page was written.
     #[test]
     fn every_page_is_looked_at_and_reports_are_true(
         pages in 1u64..200,
@@ -196,8 +196,7 @@ proptest! {
     }
 }
 
-/// Guarding all pages again each second would cost more on a program that writes some pages all the
-/// time.
+/// Guarding all pages again each second would cost more on a program that writes some pages all the time.
 #[test]
 fn what_is_written_all_the_time_is_looked_at_less() {
     let mut program = Program::new(200, vec![100, 0, 0, 0], u64::MAX);

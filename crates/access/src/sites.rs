@@ -60,7 +60,7 @@ pub struct Part {
 }
 
 /// Sample size of each part. Each block is observed only once: a block that is always touched
-/// quickly must not be observed repeatedly while an untouched block takes its time.
+/// quickly must not be observed repeatedly while an untouched block is still being watched.
 const DRAWN: usize = 32;
 
 impl Part {
@@ -81,8 +81,8 @@ impl Part {
             self.drawn = vec![*block; DRAWN];
             return;
         }
-        // This block replaces each place of the sample with a probability equal to its share of the
-        // bytes so far. If the share is small, it hardly ever replaces more than one place.
+        // This block replaces each element of the sample with a probability equal to its share of
+        // the bytes so far. If the share is small, it hardly ever replaces more than one element.
         let probability = block.bytes as f64 / self.bytes as f64;
         let expected = probability * DRAWN as f64;
         if expected < 0.1 {
@@ -116,7 +116,7 @@ pub struct SiteBlocks {
     pub last_access_ms: Option<u32>,
     /// Bytes of blocks with a watched word that was touched within the time.
     pub hit_bytes: u64,
-    /// True if the site's state is known, so that looks at other sites tell more.
+    /// True if the site's state is known, so that looks at other sites are more informative.
     pub is_known: bool,
 }
 
@@ -220,7 +220,7 @@ mod tests {
         census.add(&block(2, 100, Some(10)), Writes::At(7000), 7000, None);
         census.add(&block(3, 1000, None), Writes::NoneSince(2000), 2000, None);
         census.add(&block(4, 10_000, None), Writes::Unknown, 0, None);
-        // The hit was on a block that is gone.
+        // The hit was on a block that no longer exists.
         census.add(
             &block(5, 100_000, Some(200)),
             Writes::NoneSince(4000),

@@ -3,9 +3,9 @@
 //! A protected page costs its writer one fault, and an armed watchpoint one trap per thread. After
 //! that, neither has any cost. So the possible further cost is bounded by the outstanding cost:
 //! that of the protected pages and armed watchpoints. The rule is that the cost of the last five
-//! seconds plus the outstanding cost never exceeds five seconds' budget. Consider any five seconds
-//! that end between this step and the next. Their cost either arose before this step, and is in the
-//! sum of the last five seconds, or arose later, and was outstanding at this step.
+//! seconds plus the outstanding cost never exceeds the budget of five seconds. Consider any five
+//! seconds that end between this step and the next. Their cost either arose before this step, and
+//! is in the sum of the last five seconds, or arose later, and was outstanding at this step.
 
 use std::collections::VecDeque;
 
@@ -32,7 +32,7 @@ impl Spending {
         }
     }
 
-    /// Charges cost known by now.
+    /// Charges cost that is known now.
     pub fn spend(&mut self, now_ms: u32, ns: f64) {
         if ns > 0.0 {
             self.recent.push_back((now_ms, ns));
@@ -54,7 +54,7 @@ impl Spending {
         }
     }
 
-    /// Returns how much more cost may become outstanding, in nanoseconds, given the outstanding
+    /// Returns the cost that may still become outstanding, in nanoseconds, given the outstanding
     /// cost.
     pub fn room_ns(&mut self, now_ms: u32, outstanding_ns: f64) -> f64 {
         self.forget(now_ms);

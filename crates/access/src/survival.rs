@@ -10,7 +10,7 @@
 //! touched at rates from twice in T upwards, in unknown proportions, which are fitted by maximum
 //! likelihood for each `s` (expectation maximization). The interval consists of all `s` whose
 //! likelihood is not too much smaller than the largest one (Wilks: twice the logarithm of the ratio
-//! is about chi-squared). With few observations the interval is wide, as it should be.
+//! is about chi-squared). With few observations, the interval is wide.
 
 /// Result of a look.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,7 +53,7 @@ impl Share {
 }
 
 /// The 95 % quantile of chi-squared with three degrees of freedom. Words touched once or twice in T
-/// can hardly be distinguished from stale ones, so their share counts as a parameter, too. So does
+/// can hardly be distinguished from stale ones, so their share counts as a parameter too. So does
 /// the share of words touched once in twice T, some of which are stale at any moment.
 /// `adversary.rs` has programs of that kind.
 const CHI_SQUARED: f64 = 7.815;

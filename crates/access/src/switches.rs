@@ -1,6 +1,6 @@
 //! Cost of watchpoints when a thread is scheduled or descheduled. Each time, the kernel writes the
-//! debug registers, which leaves a virtual machine, and it has more work for a thread with events
-//! of any kind.
+//! debug registers, which causes an exit from a virtual machine, and it has more work for a thread
+//! with events of any kind.
 
 use memhook_process::SchedulingFile;
 use std::collections::BTreeMap;

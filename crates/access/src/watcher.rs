@@ -266,7 +266,7 @@ impl Watcher {
             has_watchpoints: self.has_watchpoints(),
             is_too_early: self.watched_ms(now_ms) < older_ms,
         };
-        // Looks that are still active count for their time so far. Those that last are mostly at
+        // Looks that are still active count for their time so far. Long looks are mostly at
         // untouched words.
         let mut looks = self.looks.clone();
         for active in self.words.iter().flat_map(WordWatch::active) {

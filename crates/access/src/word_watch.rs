@@ -52,8 +52,7 @@ pub(crate) struct WordWatch {
 }
 
 impl WordWatch {
-    /// Starts for this process. The error says why that is impossible. Limitations are added to
-    /// `notes`.
+    /// Starts for this process. The error is the reason why that is impossible. Limitations are added to `notes`.
     pub fn start(
         pid: i32,
         means: &Means,

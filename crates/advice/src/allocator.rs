@@ -60,7 +60,7 @@ fn retention(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let looks = facts.profile.looks.as_ref();
     let others = looks.map_or(&[][..], |looks| &looks.allocators);
     let is_malloc = 2 * of_malloc >= account.trim_bytes;
-    // With only a single look, the allocator is not named.
+    // With only a single look, the name of the allocator is unknown.
     let other = others.first().map_or("the allocator", String::as_str);
     let name = if is_malloc { "malloc" } else { other };
     Some(Finding {

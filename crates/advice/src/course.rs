@@ -93,7 +93,7 @@ mod tests {
             Course::Unclear,
             "a burst or a step"
         );
-        // Bursts on top of growth do not hide the growth.
+        // Bursts that occur on top of growth do not hide the growth.
         let saw = |t: f64| 1e6 * t + 3e5 * (t * 12.0).fract();
         assert_eq!(judged(saw), Course::Growing);
         assert_eq!(judged(|t| 3e5 * (t * 12.0).fract()), Course::Burst);

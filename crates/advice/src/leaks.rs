@@ -53,7 +53,7 @@ fn all_of(leak: &LeakSite) -> u64 {
     leak.bytes + leak.held_bytes
 }
 
-/// Returns true if the blocks of two leaks are equally large, and hold as much.
+/// Returns true if the blocks of two leaks have similar sizes, and hold similar amounts.
 fn are_alike(one: &LeakSite, other: &LeakSite) -> bool {
     let mean = |leak: &LeakSite| all_of(leak) as f64 / leak.blocks.max(1) as f64;
     (mean(one) / mean(other).max(1.0) - 1.0).abs() < ALIKE

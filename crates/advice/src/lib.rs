@@ -152,8 +152,7 @@ pub struct Finding {
     pub kind: Kind,
     /// Description of the finding, as a sentence.
     pub found: String,
-    /// The site, or the blocks that pin the memory; `None` if unknown, or if there is not just one
-    /// place.
+    /// The site, or the blocks that pin the memory; `None` if unknown, or if there are several places.
     pub place: Option<String>,
     /// Bytes that would be returned now.
     pub gain_bytes: u64,

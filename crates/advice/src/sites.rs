@@ -243,7 +243,7 @@ fn net(facts: &Facts<'_>, of: &OfStack, more: f64) -> (f64, f64) {
     }
 }
 
-/// Returns the class of a call stack; `None` if it has done nothing that matters.
+/// Returns the class of a call stack; `None` if its activity is insignificant.
 fn class(facts: &Facts<'_>, one: &OfStack) -> Option<Class> {
     let least = facts.least() as f64;
     if one.unreachable >= least && 2.0 * one.unreachable > one.live {
@@ -341,7 +341,7 @@ fn of_growth(facts: &Facts<'_>, one: &OfStack, site: &Site) -> Finding {
             },
         ),
         place: Some(site.text()),
-        // A bounded buffer would return all of its room.
+        // If its growth were limited, a buffer would return all of its memory.
         gain_bytes: if one.is_buffer { one.live } else { most } as u64,
         gain_bytes_an_hour: Some(facts.an_hour(most).max(0) as u64),
         certainty: certainty(one),

@@ -178,7 +178,7 @@ fn what_grows_behind_a_full_cache_is_found_alone() {
     assert_eq!(live, Some((Some(100 * MIB), 110 * MIB)));
 }
 
-/// If two sites have equal sizes, only their common growth is known.
+/// If two sites have equal sizes, only their combined growth is known.
 #[test]
 fn shared_sizes_make_growth_an_estimate() {
     let mut profile = run(&[("one", &|t| mib(t, 30.0)), ("other", &|t| mib(t, 30.0))]);

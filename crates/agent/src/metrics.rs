@@ -1,5 +1,6 @@
-//! The numbers of the board as OpenMetrics. The text is made anew for each scrape, so a target that
-//! is gone leaves no series behind. There are at most as many series as targets times metrics.
+//! The numbers of the board as OpenMetrics. The text is rebuilt for each scrape, so a target that
+//! is gone leaves no series behind. The number of series is at most the number of targets times the
+//! number of metrics.
 
 mod advice;
 mod reclaims;

@@ -181,7 +181,7 @@ mod tests {
         }
     }
 
-    /// The test needs permission. Without it, the agent works in another way.
+    /// The test needs a permission. Without it, the agent works in another way.
     #[test]
     fn the_kernel_tells_of_a_child() {
         // If many processes start and end while this thread is stopped, the socket has no space for

@@ -1,12 +1,11 @@
-//! Reads of the file systems of targets, which may never answer: the server may be gone, or a
-//! program of the target itself may be behind FUSE. No deadline ends a read, nor the open before
-//! it. So threads that are never joined do all of them, and answers arrive at any time. A thread
-//! whose read takes too long is abandoned and replaced. Until it has come back, nothing of the same
-//! owner is read. The owner is the pod or the container of the process, or the process itself if it
-//! is in none. So no owner costs more than one thread.
+//! Reads of the file systems of targets, which may never answer: the server may be gone, or a program of the target
+//! itself may be behind FUSE. No deadline ends a read, nor the open before it. So threads that are never joined do all
+//! of them, and answers may arrive at any time. A thread whose read takes too long is abandoned and replaced. Until its
+//! read returns, no file of the same owner is read. The owner is the pod or the container of the process, or the
+//! process itself if it is in none. So each owner costs at most one thread.
 //!
-//! A thread ends with its work. If it lived on, it would keep its last released blocks of each size
-//! (glibc's caches of threads), and with them the pages around them, wherever in the heap they are.
+//! A thread ends with its work. A longer-lived thread would keep its last released blocks of each size (glibc's caches
+//! of threads), and with them the pages around these blocks, which may be anywhere in the heap.
 
 use crate::facts::{Facts, Inside, Owner};
 use crate::said::chain;
@@ -22,13 +21,12 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Number of threads that normally read at the same time.
 const THREADS: usize = 4;
-/// Maximum number of hanging threads. Beyond it, nothing is read until one of them has come back.
+/// Maximum number of hanging threads. If all of them hang, nothing is read until one read returns.
 const MOST_HUNG: usize = 64;
 
 /// Maximum number of hanging threads for one pod, container or control group.
 const MOST_HUNG_IN_REALM: usize = 8;
-/// Number of questions about the processes of one owner that a thread answers before other owners
-/// have their turn.
+/// Number of questions about the processes of one owner that a thread answers before it serves other owners.
 const MOST_LEFT: usize = 64;
 
 /// A question about a process.
@@ -40,7 +38,8 @@ pub enum Question {
     },
     /// Asks for obstacles to an attach with these settings.
     Obstacle(Box<TraceConfig>),
-    /// Asks for obstacles to an attach with these settings, including a tracer, which an attach finds by itself.
+    /// Asks for obstacles to an attach with these settings, including a tracer, which the attach itself would also
+    /// find.
     ObstacleNow(Box<TraceConfig>),
 }
 
@@ -49,7 +48,7 @@ pub enum Answer {
     Inside(Inside),
     /// Obstacle to an attach, if there is one.
     Obstacle(Option<String>),
-    /// There is no answer yet, and perhaps never. It may come later.
+    /// No answer yet, and perhaps never. The answer may come later.
     None,
 }
 
@@ -84,7 +83,7 @@ pub struct Reads {
     /// Questions that have no thread yet.
     waiting: VecDeque<Asked>,
     answers: (Sender<Heard>, Receiver<Heard>),
-    /// Descriptor that is readable when there is an answer.
+    /// Descriptor that is readable when an answer is available.
     bell: Option<Arc<OwnedFd>>,
 }
 
@@ -222,7 +221,7 @@ impl Reads {
         silent.chain(self.answers.1.try_iter()).collect()
     }
 
-    /// Returns how many threads hang.
+    /// Returns the number of hanging threads.
     pub fn hung(&self) -> usize {
         let desks = self.desks.iter().map(|desk| lock(desk));
         desks
@@ -230,7 +229,7 @@ impl Reads {
             .count()
     }
 
-    /// Returns a descriptor that is readable when there is an answer.
+    /// Returns a descriptor that is readable when an answer is available.
     pub fn bell(&self) -> Option<BorrowedFd<'_>> {
         self.bell.as_ref().map(|bell| bell.as_fd())
     }

@@ -1,6 +1,5 @@
-//! Unreachable blocks of processes that are searched. They are reported, or freed by the process
-//! itself if a rule says so. The agent uses the decision of `scan` on which blocks may be freed,
-//! and does not loosen it.
+//! Unreachable blocks of processes in mode `scan`. They are reported, or freed by the process itself if a rule requests
+//! it. The agent uses the decision of `scan` on which blocks may be freed, and does not loosen it.
 
 use crate::board::{Identity, Numbers, Reclaimed};
 use crate::config::{File, Reclaim};
@@ -145,7 +144,7 @@ impl Reclaims {
         })
     }
 
-    /// Logs how much could be freed, if the amount differs from the last one.
+    /// Logs the amount that could be freed, if it differs from the last one.
     fn tell_reclaimable(&mut self, identity: &Identity, found: (u64, u64)) {
         let is_new = std::mem::replace(&mut self.told_reclaimable, found) != found;
         if self.how == Reclaim::ReportOnly && is_new {
@@ -158,7 +157,7 @@ impl Reclaims {
         }
     }
 
-    /// Logs why a process is not reclaimed, once for each reason.
+    /// Logs the reason why a process is not reclaimed, once for each reason.
     fn tell_refusal(&mut self, identity: &Identity, (reason, why): &Why) {
         if self.told.insert(reason) {
             let Identity { pid, process, .. } = identity;
@@ -187,7 +186,7 @@ fn search(
     })
 }
 
-/// Makes the process free the chosen blocks. Returns why some were not freed.
+/// Makes the process free the chosen blocks. Returns the reason why some were not freed.
 fn free(
     reclaiming: &mut Reclaiming,
     found: &Candidates,

@@ -46,17 +46,17 @@ fn lately() -> MutexGuard<'static, Repeats> {
     LATELY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Logs a problem, unless the same one was logged within the last minute, in which case it is
-/// counted. The text may contain names of processes and files, which are untrusted bytes. The
-/// writer of the log makes them visible.
+/// Logs a problem. If the same problem was logged within the last minute, only counts it. The text
+/// may contain names of processes and files, which are untrusted bytes; the writer of the log
+/// escapes them.
 pub fn warn(text: &str) {
     if lately().is_new(text, Instant::now()) {
         tracing::warn!("{text}");
     }
 }
 
-/// Logs how often warnings were repeated, a minute after each was logged. With `all`, logs all of
-/// them now.
+/// Logs the number of repeats of each warning, a minute after the warning was logged. With `all`,
+/// logs all of them now.
 pub fn count_repeats(all: bool) {
     let over = lately().over(Instant::now(), all);
     for (text, again) in over {
@@ -100,7 +100,7 @@ mod tests {
         assert!(repeats.is_new("full", begin + QUIET));
         assert!(!repeats.is_new("other", begin + QUIET));
         assert_eq!(repeats.over(begin + QUIET, true), [("other".to_owned(), 1)]);
-        // Endless variety is logged, and takes no memory.
+        // Ever-changing texts are logged, and take no memory.
         for number in 0..10 * MOST_REMEMBERED {
             assert!(repeats.is_new(&number.to_string(), begin));
         }

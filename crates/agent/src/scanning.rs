@@ -52,7 +52,7 @@ pub struct Means {
     pub has_names: bool,
     /// Directory of files, if there is one.
     pub files: Option<Files>,
-    /// Advice that outlasts the agent, if it can be stored.
+    /// Advice that outlives the agent, if it can be stored.
     pub kept_advice: Option<Arc<KeptAdvice>>,
 }
 
@@ -271,7 +271,7 @@ impl Searches {
         self.means.files.as_ref().filter(|_| is_wanted)
     }
 
-    /// Returns the advice that outlasts the agent, if it can be stored.
+    /// Returns the advice that outlives the agent, if it can be stored.
     pub fn kept_advice(&self) -> Option<&KeptAdvice> {
         self.means.kept_advice.as_deref()
     }

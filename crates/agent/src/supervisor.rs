@@ -81,7 +81,7 @@ pub struct Supervisor {
     pod_lists: u64,
     namespaces: Namespaces,
     state: State,
-    /// Advice that outlasts the agent; `None` if it cannot be stored.
+    /// Advice that outlives the agent; `None` if it cannot be stored.
     kept_advice: Option<Arc<KeptAdvice>>,
     board: Arc<Board>,
     senders: Senders,
@@ -158,7 +158,7 @@ impl Supervisor {
                 continue;
             }
             let (to, from) = crossbeam_channel::bounded(1);
-            // This is done in another thread, because its reads of the process may never return.
+            // Another thread does this, because its reads of the process may never return.
             let recover = move || drop(to.send(memhook_attach::recover(pid)));
             let thread = std::thread::Builder::new().name("recovery".into());
             if thread.spawn(recover).is_err() {

@@ -263,8 +263,8 @@ impl Job<SampledSites> for TargetJob {
         until.clamp(self.pace(), QUIET_PACE)
     }
 
-    /// Returns false. Leaving all targets simultaneously would be too much, so the supervisor
-    /// leaves a few at a time.
+    /// Returns false. Leaving all targets simultaneously would take too many resources, so the
+    /// supervisor leaves a few at a time.
     fn ends_by_signal(&self) -> bool {
         false
     }
@@ -311,7 +311,7 @@ impl Job<SampledSites> for TargetJob {
                 self.look(trace);
             }
         }
-        // Names may take their time, and a dlopen of the target does not wait for them.
+        // Names may take long, and a dlopen of the target does not wait for them.
         if let Some(profiler) = &mut self.profiler {
             let profile = profiler.poll(Duration::ZERO);
             profiler.close_unused(NAMES_KEPT);

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 /// Ratio of waiting time to running time from which a process is starved.
 const WAITS_PER_RUN: u32 = 9;
-/// Minimum length of a significant wait. Many short ones are normal on a busy machine.
+/// Minimum length of a significant wait. Many short waits are normal on a busy machine.
 const LONG_WAIT: Duration = Duration::from_millis(10);
-/// Minimum sum of waits that proves anything.
+/// Minimum sum of waits that is significant.
 const TELLING: Duration = Duration::from_millis(200);
 /// Maximum number of threads that are examined.
 const MOST_THREADS: usize = 256;
@@ -135,8 +135,8 @@ mod tests {
         for (after, is_starved) in [
             // Nothing has changed.
             (waits(&[(1, 100, 1000, 10), (2, 100, 5000, 10)]), false),
-            // The quota is a twentieth of each tenth of a second, on a machine where others
-            // interrupt the thread, too.
+            // The quota is a twentieth of each 100 ms, on a machine where other threads also
+            // interrupt the thread.
             (waits(&[(1, 150, 1950, 40), (2, 100, 5000, 10)]), true),
             // The thread waits all the time, without a single turn.
             (waits(&[(1, 100, 2000, 10), (2, 100, 5000, 10)]), true),

@@ -87,7 +87,7 @@ pub trait Attendant {
         false
     }
 
-    /// Called repeatedly, before the memory is copied, until it returns true. The copy is then
+    /// Called repeatedly before the memory is copied, until it returns true. The copy is then
     /// permitted.
     fn may_look(&mut self) -> bool {
         true
@@ -113,7 +113,7 @@ pub struct Examined {
     pub end: End,
     /// Times in which the process ran untraced.
     pub gaps: Vec<Gap>,
-    /// True if the last of these gaps was not over when the trace ended.
+    /// True if the last of these gaps was still open when the trace ended.
     pub is_abandoned: bool,
     /// True if everything was recorded.
     pub is_complete: bool,
@@ -186,7 +186,7 @@ struct ExaminationJob<'a> {
     looks: Option<Looks>,
     is_complete: bool,
     is_called_off: bool,
-    /// Source of names, even after the process has ended.
+    /// Source of the names. It stays valid after the process has ended.
     _root: TargetRoot,
 }
 
@@ -196,7 +196,7 @@ struct Looks {
     pins: PinnedMemory,
 }
 
-/// Includes everything, because advice makes its own choice.
+/// Includes all parts, because advice makes its own choice.
 const VIEW: RssView = RssView {
     top: usize::MAX,
     pins: true,

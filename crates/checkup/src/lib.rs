@@ -1,9 +1,9 @@
 //! One running process, recorded for a time, with its memory searched and its heap walked at the
 //! end, and the resulting advice. This is the work of `advise`, for any caller.
 //!
-//! [`examine`] traces a process and detaches, and returns a recording without a name. [`advice_of`]
-//! reads this recording, or any other. The crate also has parts that other commands share: the last
-//! look at a traced process's memory, and calls of allocators that report their contents.
+//! [`examine`] traces a process and detaches, and returns an unnamed recording. [`advice_of`] reads
+//! this recording, or any other. The crate also has parts that other commands share: the last look
+//! at a traced process's memory, and calls of allocators that report their contents.
 //!
 //! This crate does not handle options, terminals, or rules that choose processes.
 

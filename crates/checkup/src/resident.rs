@@ -34,7 +34,7 @@ pub struct PinnedMemory {
     copy: Result<MemoryCopy, String>,
     /// Time of the copy on the ledger's clock.
     moment_ns: u64,
-    /// Account for the case that nothing can be copied.
+    /// Account to use if the memory cannot be copied.
     by_mappings: Account,
 }
 

@@ -5,8 +5,8 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Opens a file to append to it; creates it, for its owner alone, if it is missing. Refuses a link or a file that
-/// others may write, either of which would let someone else choose the destination.
+/// Opens a file to append to it. Creates it for its owner alone if it is missing. Refuses a link or a file that other
+/// users may write, because another user could then choose the destination.
 ///
 /// # Errors
 /// Errors of open(2); and if it is a link, not a regular file, another user's, or writable by others.

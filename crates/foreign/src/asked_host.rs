@@ -1,11 +1,11 @@
-//! Check of the host that a client of our servers asks for, by the Host field of its request.
+//! Checks the host that a client of our servers requests, in the Host field of its request.
 
 use std::net::IpAddr;
 
 /// Returns true if a request with this Host is meant for a server of ours with these names.
 ///
-/// A foreign page can have a host name that resolves to us, and the browser would let it read our answers under that
-/// name (DNS rebinding). An IP address cannot be a foreign name, and `localhost` is always this machine.
+/// A foreign page can have a host name that resolves to this machine, and the browser would let it read our answers
+/// under that name (DNS rebinding). An IP address cannot be a foreign name, and `localhost` is always this machine.
 pub fn asks_for_us<'a>(host: &str, names: impl IntoIterator<Item = &'a str>) -> bool {
     let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
     let name = match host.rsplit_once(':') {

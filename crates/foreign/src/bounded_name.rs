@@ -6,7 +6,7 @@ use std::fmt;
 /// programs have a few thousand bytes.
 pub const MOST_NAME_BYTES: usize = 16 << 10;
 
-/// Writer that fails beyond its limit, which ends the demangling. Too many parts that write nothing end it too, because
+/// Writer that fails beyond its limit, which ends the demangling. Too many parts without output also end it, because
 /// each visit of a part costs time.
 #[derive(Default)]
 pub(crate) struct Bounded {

@@ -1,7 +1,7 @@
 //! Directory of our caches, and the check of its owner.
 //!
-//! The next run trusts its contents, and files in it are removed. So it must be the user's own: not the end of a link,
-//! and not the directory of another user, which HOME names after `sudo -E`.
+//! The next run trusts its contents, and removes files in it. So it must belong to the user: it must not be the target
+//! of a link, or the directory of another user, which HOME names after `sudo -E`.
 
 use crate::own_directory::{is_of, is_ours};
 use std::{
@@ -33,7 +33,7 @@ fn directory_of(
         path.is_absolute().then_some(path)
     };
     if let Some(directory) = absolute("XDG_CACHE_HOME") {
-        // The user asked for this directory, so if it is unusable, no other one replaces it.
+        // The user asked for this directory, so if it is unusable, no other directory replaces it.
         let is_own = directory.ancestors().find_map(|path| path.metadata().ok());
         return is_own.filter(|found| is_of(found, user)).map(|_| directory);
     }
@@ -186,7 +186,7 @@ mod tests {
         let other = user + 1;
         assert_eq!(chosen(other, &[("HOME", &own)]), None);
         assert_eq!(chosen(other, &[]), None);
-        // A requested directory is the only choice; a new one belongs to the owner of its parent.
+        // A requested directory is the only choice. A new directory belongs to the owner of its parent.
         let new = own.join("new/cache");
         assert_eq!(chosen(user, &[("XDG_CACHE_HOME", &new)]), Some(new.clone()));
         let both = [("XDG_CACHE_HOME", &*new), ("HOME", &*own)];

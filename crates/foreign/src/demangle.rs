@@ -135,7 +135,8 @@ mod tests {
 
     /// Returns a type whose last argument is a pair of the previous argument, repeated this many times.
     fn doubling(times: usize) -> String {
-        // `1PI i i E` is substitution S_ for `1P`, S0_ for P<int, int>; each next P<X, X> is the following one.
+        // `1PI i i E` is substitution S_ for `1P`, S0_ for P<int, int>. Each next P<X, X> is the following
+        // substitution.
         let mut inner = "1PIiiE".to_owned();
         for n in 0..times {
             let seq = match n {
@@ -173,7 +174,7 @@ mod tests {
         assert_eq!(class_name(&class), class);
     }
 
-    /// Neither the parser nor the printer uses up its stack.
+    /// Neither the parser nor the printer exhausts its stack.
     #[test]
     fn a_deep_name_is_shown_as_it_is() {
         for part in [
@@ -212,7 +213,7 @@ mod tests {
         assert!(demangle(&"\u{e9}".repeat(100_000)).len() < 2000);
     }
 
-    /// Each tuple contains the previous tuple twice (Rust RFC 2603: references back are by position).
+    /// Each tuple contains the previous tuple twice (Rust RFC 2603: back references are by position).
     #[test]
     fn a_rust_name_that_doubles_itself_is_shown_as_it_is() {
         let of = |times| {
@@ -244,8 +245,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(100))]
-        /// For any name, the result is bounded and arrives in time. The time limit is far above the need of the slowest
-        /// machine, and far below the time of one unbounded name.
+        /// For any name, the result is bounded and arrives in time. The time limit is far longer than the slowest
+        /// machine needs, and far shorter than the time for an unbounded name.
         #[test]
         fn any_name_has_an_end(
             prefix in "(_Z|_R|_ZN|_ZTS|_Z1f)",

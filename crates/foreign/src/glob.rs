@@ -10,7 +10,7 @@ pub fn star_glob(pattern: &str, text: &str) -> bool {
     matches(pattern.as_bytes(), text.as_bytes(), false)
 }
 
-/// Matches greedily with one place to return to: linear in most cases, never exponential.
+/// Matches greedily with a single backtracking position: linear in most cases, never exponential.
 fn matches(pattern: &[u8], text: &[u8], has_question_mark: bool) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut back: Option<(usize, usize)> = None;

@@ -1,11 +1,11 @@
 //! A server of fixed answers to GET, for the agent's numbers and the page of a recording.
 //!
 //! One request per connection, without keep-alive, uploads or TLS. One thread waits for all requests and reads them as
-//! they come, so that a slow client costs only a descriptor; it also gives the answers that need no work. A few further
-//! threads make and write the other answers. A client gets a bounded total time and a bounded number of bytes; an
-//! address gets a bounded number of connections. If there are too many connections, the oldest one of the address with
-//! the most is closed, so that a client that only holds connections does not lock out others. A browser that uses a
-//! foreign host name gets no answer.
+//! they arrive, so that a slow client costs only a descriptor; it also gives the answers that need no work. A few
+//! further threads make and write the other answers. Each client has limits on total time and on bytes; each address
+//! has a limit on connections. If there are too many connections, the oldest one of the address with the most is
+//! closed, so that a client that only holds connections does not lock out others. A browser that uses a foreign host
+//! name gets no answer.
 
 mod places;
 mod request;
@@ -132,10 +132,10 @@ impl HttpServer {
                     Err(_) => drop(silent.remove(at)),
                 }
             }
-            // The time before the wait counts, and this check comes after reading: a client that asked in time is
-            // answered, even if this thread was stopped.
+            // The time before the wait counts, and this check comes after reading. A client that sent its request in
+            // time is answered, even if this thread was stopped.
             silent.retain(|client| client.until > now);
-            // Only a few are accepted in a row, so that the present ones have their turn too.
+            // Only a few are accepted in a row, so that present clients are served too.
             for _ in 0..if ready.has_new { MOST_SILENT } else { 0 } {
                 match listener.accept() {
                     Ok((stream, address)) => {
@@ -144,7 +144,7 @@ impl HttpServer {
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                     Err(_) => {
-                        // This makes room for a client that asks.
+                        // This makes room for a client that sends a request.
                         silent.drain(..silent.len().min(1));
                         no_room_until = Some(Instant::now() + PAUSE);
                         break;
@@ -154,7 +154,7 @@ impl HttpServer {
         }
     }
 
-    /// Accepts a connection. A client that has already asked does not count among the silent ones.
+    /// Accepts a connection. A client that has already sent its request does not count among the silent ones.
     fn enter(
         self: &Arc<Self>,
         stream: TcpStream,
@@ -212,7 +212,7 @@ fn misdirected() -> Answer {
     Answer::text("421 Misdirected Request", why)
 }
 
-/// Returns the answer, or the one for a method that an existing resource does not allow.
+/// Returns the answer, or the answer for a method that an existing resource does not allow.
 fn refined(request: &Request, answer: Answer) -> Answer {
     match request.method.as_str() {
         "GET" | "HEAD" => answer,
@@ -328,7 +328,7 @@ mod tests {
             let is_in_time = begin.elapsed() < PATIENCE;
             let mut answer = Vec::new();
             let _ = stream.read_to_end(&mut answer);
-            // A client that paused before it asked is turned away.
+            // A client that paused before its request is turned away.
             if is_in_time || !answer.is_empty() {
                 return String::from_utf8_lossy(&answer).into_owned();
             }
@@ -411,7 +411,7 @@ mod tests {
             };
             assert_eq!(status, expected, "{hosts}");
         }
-        // Silent clients, however many, lock no other client out.
+        // Silent clients do not lock out other clients, regardless of their number.
         let connect = |_| TcpStream::connect(address).expect("connected");
         let _silent: Vec<TcpStream> = (0..3 * MOST_SILENT).map(connect).collect();
         for path in ["/healthz", "/at-once"] {
@@ -420,7 +420,7 @@ mod tests {
                 assert_eq!(status(&request), "HTTP/1.1 200 OK");
             }
         }
-        // Clients whose answer takes forever, and clients that do not read their answer, do not lock others out either.
+        // Clients whose answer takes forever, and clients that do not read their answer, do not lock out others either.
         for path in ["/large", "/endless"] {
             let ask = |number| {
                 let mut client = connect(number);

@@ -84,7 +84,7 @@ mod tests {
         }
     }
 
-    /// A megabyte that expands to a gigabyte, whatever its header claims.
+    /// A megabyte that expands to a gigabyte is refused, regardless of its header.
     #[test]
     fn a_bomb_is_refused() {
         let zeros = vec![0; 64 << 20];

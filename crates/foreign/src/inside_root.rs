@@ -1,4 +1,4 @@
-//! Looking up a path in a root other than ours: that of a target, or a copy of one.
+//! Lookup of a path in a root other than ours: that of a target, or a copy of one.
 
 use crate::regular_file::open_found;
 use nix::errno::Errno;
@@ -64,11 +64,11 @@ fn by_kernel(root: &OwnedFd, path: &Path) -> nix::Result<OwnedFd> {
 
 /// Number of links that the kernel follows (path_resolution(7)).
 const MOST_LINKS: usize = 40;
-/// Maximum number of parts of a path; deeper ones are an attempt to keep us busy.
+/// Maximum number of parts of a path. A deeper path is an attempt to keep us busy.
 const MOST_PARTS: usize = 4096;
 
-/// Looks up a path without openat2(2): one name at a time, each opened without following it. `..` returns to the
-/// directory that was passed, so moving a directory meanwhile leads nowhere else.
+/// Looks up a path without openat2(2): one name at a time, each opened without following links. `..` returns to the
+/// directory that was passed, so moving a directory meanwhile does not lead outside.
 fn by_steps(root: &OwnedFd, path: &Path) -> nix::Result<OwnedFd> {
     let mut passed: Vec<OwnedFd> = Vec::new();
     let mut left: VecDeque<Step> = steps(path).collect();
@@ -161,7 +161,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Both ways find the file in the root, never the file outside that a link with the same text leads to from our
+    /// Both methods find the file in the root, never the file outside that a link with the same text reaches from our
     /// root.
     #[test]
     fn links_stay_in_their_root() {

@@ -51,7 +51,7 @@ pub enum OutputError {
 }
 
 impl OutputError {
-    /// Converts it to an error of the operating system's kind; the text stays.
+    /// Converts the error to one of the operating system's kinds. The text stays.
     pub fn into_io(self) -> Error {
         let kind = match &self {
             OutputError::Exists { .. } => ErrorKind::AlreadyExists,

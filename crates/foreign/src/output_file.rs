@@ -1,7 +1,7 @@
 //! Files that we create.
 //!
 //! They contain a process's memory, or names from it, so only the user may read them. Other users may be able to write
-//! to the directory (/tmp), and may have put a link, a pipe or their own file at the name.
+//! to the directory (/tmp), and may have created a link, a pipe or their own file under the name.
 
 use crate::output_error::{OutputError, exists_already, failed, link, not_ours};
 use crate::output_stream::{own_descriptor, stream};
@@ -100,7 +100,7 @@ pub struct OutputFile {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Standing {
-    /// Without a name until it is kept: if we are killed before, nothing is left of it.
+    /// Unnamed until it is kept: if we are killed before that, nothing remains of it.
     Unnamed,
     /// New, at its path, and ours.
     New,
@@ -137,9 +137,9 @@ impl OutputFile {
         stream(path, &found).map(|file| OutputFile::there(path, file))
     }
 
-    /// Opens a file that is written repeatedly, such as the reports of a build. An existing one stays the same file,
-    /// with its owner and permissions, and is written at its end. In a directory that others can write to it must be
-    /// the user's own, and no link is followed.
+    /// Opens a file that is written repeatedly, such as the reports of a build. An existing file stays the same file,
+    /// with its owner and permissions, and is written at its end. In a directory that other users can write to, it must
+    /// belong to the user, and no link is followed.
     ///
     /// # Errors
     /// [`OutputError`]
@@ -330,7 +330,7 @@ mod tests {
         let error = put(&path, false, "second").unwrap_err();
         assert!(matches!(error, OutputError::Exists { .. }), "{error}");
         assert_eq!(read_to_string(&path).unwrap(), "first");
-        // The file is replaced by another one: a process that has the old one open, or another name of it, does not see
+        // A new file replaces the old one. A process that has the old file open, or another name of it, does not see
         // the new one.
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
         let other = scratch.0.join("other");
@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(names(&scratch.0), 1);
     }
 
-    /// The file has no name until it is kept, so that nothing is left of it if we are killed.
+    /// The file has no name until it is kept, so that nothing remains of it if we are killed.
     #[test]
     fn a_new_output_gets_its_name_at_the_end() {
         let scratch = Scratch::new("unnamed");

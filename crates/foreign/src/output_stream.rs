@@ -9,7 +9,7 @@ use std::{
 };
 
 /// Opens an inherited descriptor, by one of its names (`/dev/stdout`, `/dev/fd/63`). The shell has opened it, so it is
-/// the one that the user means.
+/// what the user means.
 pub(crate) fn own_descriptor(path: &Path) -> Result<Option<File>, OutputError> {
     let number = match path.to_str() {
         Some("/dev/stdout") => "1",
@@ -36,8 +36,8 @@ pub(crate) fn own_descriptor(path: &Path) -> Result<Option<File>, OutputError> {
     opened.map(Some).map_err(failed(path))
 }
 
-/// Opens a terminal, a pipe, or /dev/null, which lose nothing by being written to. A pipe must be ours, because its
-/// creator reads our output.
+/// Opens a terminal, a pipe, or /dev/null, which lose no data when they are written to. A pipe must be ours, because
+/// its creator reads our output.
 pub(crate) fn stream(path: &Path, found: &Metadata) -> Result<File, OutputError> {
     let kind = found.file_type();
     if kind.is_symlink() {

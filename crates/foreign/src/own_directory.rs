@@ -24,8 +24,8 @@ pub(crate) fn is_ours(directory: &Path) -> bool {
     std::fs::symlink_metadata(directory).is_ok_and(|found| is_own(&found))
 }
 
-/// Directory of ours, held open: all operations use the checked directory, wherever its path leads later. Its files are
-/// for the user only.
+/// Directory of ours, held open. All operations use the checked directory, even if its path later leads elsewhere. Its
+/// files are for the user only.
 #[derive(Debug)]
 pub struct OwnDirectory {
     folder: File,
@@ -88,7 +88,7 @@ impl OwnDirectory {
         &self.path
     }
 
-    /// Returns a path by which this process opens this entry and nothing else.
+    /// Returns a path by which this process opens this entry and no other file.
     pub fn name(&self, name: &str) -> PathBuf {
         own_name(&self.folder).join(name)
     }
@@ -243,7 +243,7 @@ mod tests {
         }
     }
 
-    /// The directory stays the same if its path later leads to another one.
+    /// The directory stays the same if its path later leads to a different one.
     #[test]
     fn it_stays_the_one_that_was_looked_at() {
         let scratch = Scratch::new("moved");

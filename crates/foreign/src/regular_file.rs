@@ -17,7 +17,7 @@ use std::{
 /// act when they are opened (watchdogs, tapes).
 ///
 /// A path below `/proc/PID/root` is looked up inside that root, including absolute links: the kernel would follow those
-/// into our own (path_resolution(7)).
+/// links into our own root (path_resolution(7)).
 ///
 /// # Errors
 /// Errors of open(2), and an error for a file of another kind, which [`is_regular`] recognizes.
@@ -42,7 +42,7 @@ fn root_of_process(path: &Path) -> Option<(PathBuf, PathBuf)> {
     (is_root && !inside.as_os_str().is_empty()).then(|| (root, inside.to_owned()))
 }
 
-/// Opens the file that O_PATH has found, if it is a regular file. It is certainly the same file.
+/// Opens the file that O_PATH has found, if it is a regular file. It is certain to be the same file.
 pub(crate) fn open_found(found: OwnedFd) -> Result<File> {
     let found = File::from(found);
     if !found.metadata()?.is_file() {
@@ -91,12 +91,12 @@ impl Extent {
     }
 
     /// Returns true if this many bytes of the file may be read into memory. A file with holes can have any length at no
-    /// cost to its creator, and reading it would cost us all of that.
+    /// cost to its creator, and reading it would cost us memory for its whole length.
     pub fn may_hold(&self, bytes: u64) -> bool {
         bytes <= self.believable_bytes()
     }
 
-    /// Returns how many bytes of the file may be read into memory.
+    /// Returns the number of bytes of the file that may be read into memory.
     pub fn believable_bytes(&self) -> u64 {
         let on_disk = self.disk_bytes.saturating_mul(MOST_TIMES_THE_DISK);
         let believable = on_disk.saturating_add(ALWAYS_BYTES);
@@ -128,8 +128,8 @@ pub fn read_exactly(file: &File, bytes: u64) -> Result<Vec<u8>> {
     Ok(read)
 }
 
-/// Reads the start of a file, at most `most` bytes. For texts of the kernel about a process that come from the
-/// process's own memory: the process chooses address and length of its command line (prctl(2), `PR_SET_MM`).
+/// Reads the start of a file, at most `most` bytes. Use it for texts of the kernel about a process that come from the
+/// process's own memory, because the process chooses address and length of its command line (prctl(2), `PR_SET_MM`).
 ///
 /// # Errors
 /// Errors of open(2) and read(2).

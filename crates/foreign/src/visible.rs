@@ -2,7 +2,7 @@
 //!
 //! Names of processes, files and functions may hold any bytes. Some of them have effects on a terminal: control
 //! characters move the cursor, change the title or paste (ECMA-48), and the controls of bidirectional text make a line
-//! read as another one (Unicode Technical Report 36, 2.10). Such characters are shown as `\x1b` or `\u{202e}`.
+//! appear as a different one (Unicode Technical Report 36, 2.10). Such characters are shown as `\x1b` or `\u{202e}`.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -17,8 +17,8 @@ pub fn visible_lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| acts(c) && !is_layout(c), plain)
 }
 
-/// Makes text safe, keeping lines and colours (ECMA-48, SGR: `ESC [ numbers m`). For our own text, in which names are
-/// made visible before they are coloured.
+/// Makes text safe, keeping lines and colours (ECMA-48, SGR: `ESC [ numbers m`). This is for our own text, in which
+/// names are made visible before they are coloured.
 pub fn visible_colored(text: &str) -> Cow<'_, str> {
     if !text.contains(acts) {
         return Cow::Borrowed(text);
@@ -39,7 +39,7 @@ pub fn visible_colored(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Makes JSON safe, with the same meaning. Its writers escape only the ASCII controls; the other ones occur only in
+/// Makes JSON safe, with the same meaning. Its writers escape only the ASCII controls; the other controls occur only in
 /// strings.
 pub fn visible_json(text: &str) -> Cow<'_, str> {
     // All of these characters have at most four hex digits.
@@ -50,7 +50,7 @@ fn is_layout(c: char) -> bool {
     matches!(c, '\n' | '\t')
 }
 
-/// Returns true if a character has an effect, or hides, instead of being visible.
+/// Returns true if a character has an effect, or is invisible.
 fn acts(c: char) -> bool {
     c.is_control()
         || matches!(c,

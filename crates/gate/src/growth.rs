@@ -3,7 +3,7 @@
 //!
 //! The series of a site is the number of its live blocks that are older than a typical request, at
 //! equally spaced moments. Load would show only in the young blocks. A site grows if the
-//! Mann–Kendall test sees a rise in the whole window and in its second half. A cache that levels
+//! Mann–Kendall test detects a rise in the whole window and in its second half. A cache that levels
 //! off rises only in the first half.
 //!
 //! Neighbouring values of such a series are alike, which makes the plain test see trends in noise.
@@ -11,8 +11,8 @@
 //! trend test for autocorrelated data", Journal of Hydrology 204 (1998): by the autocorrelation of
 //! the ranks after the trend has been removed. A constant pool whose blocks live about as long as
 //! the window is a random walk within it, for which no such correction suffices. So the mean of the
-//! steps must be above zero, too. With several sites, the chance of a false alarm is divided among
-//! them (Bonferroni), so that `confidence` holds for the whole verdict.
+//! steps must also be above zero. With several sites, the probability of a false alarm is divided
+//! among them (Bonferroni), so that `confidence` holds for the whole verdict.
 //!
 //! Blocks from before the attach belong to no site. While they are freed and replaced, each
 //! constant site grows from nothing to its size. All of these frees are counted. If a site still
@@ -49,7 +49,7 @@ pub enum GrowthKind {
 pub struct Growth {
     /// Quantity that grows.
     pub kind: GrowthKind,
-    /// Chance that a site that does not grow looks like this one.
+    /// Probability that a site that does not grow looks like this one.
     pub p: f64,
     /// Blocks gained from one moment to the next (Sen's slope).
     pub blocks_per_interval: f64,
@@ -94,7 +94,7 @@ pub(crate) fn risen(series: &[Vec<f64>]) -> usize {
     series.iter().filter(|s| has_risen(s)).count()
 }
 
-/// Returns the chance of a false alarm that each of several tests may have.
+/// Returns the probability of a false alarm that each of several tests may have.
 pub(crate) fn shared(confidence: f64, tests: usize) -> f64 {
     (1.0 - confidence) / tests.max(1) as f64
 }

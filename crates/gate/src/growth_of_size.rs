@@ -1,5 +1,5 @@
 //! Decides which sites have blocks that grow while their number stays constant, such as a buffer
-//! that is appended to and never emptied, or a queue of ever longer texts.
+//! that is appended to and never emptied, or a queue of increasingly long texts.
 //!
 //! Such a block is often young, because each realloc(3) creates it again, so a test of the blocks
 //! that outlive requests does not see it. This test therefore uses all live blocks of a site: their
@@ -15,7 +15,7 @@
 use crate::growth::{Course, Growth, GrowthKind, LEAST_MOMENTS};
 use crate::trend::{Trend, corrected, drift, ends_above, mean};
 
-/// Chance (p) below which a rise in the number of a site's blocks is taken as real.
+/// Probability (p) below which a rise in the number of a site's blocks is taken as real.
 const SAME_NUMBER: f64 = 0.05;
 /// Ratio of the growth in the second half to that in the first, below which a site may be levelling
 /// off.
@@ -115,7 +115,7 @@ fn steps(series: &[f64]) -> impl Iterator<Item = f64> {
 }
 
 /// Returns the series in units of its usual step, if it has one. A rise then counts by its number
-/// of steps, and a single jump is one step, however high.
+/// of steps, and a single jump is one step, regardless of its height.
 fn in_usual_steps(series: &[f64]) -> Vec<f64> {
     let taken: Vec<f64> = steps(series).filter(|step| *step != 0.0).collect();
     let usual = taken.iter().map(|step| step.abs()).sum::<f64>() / taken.len().max(1) as f64;
@@ -171,7 +171,7 @@ mod tests {
 
     #[derive(Clone, Copy, Debug)]
     enum Site {
-        /// A buffer that is appended to.
+        /// A buffer to which data is appended.
         Buffer,
         /// Entries, of which this many are replaced by longer ones at each moment.
         LongerEntries(usize),

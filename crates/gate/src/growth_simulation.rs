@@ -1,5 +1,6 @@
-//! Simulates attaches to programs with a full heap, to count how often growth is reported without
-//! any, and how often a leak is missed. The runs are seeded, so they are the same everywhere.
+//! Simulates attaches to programs with a full heap, to count how often the test reports growth
+//! where there is none, and how often it misses a leak. The runs are seeded, so they are the same
+//! everywhere.
 
 use crate::growth::{Course, courses};
 use crate::survivors::{AGE_IN_PAUSES, MOMENTS};
@@ -200,7 +201,7 @@ const LIFETIMES: [f64; 5] = [1.0, 10.0, 60.0, 200.0, 600.0];
 /// Just less than one percent of the runs.
 const FEW: u64 = RUNS / 100 - 1;
 
-/// The number of false alarms holds after five minutes, however long blocks live.
+/// The number of false alarms holds after five minutes, regardless of the lifetimes of blocks.
 #[test]
 fn a_constant_heap_is_not_said_to_grow() {
     for life in LIFETIMES {
@@ -237,8 +238,8 @@ fn a_window_that_is_long_enough_gives_a_verdict() {
     }
 }
 
-/// Checks the power that docs/gate.md states for windows without a warm-up, which is the number of
-/// runs that find the leak. All others give no verdict.
+/// Checks the power that docs/gate.md states for windows without a warm-up: the number of runs that
+/// find the leak. All other runs give no verdict.
 #[test]
 fn a_leak_is_found_without_a_warm_up() {
     for (life, warmup, duration, least) in [

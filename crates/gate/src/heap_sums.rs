@@ -105,7 +105,7 @@ impl HeapSums {
             &of_bytes,
         );
         if !exceeded {
-            // A leaked block of 0 bytes is a leak, too.
+            // A leaked block of 0 bytes is a leak too.
             let of_blocks = |limit: u64| format!("{in_words} (limit {})", counted(limit, "block"));
             check(
                 "--fail-on leaked-blocks",

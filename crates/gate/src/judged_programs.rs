@@ -1,8 +1,8 @@
 //! Selects the processes of a command that are judged: those that run a program of the user.
 //!
 //! Shells, make, ctest, compilers and interpreters deliberately keep memory until they end, and a
-//! leak in them does not interest somebody who uses them to run tests. A user builds programs in
-//! other places than a system or a tool manager installs them.
+//! leak in them is irrelevant to a user who runs tests with them. User programs are built in
+//! directories other than those in which a system or a tool manager installs programs.
 
 use crate::template_matches;
 
@@ -27,7 +27,7 @@ const SYSTEMS_PROGRAMS: &str = "/usr/bin";
 pub struct JudgedPrograms {
     /// True if every process is judged.
     pub all: bool,
-    /// Programs, or files run by interpreters, that are judged wherever they are.
+    /// Programs, or files run by interpreters, that are judged regardless of their location.
     pub patterns: Vec<String>,
     /// Directory in which the command was started. Everything below it belongs to the user.
     pub directory: String,

@@ -9,7 +9,7 @@ use std::ops::Deref;
 /// Verdicts on all processes that were judged, in the order in which the processes started.
 #[derive(Clone, Debug, Default)]
 pub struct Judgement {
-    /// One for each process.
+    /// One verdict for each process.
     pub verdicts: Vec<Verdict>,
     /// Programs with processes that were not judged.
     pub not_judged: Vec<NotJudged>,
@@ -73,8 +73,8 @@ impl<'a> SharedLeak<'a> {
 }
 
 impl Judgement {
-    /// Returns the leaks that count, the largest first. Each occurs once, however many processes
-    /// have it. `of` selects the processes.
+    /// Returns the leaks that count, the largest first. Each occurs once, regardless of the number
+    /// of processes that have it. `of` selects the processes.
     pub fn leaks(&self, of: impl Fn(&Verdict) -> bool) -> Vec<SharedLeak<'_>> {
         let mut leaks: Vec<SharedLeak<'_>> = Vec::new();
         let mut places = HashMap::new();

@@ -7,7 +7,7 @@ use memhook_report::{Backtraces, recorded::ordered_modules};
 use memhook_symbols::{Frame, ModuleFile, SearchPath, Symbolizer};
 use std::{collections::HashMap, ops::Range, time::Duration};
 
-/// A module and its place in memory.
+/// A module and its location in memory.
 pub struct MappedModule {
     /// Addresses (avma).
     pub addresses: Range<u64>,

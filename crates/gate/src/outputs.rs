@@ -32,8 +32,8 @@ pub struct OutputOptions {
     /// True if the line with the verdict has the colour of the outcome.
     pub is_colored: bool,
     /// True if the text goes to standard error because standard output belongs to the program. It
-    /// also goes there if a form goes to standard output, so that a reader of the form sees nothing
-    /// else.
+    /// also goes there if a form goes to standard output, so that a reader of the form gets only
+    /// the form.
     pub is_beside_program: bool,
     /// Number of findings to show, and the directory to which source paths are relative.
     pub format: FormatOptions,

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
 
 impl Evidence {
-    /// Returns evidence about a process of which nothing is known.
+    /// Returns evidence about a process of which no facts are known.
     pub fn lacking(program: String, gap: String) -> Evidence {
         Evidence {
             program,
@@ -115,8 +115,8 @@ impl Ending {
     }
 }
 
-/// Returns the blocks of a traced process, as its memory shows them at one moment, if the memory
-/// could be copied. Otherwise `memory` contains the reason. The ledger is that of [`reached`].
+/// Returns the blocks of a traced process, as its memory shows them at one moment, if the memory could be copied.
+/// Otherwise `memory` contains the reason. The ledger is that of [`reached`].
 pub fn traced_blocks(
     ledger: &Ledger,
     memory: Result<&Snapshot, String>,
@@ -159,8 +159,8 @@ pub(crate) fn known_live(
     live.filter(move |block| !on_their_way.contains(&block.address))
 }
 
-/// Returns why the known live blocks are not exact; `None` if they are. A verdict needs all of
-/// them, with their stacks.
+/// Returns the reason why the known live blocks are not exact; `None` if they are exact. A verdict needs all of them,
+/// with their stacks.
 pub fn bound(ledger: &Ledger<impl Observer>) -> Option<String> {
     if ledger.is_sampled() {
         return Some(

@@ -1,5 +1,4 @@
-//! Finds out which blocks of a process are still reachable, by joining a snapshot with the blocks
-//! of a trace.
+//! Determines which blocks of a process are still reachable, by joining a snapshot with the blocks of a trace.
 
 use crate::Reached;
 use crate::mapped::doubtful_mappings;
@@ -33,7 +32,7 @@ pub struct Search {
     pub before_ns: Option<u64>,
     /// True if every block of the program was traced.
     pub is_complete: bool,
-    /// True if [`Reached::possible`] is computed, too.
+    /// True if [`Reached::possible`] is also computed.
     pub finds_possible: bool,
 }
 

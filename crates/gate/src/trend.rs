@@ -1,4 +1,4 @@
-//! Mann–Kendall test: does a series rise, whatever its distribution?
+//! Mann–Kendall test, which detects a rise in a series regardless of its distribution.
 //!
 //! H. B. Mann, "Nonparametric tests against trend", Econometrica 13 (1945); M. G. Kendall, "Rank Correlation
 //! Methods" (1975), with the correction of the variance for ties. The slope is that of P. K. Sen, "Estimates of
@@ -9,8 +9,7 @@
 pub struct Trend {
     /// Number of values above an earlier one, minus the number below it.
     pub s: i64,
-    /// Chance that a series without a trend looks like this one or more extreme (one-sided:
-    /// upwards).
+    /// Probability that a series without a trend looks like this one or more extreme (one-sided: upwards).
     pub p: f64,
     /// Median change from one value to the next.
     pub slope: f64,
@@ -96,8 +95,8 @@ fn test(series: &[f64], inflation: f64) -> Trend {
     Trend { s, p, slope }
 }
 
-/// Returns the chance that a random walk without drift rises this much, from the mean and the
-/// variance of its steps.
+/// Returns the probability that a random walk without drift rises this much, from the mean and the variance of its
+/// steps.
 pub fn drift(series: &[f64]) -> f64 {
     let steps: Vec<f64> = series.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let n = steps.len() as f64;
@@ -113,7 +112,7 @@ pub fn drift(series: &[f64]) -> f64 {
     }
 }
 
-/// Returns the chance that a standard normal variable is above `z`.
+/// Returns the probability that a standard normal variable is above `z`.
 fn upper_tail(z: f64) -> f64 {
     0.5 * libm::erfc(z / std::f64::consts::SQRT_2)
 }

@@ -1,21 +1,21 @@
 //! Threads that were inside malloc when their process ended.
 //!
-//! The kernel ends them wherever they are (exit_group(2)), so the heap may be in the middle of a
-//! change. A change affects free chunks and the block that is being allocated or released, but
-//! never another block in use. So the verdict on all other blocks is right if these rules are
-//! followed:
+//! The kernel ends them at any point of their code (exit_group(2)), so the heap may be in the
+//! middle of a change. A change affects free chunks and the block that is being allocated or
+//! released, but never another block in use. So the verdict on all other blocks is right if these
+//! rules are followed:
 //!
 //! - Each traced live block has to be in the dissected heap, at its address and with its size. A
-//!   chunk with a half-written header leads the walk astray, and the blocks behind it are missing.
+//!   chunk with a half-written header misleads the walk, and the blocks behind it are missing.
 //!   Their headers are intact, so the walk resumes at each of them. If some are still missing,
 //!   there is no verdict. If all blocks were traced and found, the parts that could not be walked
 //!   are free.
 //! - A block in transit is not yet in a ledger, because an allocation is published before its
 //!   address is returned, or no longer in it, because a release is published before the call. If
 //!   nothing reaches such a block, it is not a leak of the program. The same applies to free chunks
-//!   that were in no list at that moment, which look as if they were in use. So an unreachable
-//!   block is a leak only if it was traced. If not all blocks were traced, and some block is not
-//!   found to be in transit, there is no verdict.
+//!   that were in no list at that moment, which look like blocks in use. So an unreachable block is
+//!   a leak only if it was traced. If not all blocks were traced, and some block is not found to be
+//!   in transit, there is no verdict.
 //! - Blocks that the new block of a `realloc` points to are not leaked, even if only malloc knows
 //!   that new block, by the address of its chunk.
 
@@ -127,7 +127,7 @@ impl<'a> Unfinished<'a> {
             .collect()
     }
 
-    /// Returns true if a block begins at this address that is unreached and was not traced.
+    /// Returns true if an unreached, untraced block begins at this address.
     fn is_nobodys(&self, heap: &Heap, marked: &Marked, block: u64) -> bool {
         let found = heap.blocks.find(block);
         found.is_some_and(|(number, offset)| {

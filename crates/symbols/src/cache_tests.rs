@@ -215,7 +215,7 @@ fn a_folder_that_is_not_ours_is_not_used() {
 }
 
 proptest! {
-    /// Whatever happens to an entry, it yields what was written, or nothing.
+    /// Any damage to an entry yields its original contents, or nothing.
     #[test]
     fn a_damaged_entry_is_none(
         cut in 0.0..1.1f64,

@@ -17,7 +17,7 @@ use std::{
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, unversioned::transport::DefaultConnector};
 
-/// Maximum bytes of all downloaded files. The last one stays, however large it is.
+/// Maximum bytes of all downloaded files. The last file stays, regardless of its size.
 const MAX_FILES_BYTES: u64 = 8 << 30;
 /// Upper bound on the size of a debug file.
 const MAX_FILE_BYTES: u64 = 16 << 30;

@@ -135,7 +135,7 @@ fn is_called<'s>(
     !name.contains("::") && text(gimli::DW_AT_name).as_deref() == Some(name)
 }
 
-/// Returns the place of the inlined call.
+/// Returns the location of the inlined call.
 fn place<'s>(
     dwarf: &Dwarf<Slice<'s>>,
     unit: &Unit<Slice<'s>>,

@@ -6,8 +6,8 @@
 //! as another reader needs the space.
 //!
 //! Two files are identical if their open descriptors say so: by device, inode, size and times of
-//! change. No process can make its own files look like another's, whatever build-id and path they
-//! claim.
+//! change. No process can make its own files look like another process's files, regardless of the
+//! build-id and path that they claim.
 
 use crate::Frame;
 use crate::file::Image;
@@ -178,8 +178,8 @@ struct Room {
     most: AtomicU64,
     used: Mutex<u64>,
     freed: Condvar,
-    /// Lock of the reader that waits for space. The other readers wait for this lock, however
-    /// little space they need.
+    /// Lock of the reader that waits for space. The other readers wait for this lock, even if they
+    /// need little space.
     turn: Mutex<()>,
     /// Messages that a reader waits for room. One idle reader takes the message and gives up its
     /// data.

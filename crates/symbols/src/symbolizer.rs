@@ -240,7 +240,7 @@ impl Symbolizer {
             .name("symbols".into())
             .spawn(move || {
                 // Damaged files may cost names, but never harm the caller. The inbox is dropped
-                // with the panic, so that no request is accepted after it.
+                // with the panic, so no request is accepted after it.
                 let to = answers.clone();
                 let serve = move || {
                     let desk = Desk {
@@ -321,7 +321,7 @@ impl Symbolizer {
         problems.filter(|problem| !problem.is_of_missing_file())
     }
 
-    /// Returns how modules with requested addresses were read.
+    /// Returns the results of reading the modules with requested addresses.
     pub fn sources(&self) -> impl Iterator<Item = &ModuleSymbols> {
         self.modules.iter().filter_map(|m| m.symbols.as_ref())
     }

@@ -40,9 +40,9 @@ impl UnwindTable {
             .map(|((&start, _), end)| u64::from(start)..end)
     }
 
-    /// Returns the rule for a frame that returns to `offset`, which is the rule of the call before it. If there is no
-    /// code before it, but a function begins there, there was no call: makecontext(3) starts a stack like this (glibc's
-    /// `__start_context`, whose own CFI leads on into its arguments).
+    /// Returns the rule for a frame that returns to `offset`, which is the rule of the call before it. If no code
+    /// precedes it, but a function begins there, there was no call: makecontext(3) starts a stack like this (glibc's
+    /// `__start_context`, whose own CFI leads into its arguments).
     pub fn rule_at_return(&self, offset: u64) -> u64 {
         let call = self.rule_at(offset.wrapping_sub(1));
         let begins = || self.offsets.binary_search(&(offset as u32)).is_ok();
@@ -335,7 +335,7 @@ mod tests {
             body.extend((0x1000 + fde * (rows + 1)).to_le_bytes());
             body.extend((rows + 1).to_le_bytes());
             body.push(0);
-            // DW_CFA_advance_loc 1, and another offset from time to time.
+            // DW_CFA_advance_loc 1, and a new offset from time to time.
             for row in 0..rows {
                 body.push(0x41);
                 body.extend([0x0e, 8 + (row % 2) as u8 * 8]);

@@ -1,4 +1,4 @@
-//! Places through which a call can be made so that every unwinder can pass it.
+//! Places through which our code can make a call so that every unwinder can pass it.
 //!
 //! One of our functions may be between a caller and the called function, without call frame information that an
 //! unwinder of the process would find. If the call returns into the code of another function whose frame looks the
@@ -27,7 +27,7 @@ const PRESERVED: [Register; 5] = [
 /// Number of words below the CFA in which a frame for a passage saves registers.
 const MOST_WORDS: i64 = 8;
 
-/// Place where a function has `call *%rbx`, an ordinary frame with a frame pointer, and nothing to do when an exception
+/// Place where a function has `call *%rbx`, an ordinary frame with a frame pointer, and no cleanup when an exception
 /// passes through it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passage {
@@ -78,8 +78,8 @@ pub fn passage(sections: &Sections<'_>, candidates: &[u64]) -> Option<Passage> {
     None
 }
 
-/// Returns where a frame saves registers, if such a frame can be built for a call: it has a frame pointer, so that it
-/// may have any size, and saves rbx, which will contain another value.
+/// Returns the locations where a frame saves registers, if such a frame can be built for a call: it has a frame
+/// pointer, so that it may have any size, and saves rbx, which will contain a different value.
 fn saved_registers<O: gimli::ReaderOffset>(
     cfa: &CfaRule<O>,
     rule: impl Fn(Register) -> Option<RegisterRule<O>>,

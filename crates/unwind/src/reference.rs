@@ -42,8 +42,8 @@ pub struct Start {
     pub pc: u64,
     /// Code of that function (avma).
     pub function: Range<u64>,
-    /// Lowest stack pointer of all frames. It is not always that of the innermost frame: a signal handler may run on a
-    /// separate stack that lies above the interrupted one.
+    /// Lowest stack pointer of all frames. It may differ from that of the innermost frame: a signal handler may run on
+    /// a separate stack that is above the interrupted one.
     pub lowest: u64,
 }
 
@@ -111,8 +111,8 @@ impl Unwinder {
         Backtrace { frames, end }
     }
 
-    /// Returns the registers of the innermost caller whose code is not within `range`. `None` if it is not reached, or
-    /// not within `depth` frames.
+    /// Returns the registers of the innermost caller whose code is not within `range`. Returns `None` if it cannot be
+    /// reached, or not within `depth` frames.
     pub fn caller_outside(
         &self,
         mut registers: Registers,

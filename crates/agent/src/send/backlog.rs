@@ -1,5 +1,5 @@
-//! Speed at which a backlog is sent. When a store is available again after an hour, it must not get
-//! the profiles of this hour from all hosts simultaneously.
+//! Speed at which a backlog is sent. When a store is available again after an hour, all hosts must
+//! not send it the profiles of this hour simultaneously.
 
 use std::time::Duration;
 
@@ -105,7 +105,8 @@ mod tests {
         };
         assert_eq!(backlog.pause(None), Duration::ZERO);
         assert_eq!(backlog.pause(queued(9, 20, (1, 9))), Duration::ZERO);
-        // A minute of 60 requests is sent within six seconds, whatever comes meanwhile.
+        // A minute of 60 requests is sent within six seconds, regardless of the requests that
+        // arrive meanwhile.
         let each = Duration::from_millis(100);
         assert_eq!(backlog.pause(queued(60, 60, (10, 70))), each);
         assert_eq!(backlog.pause(queued(90, 61, (11, 101))), each);

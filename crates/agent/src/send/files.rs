@@ -201,8 +201,8 @@ mod tests {
             std::os::unix::fs::MetadataExt::mode(&metadata) & 0o777
         };
         assert_eq!(mode(&found[0]), 0o600);
-        // Someone who can write into the directory must not be able to redirect the next profile
-        // with a link of its name.
+        // A user who can write to the directory must not be able to redirect the next profile with
+        // a link of its name.
         let victim = path.with_extension("victim");
         std::fs::write(&victim, "theirs").expect("written");
         let next = path.join("memhook-.._odd_name-0-0-6.pb.gz.part");

@@ -231,9 +231,9 @@ impl Encoder {
         }
     }
 
-    /// Encodes in a thread that ends immediately afterwards. If the thread lived on, it would keep
-    /// its last released blocks of each size (glibc's caches of threads), wherever in the heap they
-    /// are, and with them the pages around.
+    /// Encodes in a thread that ends immediately afterwards. A longer-lived thread would keep its last released blocks
+    /// of each size (glibc's caches of threads), and with them the pages around these blocks, which may be anywhere in
+    /// the heap.
     fn encode_apart(&mut self, made: Made) {
         let mut left = Some(made);
         let thread = std::thread::Builder::new().name("encoder".into());

@@ -312,19 +312,19 @@ impl Pauses {
     }
 
     /// Returns a random factor with the mean 1, so that hosts that send a backlog do not do so in
-    /// step.
+    /// lockstep.
     fn jitter(&mut self) -> f64 {
         0.5 + self.share()
     }
 
-    /// Returns the next pause. It is longer each time, and different on each host, so that they do
-    /// not all return simultaneously to a store that was down.
+    /// Returns the next pause. The pause grows each time, and differs between hosts, so that they
+    /// do not all return simultaneously to a store that was down.
     fn next(&mut self, wanted: Option<Duration>) -> Duration {
         let pause = self.next.mul_f64(0.5 + 0.5 * self.share());
         self.next = (self.next * 2).min(LONGEST_PAUSE);
         match wanted {
-            // The next attempt comes after the requested time, but not all hosts make it at that
-            // very moment.
+            // The next attempt comes after the requested time, but not at exactly the same time on
+            // all hosts.
             Some(wanted) => wanted + pause.min(wanted.mul_f64(0.1) + FIRST_PAUSE),
             None => pause,
         }

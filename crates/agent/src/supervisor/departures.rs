@@ -76,7 +76,7 @@ mod tests {
         assert!(departures.is_empty());
         assert_eq!(departures.next(0, 2), None);
         departures.add(7);
-        // At least one target is left at a time, however few processors there are.
+        // At least one target is left at a time, regardless of the number of processors.
         assert_eq!(departures.next(0, 0), Some(7));
     }
 

@@ -87,7 +87,7 @@ impl Supervisor {
             match (answer, &mut asked) {
                 (Answer::Inside(_), _) => self.choose(pid, now),
                 (Answer::Obstacle(None), Some(member)) => member.cleared(now),
-                // An obstacle in a process that has just started may pass by itself.
+                // An obstacle in a process that has just started may disappear without action.
                 (Answer::Obstacle(Some(why)), Some(member)) => {
                     if member.wait_a_moment(now) {
                         self.refused(pid, why, now);

@@ -1,4 +1,4 @@
-//! Choice of the client that makes room for another.
+//! Chooses the client that makes room for another.
 
 use super::{Client, HttpServer, MOST_SILENT, MOST_SILENT_OF_ONE};
 use std::io::{ErrorKind, Result};
@@ -46,8 +46,8 @@ impl Places {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Accepts a client, in place of another if necessary, which is turned away. Accepts none if so many answers are
-    /// pending that their makers must be hanging.
+    /// Accepts a client, in place of another if necessary, which is turned away. Accepts none if the number of pending
+    /// answers shows that their makers are hanging.
     pub(super) fn enter(self: &Arc<Places>, client: &Client, server: &HttpServer) -> Result<Place> {
         let (stream, address) = (client.stream.try_clone()?, client.address);
         if self.threads.load(Relaxed) >= 2 * server.most_clients {
@@ -104,7 +104,7 @@ fn yields(
     if networks.len() < most.0 {
         return None;
     }
-    // If several have equal numbers, the one that came first.
+    // If several addresses have equal numbers, the first one.
     networks
         .iter()
         .rev()

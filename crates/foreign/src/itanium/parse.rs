@@ -14,7 +14,7 @@ const MOST_NODES: usize = 1 << 16;
 
 /// Returns the tree of a symbol, and its root.
 pub(super) fn parse(symbol: &str) -> Option<(Vec<Node<'_>>, Id)> {
-    // The two kinds of compilers differ in `sr`, and only the following parts show which one it is.
+    // The two kinds of compilers differ in `sr`, and only the following parts show which kind it is.
     parse_as(symbol, false).or_else(|| parse_as(symbol, true))
 }
 

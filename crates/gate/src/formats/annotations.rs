@@ -26,7 +26,8 @@ impl Format<Judgement> for Annotations {
     }
 }
 
-/// Writes one line for each leak and exceeded limit, however many processes have it.
+/// Writes one line for each leak and exceeded limit, regardless of the number of processes that
+/// have it.
 fn annotations(judged: &Judgement, options: &FormatOptions) -> String {
     let root = &options.source_root;
     let mut out = String::new();

@@ -240,7 +240,7 @@ fn the_rest(verdict: &Verdict) -> &'static str {
     }
 }
 
-/// Returns a text in place of a stack: the known facts about blocks without one.
+/// Returns the text that replaces a missing stack: the known facts about its blocks.
 fn no_stack(verdict: &Verdict) -> String {
     let why = match verdict.evidence.seen {
         Some(seen) => unseen_blocks(seen).sentence,

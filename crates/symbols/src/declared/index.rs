@@ -28,7 +28,7 @@ pub struct DeclaredVariable {
 pub(super) struct Definition {
     pub at: TypeRef,
     bytes: u64,
-    /// True if another type has this name, too.
+    /// True if another type has the same name.
     has_rival: bool,
 }
 

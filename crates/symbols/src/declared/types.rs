@@ -26,7 +26,8 @@ pub struct TypeRef {
     pub(super) offset: u32,
 }
 
-/// A type by number. Types of equal name and size have one number, wherever they are described.
+/// A type by number. Types of equal name and size have the same number, regardless of where they
+/// are described.
 pub type TypeId = u32;
 
 /// A type without typedefs and qualifiers.

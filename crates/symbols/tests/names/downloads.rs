@@ -151,7 +151,7 @@ fn what_no_server_has_is_not_asked_for_again() {
     assert_eq!(server.asked().len(), 1);
 }
 
-/// Each failure gives one note, and names from elsewhere.
+/// Each failure gives one note, and the names come from other sources.
 #[test]
 fn a_server_that_fails_is_told_once() {
     let (_held, hold) = mpsc::channel::<()>();

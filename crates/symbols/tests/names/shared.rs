@@ -64,7 +64,7 @@ fn a_forged_build_id_names_nothing_of_the_real_file() {
     assert_eq!(readers.count(), 2);
 }
 
-/// No two files fit into the room. The idle reader gives up its data, and reads again on the next
+/// The room holds only one file. The idle reader gives up its data, and reads again on the next
 /// request.
 #[test]
 fn readers_give_way_to_each_other() {
