@@ -371,6 +371,14 @@ impl Following {
                     member.wait(now, None);
                     None
                 }
+                Some(Obstacle::Error(why @ Error::StillLoaded { .. }))
+                    if is_head && !member.was_traced() =>
+                {
+                    match member.wait(now, Some(why)) {
+                        Some(why) => return Err(why),
+                        None => None,
+                    }
+                }
                 Some(Obstacle::Error(why)) if is_head && !member.was_traced() => return Err(why),
                 // The next search forgets the process, and counts it if it was never traced.
                 Some(Obstacle::Error(_)) if has_ended(pid) => None,

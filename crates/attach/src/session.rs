@@ -122,7 +122,8 @@ impl Session {
                 if let_go.is_none() {
                     clear_after_failure(pid);
                 }
-                if has_ended(pid) {
+                // A process that is ending loses its memory before its threads end (exit_mm in kernel/exit.c).
+                if has_ended(pid) || mappings(pid).is_ok_and(|maps| maps.is_empty()) {
                     // A missing item existed before, so the process must have ended.
                     tracing::warn!(pid, %error, "the process ended during the attach");
                     return Err(memhook_inject::Error::TargetGone { pid }.into());

@@ -275,6 +275,28 @@ fn a_child_in_its_parents_memory_is_let_be() {
     assert!(server.finish().success());
 }
 
+/// A process that opens a library at the moment of the attach is traced a little later.
+#[test]
+fn a_process_that_opens_a_library_is_waited_for() {
+    memhook_tests::patiently(|| {
+        let mut target = Target::start(&build_target("modules_in_change", &[]), &[]);
+        let pid = target.pid().to_string();
+        let mut attacher = Attacher::to(&[&pid, "--follow-fork", "-i", "1h"]);
+        // The attacher finds the list changing during this time.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        target.go();
+        target.expect("consistent");
+        attacher.says(&format!("Attached to {pid} "));
+        target.go();
+        target.expect("done");
+        let (status, errors, reports) = attacher.last_reports();
+        assert!(status.success(), "{status}: {errors}");
+        let report = &reports[&pid.parse().expect("a pid")];
+        assert_eq!(report["totals"]["allocations"], 7, "{report}");
+        assert!(target.finish().success());
+    });
+}
+
 /// The time limit ends before the attach, which then fails.
 #[test]
 fn an_attach_that_fails_late_is_reported() {
