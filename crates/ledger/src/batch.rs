@@ -1,6 +1,6 @@
-//! Prefetching: with many live blocks nearly every event misses the cache at its block's place and at its site. So
-//! events are collected, all their places are prefetched, and only then are the events applied: the processor waits for
-//! many cache lines concurrently, instead of one after the other.
+//! Prefetching: with many live blocks, nearly every event misses the cache twice, for the entry of its block and for
+//! its site. So events are collected, and everything that they need is prefetched before they are applied. The
+//! processor then waits for many cache lines concurrently, instead of one after the other.
 //!
 //! While the table fits into the cache, prefetching would only cost time, so it is switched on by the number of live
 //! blocks.
@@ -10,11 +10,11 @@ use memhook_abi::{Event, Op};
 
 /// Cache lines that a processor can load at the same time.
 const BATCH: usize = 32;
-/// Live blocks (24 bytes and more each) from which prefetching pays.
+/// Number of live blocks, of at least 24 bytes each in the table, from which prefetching pays.
 const MANY_BLOCKS: usize = 100_000;
 
-/// Event that is not applied yet. Its parts are written one by one: copying the whole right after composing it would
-/// wait for those stores.
+/// Event that is not applied yet. Its parts are written one by one, because copying a whole event directly after
+/// composing it would wait for those stores.
 struct Collected {
     address: u64,
     size: u64,
@@ -35,7 +35,7 @@ pub(crate) struct Batch {
 impl<O: Observer> Ledger<O> {
     /// Takes one event. `size` is the requested size in bytes, `time_ns` nanoseconds since the attach.
     ///
-    /// Sums may lack the last events until the pass ends.
+    /// Sums may not include the last events until the pass ends.
     #[inline(always)]
     pub fn event(&mut self, event: Event, size: u64, time_ns: u64) {
         if self.batch.is_on {
@@ -64,11 +64,11 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Applies the collected events; call it before anything that is not an event.
+    /// Applies the collected events. Call this before anything that is not an event.
     #[inline(never)]
     pub fn apply_batch(&mut self) {
         let mut events = std::mem::take(&mut self.batch.events);
-        // By now most entries are loaded, and show which sites come next.
+        // By now most entries are in the cache, and show which sites are needed next.
         for event in &events {
             self.sites.expect(self.map.first_look(event.address).site());
         }

@@ -1,7 +1,7 @@
-//! Bound on the memory of a ledger: when it is reached, a sample of the blocks is kept.
+//! Bound on the memory of a ledger: beyond the bound, only a sample of the blocks is kept.
 //!
 //! Counts that are made on arrival stay exact: allocations and their bytes, even for each site. A release has only an
-//! address, so it can be counted at a site only if its block is kept. So from then on, sums of live blocks and of
+//! address, so it can be counted at a site only if its block is kept. So beyond the bound, sums of live blocks and of
 //! released blocks are estimates.
 //!
 //! Sites get half of the memory. When they fill it, allocations with new stacks are counted together.
@@ -11,15 +11,15 @@ use crate::live_map::Place;
 use crate::thinning::{Estimate, Thinning};
 use crate::{Bounded, Ledger, Observer};
 
-/// Smallest bound on a ledger's memory: a smaller one would leave too few blocks for a sample.
+/// Minimum of the bound on a ledger's memory: a smaller ledger would keep too few blocks for a sample.
 pub const LEAST_BYTES: usize = 4 << 20;
-/// Memory of a site in a report under construction, in addition to its sums: rows, names of rows, order.
+/// Memory of a site in a report under construction, in addition to its sums: rows, names of rows, and their order.
 const REPORT_BYTES: usize = 192;
-/// Maximum bytes of the table per entry, right after the table was resized.
+/// Maximum number of bytes of the table per entry, directly after the table was resized.
 const ENTRY_BYTES: usize = 48;
 
 impl<O: Observer> Ledger<O> {
-    /// Returns the losses due to the memory bound; `None` if there are none.
+    /// Returns the losses due to the memory bound, or `None` if there are none.
     pub fn bounded(&self) -> Option<Bounded> {
         let all = self.others.iter().filter_map(Ledger::own_bounded);
         all.fold(self.own_bounded(), |all, of_shard| {
@@ -53,7 +53,7 @@ impl<O: Observer> Ledger<O> {
         self.map.thinning().weight(size)
     }
 
-    /// Returns the bytes of memory that grow with the program's activity.
+    /// Returns the number of bytes of memory that grow with the program's activity.
     pub fn memory_bytes(&self) -> usize {
         let others = self.others.iter().map(Ledger::own_memory_bytes);
         self.own_memory_bytes() + others.sum::<usize>()
@@ -98,7 +98,7 @@ impl<O: Observer> Ledger<O> {
         self.bound_reached.get_or_insert(now);
     }
 
-    /// Drops blocks until the table takes about half of this many bytes.
+    /// Drops blocks until the table takes about half of the given number of bytes.
     #[cold]
     fn thin(&mut self, bytes: usize) {
         let room = (bytes / 2 / ENTRY_BYTES) as f64;
@@ -110,7 +110,7 @@ impl<O: Observer> Ledger<O> {
     pub(crate) fn thin_to(&mut self, thinning: Thinning) {
         if thinning.is_on() {
             self.reach_bound();
-            // A release of a dropped block looks like one of a block from before the attach.
+            // A release of a dropped block looks like a release of a block from before the attach.
             self.contests.close();
             self.partners.close();
         }
@@ -125,8 +125,8 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Returns true if a new block is kept. If not, it still ends the life of the known block at its address, like any
-    /// allocation there.
+    /// Returns true if a new block is kept. Even a block that is not kept ends the life of a known block at the same
+    /// address.
     #[inline(never)]
     pub(crate) fn admit(&mut self, address: u64, sequence: u32, size: u64) -> bool {
         let pass = self.pass as u16;

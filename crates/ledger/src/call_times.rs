@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 use std::ops::AddAssign;
 
-/// Maximum number of separate call stacks, which take a few megabytes in addition to the ledger's own bound.
+/// Maximum number of separate call stacks. They take a few megabytes in addition to the ledger's own bound.
 const MAX_STACKS: usize = 100_000;
 
 /// Sums over timed calls.
@@ -46,7 +46,7 @@ impl CallTime {
         self.squares += weight * time * time;
     }
 
-    /// Adds another sum.
+    /// Adds the sums of other calls.
     pub fn merge(&mut self, more: &CallTime) {
         self.calls += more.calls;
         self.weight += more.weight;
@@ -54,7 +54,7 @@ impl CallTime {
         self.squares += more.squares;
     }
 
-    /// Converts times to another unit; one old unit is `factor` new ones.
+    /// Converts times to another unit; an old unit is `factor` new units.
     pub fn scaled(self, factor: f64) -> CallTime {
         CallTime {
             time: self.time * factor,
@@ -63,19 +63,19 @@ impl CallTime {
         }
     }
 
-    /// Returns the mean time of a call, and its standard error; 0 if none was timed.
+    /// Returns the mean time of a call and its standard error, or zeros if no call was timed.
     pub fn mean(&self) -> (f64, f64) {
         if self.calls == 0 || self.weight <= 0.0 {
             return (0.0, 0.0);
         }
         let (mean, calls) = (self.time / self.weight, self.calls as f64);
         let spread = (self.squares / self.weight - mean * mean).max(0.0);
-        // A few equal calls say little about how others differ; a single one says nothing.
+        // A few calls of equal length say little about the variation among the others, and a single call says nothing.
         let error = ((spread + mean * mean / calls) / calls).sqrt();
         (mean, error)
     }
 
-    /// Returns the time that this many allocations took.
+    /// Returns the time that the given number of allocations took.
     pub fn of(&self, allocations: f64) -> TimeTaken {
         let (mean, error) = self.mean();
         TimeTaken {
@@ -85,15 +85,15 @@ impl CallTime {
         }
     }
 
-    /// Returns the share of these calls in `allocations`, whose timed calls are `all`. Use it for a kind of allocations
-    /// whose number is unknown.
+    /// Returns the part of the time of `allocations` that belongs to these calls; `all` are all timed calls. For a kind
+    /// of allocations whose number is unknown.
     pub fn share_of(&self, all: &CallTime, allocations: f64) -> TimeTaken {
         if self.weight <= 0.0 || all.weight <= 0.0 {
             return TimeTaken::default();
         }
         let share = (self.weight / all.weight).min(1.0);
         let mean = self.time / self.weight;
-        // A timed call contributes its time if it is of this kind, else nothing.
+        // A timed call contributes its time if it is of this kind, and nothing otherwise.
         let squares =
             share * self.squares / self.weight + (share * mean).powi(2) / self.calls as f64;
         let spread = (squares - (share * mean).powi(2)).max(0.0);
@@ -109,7 +109,7 @@ impl CallTime {
         (self.calls, self.weight, self.time, self.squares)
     }
 
-    /// Reads these numbers, which may be invalid.
+    /// Creates sums from the numbers in a file, which may be invalid.
     pub fn of_numbers((calls, weight, time, squares): (u64, f64, f64, f64)) -> CallTime {
         let sane = |number: f64| {
             if number.is_finite() {
@@ -144,7 +144,7 @@ impl CallTimes {
         }
     }
 
-    /// Adds other sums.
+    /// Adds the sums of other calls.
     pub fn merge(&mut self, more: CallTimes) {
         self.all.merge(&more.all);
         for (stack, time) in more.by_stack {
@@ -174,7 +174,7 @@ impl CallTimes {
         self.by_stack.iter().map(|(&stack, &time)| (stack, time))
     }
 
-    /// Returns the timed calls of one stack; `None` if there are none.
+    /// Returns the timed calls of one stack, or `None` if there are none.
     pub fn get(&self, stack: u32) -> Option<CallTime> {
         self.by_stack.get(&stack).copied()
     }
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(site.mean().0, 200.0);
         let taken = site.of(1000.0);
         assert_eq!((taken.time, taken.calls), (200_000.0, 2));
-        // (100² + 200² / 2) / 2, its root times 1000.
+        // The square root of (100² + 200² / 2) / 2, times 1000.
         assert!((taken.variance - 15_000.0 * 1e6).abs() < 1.0);
         assert_eq!(times.all().mean().0, (400.0 + 150.0) / 5.0);
         assert_eq!(times.scaled(0.5).get(8).expect("timed").mean().0, 25.0);
@@ -221,7 +221,7 @@ mod tests {
         let all = times.all();
         let taken = times.get(1).expect("timed").share_of(&all, 1e6);
         assert_eq!((taken.time, taken.calls), (5e6, 10));
-        // Ten hits out of a hundred: the error is a third of the sum, although all took the same time.
+        // With ten hits out of a hundred, the error is a third of the sum, although all calls took the same time.
         let error = taken.variance.sqrt() / taken.time;
         assert!((0.25..0.35).contains(&error), "{error}");
         let whole = all.share_of(&all, 1e6);

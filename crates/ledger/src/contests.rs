@@ -9,13 +9,14 @@ const SETTLE_PASSES: u32 = 2;
 const LISTS: usize = 4;
 
 struct Contest {
-    /// Released blocks whose release has not come, minus releases whose block has not come.
+    /// Number of released blocks whose release has not arrived, minus the number of releases whose
+    /// block has not arrived.
     balance: i32,
     /// Pass of the last change.
     pass: u32,
 }
 
-/// Events that were given up.
+/// Events without a match that the ledger no longer waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Settled {
     pub unknown_releases: u64,
@@ -61,12 +62,12 @@ impl Contests {
         self.by_address.get(&address).map_or(0, |c| c.balance)
     }
 
-    /// Adds a block whose release is unknown.
+    /// Adds a block whose release is not known.
     pub fn add_block(&mut self, address: u64, pass: u32) {
         self.change(address, 1, pass);
     }
 
-    /// Adds a release whose block is unknown at this moment.
+    /// Adds a release whose block is not known at the moment.
     pub fn add_release(&mut self, address: u64, pass: u32) {
         self.change(address, -1, pass);
     }
@@ -88,7 +89,8 @@ impl Contests {
         }
     }
 
-    /// Moves the balances to the shards that `of` returns for their addresses; 0 is this one.
+    /// Moves the balances to the shards that `of` returns for their addresses. This ledger is shard
+    /// 0.
     pub fn divide(&mut self, others: &mut [Ledger], of: impl Fn(u64) -> usize) {
         let all = std::mem::replace(self, Self::new());
         if all.is_closed {
@@ -108,7 +110,7 @@ impl Contests {
         }
     }
 
-    /// Ends `pass`: gives up balances that have not changed for two passes.
+    /// Ends `pass`: settles balances that have not changed for two passes.
     pub fn settle(&mut self, pass: u32) -> Settled {
         let due = pass.wrapping_sub(SETTLE_PASSES);
         let mut settled = Settled::default();

@@ -23,14 +23,14 @@ const AGED: u64 = 1 << 47;
 const SITE_MASK: u64 = (1 << 26) - 1;
 const SEQUENCE_MASK: u64 = (1 << 22) - 1;
 const SIZE_MASK: u64 = u32::MAX as u64;
-/// Age from which entries are marked as aged: larger than the delay of any event that the ledger holds back.
+/// Age from which entries are marked as aged. It is larger than the delay of any event that the ledger holds back.
 pub(crate) const AGED_PASSES: i16 = 16;
 
-/// Entry in one place of the table. The words are not an array, because the compiler would keep an array in memory.
+/// Entry of the table. The words are not an array, because the compiler would keep an array in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Entry(u64, u64, u64);
 
-/// Returns the key of an address, by which its place in the table is found.
+/// Returns the key of an address, which determines the position in the table.
 #[inline]
 pub(crate) fn key_of(address: u64) -> u64 {
     address >> 3 & ADDRESS_MASK
@@ -66,8 +66,8 @@ impl Entry {
         )
     }
 
-    /// Turns the entry into one for a block that is gone although its release was not seen: it continues to protect
-    /// against the same events.
+    /// Turns the entry into that of a block that is gone although its release was not seen. The entry continues to
+    /// protect against the same events.
     #[inline]
     pub fn dead(self) -> Self {
         Self(self.0 & (ADDRESS_MASK | AGED), self.1 & !SITE_MASK, 0)
@@ -100,7 +100,7 @@ impl Entry {
         self.0 == 0
     }
 
-    /// Returns [`key_of`] the entry's address; 0 if the entry is empty.
+    /// Returns [`key_of`] the entry's address, or 0 if the entry is empty.
     #[inline]
     pub fn key(self) -> u64 {
         self.0 & ADDRESS_MASK
@@ -133,7 +133,7 @@ impl Entry {
         (self.0 >> 48) as u16
     }
 
-    /// Returns the entry in the form for observers. The size may be stored elsewhere.
+    /// Returns the entry in the form for observers. The size may be stored outside the entry.
     #[inline]
     pub fn with_size(self, size: u64) -> BlockOf {
         BlockOf {
@@ -160,26 +160,27 @@ impl Entry {
         (self.2 >> 32) * 1_000_000
     }
 
-    /// Returns the passes from the arrival of this entry's event to `pass`; negative if it arrived later.
+    /// Returns the number of passes from the arrival of this entry's event to `pass`; negative if the event arrived
+    /// later.
     #[inline]
     fn age(self, pass: u16) -> i16 {
         pass.wrapping_sub((self.1 >> 48) as u16) as i16
     }
 
-    /// Returns true if everything that arrives in `pass` happened after this entry's event, because all that happened
-    /// before it had to arrive by the end of the pass after its own.
+    /// Returns true if every event that arrives in `pass` happened after this entry's event. An event that happened
+    /// before it must have arrived by the end of the following pass.
     #[inline]
     pub fn precedes_all_of(self, pass: u16) -> bool {
         self.0 & AGED != 0 || self.age(pass) >= 2
     }
 
-    /// Returns true if the entry's sequence number is too old for a comparison with numbers of this pass.
+    /// Returns true if the entry's sequence number is too old to be compared with numbers of this pass.
     #[inline]
     pub fn is_old(self, pass: u16) -> bool {
         self.0 & AGED != 0 || self.age(pass) > 4
     }
 
-    /// Returns true if this entry's event happened before a release of the same address that arrived in `pass` with
+    /// Returns true if this entry's event happened before a release of the same address that arrived in `pass` with the
     /// number `release`.
     #[inline]
     pub fn is_before_release(self, release: u32, pass: u16) -> bool {
@@ -187,7 +188,7 @@ impl Entry {
     }
 
     /// Returns true if this entry's event happened before an allocation of the same address that arrived in `pass` with
-    /// this number.
+    /// the given number.
     #[inline]
     pub fn is_before_allocation(self, sequence: u32, pass: u16) -> bool {
         self.precedes_all_of(pass) || !sequence_before(sequence, self.sequence())

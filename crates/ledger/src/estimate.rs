@@ -1,25 +1,26 @@
-//! Meaning of recorded blocks when allocations are sampled: the only estimator of the workspace.
+//! Meaning of recorded blocks when allocations are sampled. This is the only estimator of the workspace.
 //!
 //! An allocation is recorded if a Poisson process over all requested bytes hits it, so a block of `size` bytes is
-//! recorded with probability p = 1 - exp(-size / mean). Horvitz and Thompson ("A generalization of sampling without
-//! replacement from a finite universe", 1952): a sum over the recorded blocks, each divided by its p, is an unbiased
-//! estimate of the sum over all blocks, and as blocks are sampled independently of each other, (1 - p) / p² · size²
-//! summed over the recorded blocks is an unbiased estimate of its variance.
+//! recorded with probability p = 1 - exp(-size / mean). By Horvitz and Thompson ("A generalization of sampling without
+//! replacement from a finite universe", 1952), a sum over the recorded blocks, each divided by its p, is an unbiased
+//! estimate of the sum over all blocks. Blocks are sampled independently of each other, so the sum of (1 - p) / p² ·
+//! size² over the recorded blocks is an unbiased estimate of the variance.
 //!
-//! That estimate knows only of blocks that were hit. If samples become rarer during a trace, few hits, or none, may
-//! represent a lot of memory, next to older blocks that are known well; the variance of the recorded ones then makes
-//! the sum look nearly exact, though most of it was missed. So the variance of every sum of such a run, for one site as
-//! for all, is increased by what [`UNHIT`] more hits at the largest distance would add
-//! ([`SampledAllocations::unhit_variance`]). For a sum of sums, this addition is made once, not once for each of them:
-//! the largest of their additions counts, whereas their variances are added.
+//! That estimate of the variance knows only blocks that were hit. If samples become rarer during a trace, few or no
+//! hits may represent a lot of memory, next to older blocks that are known well. The variance of the recorded blocks
+//! then makes the sum look nearly exact, though most of the memory was missed. So the variance of every sum of such a
+//! run, for one site or for all, is increased by what [`UNHIT`] more hits at the largest distance would add
+//! ([`SampledAllocations::unhit_variance`]). For a sum of sums, the variances are added, but only the largest of these
+//! additions counts.
 
 use crate::LiveBlock;
 use std::iter::Sum;
 use std::ops::{AddAssign, SubAssign};
 
-/// Hits added to the variance for memory that no sample has hit. With *k* hits, *k* ± 1.96 √(*k* + 3) contains the
-/// expected number with a probability of at least 93 %, whatever that number is, which *k* ± 1.96 √*k* does not: after
-/// no hit at all it may well be 3 ("If nothing goes wrong, is everything all right?", Hanley and Lippman-Hand 1983).
+/// Number of hits added to the variance for memory that no sample has hit. With *k* hits, *k* ± 1.96 √(*k* + 3)
+/// contains the expected number with a probability of at least 93 %, for every expected number. This does not hold for
+/// *k* ± 1.96 √*k*: after no hit at all, the expected number may well be 3 ("If nothing goes wrong, is everything all
+/// right?", Hanley and Lippman-Hand 1983).
 const UNHIT: f64 = 3.0;
 
 /// Blocks and bytes: whole numbers, or estimates if allocations were sampled.
@@ -31,7 +32,7 @@ pub struct Estimate {
     pub bytes: f64,
     /// Estimated variance of `bytes`; 0 unless allocations were sampled.
     pub variance: f64,
-    /// Addition to the variance for memory that no sample has hit. For a sum, the largest of its parts' additions.
+    /// Addition to the variance for memory that no sample has hit. For a sum, the largest addition of its parts.
     pub unhit: f64,
 }
 
@@ -68,7 +69,7 @@ impl Estimate {
         }
     }
 
-    /// Returns the standard error of `bytes`, if they are an estimate.
+    /// Returns the standard error of `bytes`, if that is an estimate.
     pub fn error_bytes(&self) -> Option<u64> {
         standard_error(self.variance.max(0.0) + self.unhit)
     }
@@ -76,7 +77,7 @@ impl Estimate {
 
 /// Returns the standard error of a sum with this variance in whole bytes; `None` if the sum is exact.
 pub fn standard_error(variance: f64) -> Option<u64> {
-    // Subtracting sums leaves rounding errors: variances near 0, even negative ones.
+    // Subtraction of sums leaves rounding errors: variances near 0, even negative ones.
     let error = variance.max(0.0).sqrt().round() as u64;
     (error > 0).then_some(error)
 }
@@ -113,12 +114,12 @@ impl Sum for Estimate {
 /// Converts recorded blocks to estimates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Estimator {
-    /// Mean bytes between samples; `None` if every allocation is recorded.
+    /// Mean number of bytes between samples; `None` if every allocation is recorded.
     pub sample_bytes: Option<u64>,
 }
 
 impl Estimator {
-    /// Returns how many allocations a recorded allocation of `size` bytes represents: 1 / p.
+    /// Returns the number of allocations that a recorded allocation of `size` bytes represents: 1 / p.
     #[inline]
     pub fn weight(&self, size: u64) -> f64 {
         match self.sample_bytes {
@@ -140,15 +141,15 @@ impl Estimator {
 /// Maximum number of separate mean distances of samples.
 pub const MOST_LEVELS: u8 = 24;
 
-/// Counts all allocations by those that were recorded.
+/// Counts all allocations, given those that were recorded.
 ///
-/// Samples can have several mean distances, each twice the one before: level 1 is that of [`Estimator::sample_bytes`].
-/// Level 0 was recorded without sampling.
+/// Samples can have several mean distances, each twice the one before. Level 1 is the distance of
+/// [`Estimator::sample_bytes`], and level 0 means that every allocation was recorded.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SampledAllocations {
     /// Estimator for samples of level 1.
     pub estimator: Estimator,
-    /// True if every recorded allocation is a sample; otherwise only announced ones are.
+    /// True if every recorded allocation is a sample. Otherwise only those after an announcement are samples.
     pub always: bool,
     /// End of the time in which every allocation was recorded, in nanoseconds since the attach; `None` if that time has
     /// not ended, or if its end is unknown.
@@ -163,7 +164,7 @@ pub struct SampledAllocations {
 }
 
 impl SampledAllocations {
-    /// Creates empty counts; `sample_bytes`: mean bytes between samples of level 1.
+    /// Creates empty counts. `sample_bytes` is the mean number of bytes between samples of level 1.
     pub fn new(sample_bytes: Option<u64>, always: bool) -> SampledAllocations {
         SampledAllocations {
             estimator: Estimator { sample_bytes },
@@ -179,15 +180,15 @@ impl SampledAllocations {
         coarsest.sample_bytes.filter(|_| is_sampled)
     }
 
-    /// Announces that allocations are samples of this level from now on. Allocations may then be missed, even if none
-    /// is sampled.
+    /// Announces that allocations are samples of this level from now on. After that, allocations may be missed even if
+    /// there is no sample.
     pub fn announce(&mut self, level: u8) {
         self.coarsest = self.coarsest.max(level.min(MOST_LEVELS));
     }
 
-    /// Returns the addition to any sum's variance for memory that no sample has hit, which may be as much as a few hits
-    /// represent. 0 if all samples have one distance, or without samples: then each sum comes from hits, whose number
-    /// shows how many there might have been.
+    /// Returns the addition to any sum's variance for memory that no sample has hit. That memory may be as much as a
+    /// few hits represent. 0 without samples, or if all samples have the same distance: then each sum comes from hits,
+    /// and their number shows how much may have been missed.
     pub fn unhit_variance(&self) -> f64 {
         match self.sample_bytes() {
             Some(mean) if !self.always => UNHIT * (mean as f64).powi(2),
@@ -228,7 +229,7 @@ impl SampledAllocations {
         self.sample_bytes = self.sample_bytes.saturating_add(other.sample_bytes);
     }
 
-    /// Returns all allocations since the attach, given the numbers of recorded ones.
+    /// Returns the estimate of all allocations since the attach, given the numbers of recorded ones.
     pub fn all(&self, recorded_blocks: u64, recorded_bytes: u64) -> Estimate {
         let mut all = Estimate::exact(
             recorded_blocks.saturating_sub(self.samples),
@@ -247,8 +248,8 @@ impl SampledAllocations {
         })
     }
 
-    /// Returns the estimate for a live block that was kept with the probability 1 / `kept_weight`: two independent
-    /// samples.
+    /// Returns the estimate for a live block that was recorded as a sample, and then kept with the probability 1 /
+    /// `kept_weight`. The two choices are independent.
     #[inline]
     pub fn live(&self, block: &LiveBlock, kept_weight: f64) -> Estimate {
         self.with_unhit(Estimate::weighted(
@@ -257,7 +258,8 @@ impl SampledAllocations {
         ))
     }
 
-    /// Adds the variance for unhit memory to an amount that was counted before the rarest distance was known.
+    /// Adds the variance for memory that no sample has hit to an amount that was counted before the largest distance
+    /// was known.
     #[inline]
     pub fn with_unhit(&self, amount: Estimate) -> Estimate {
         Estimate {
@@ -266,13 +268,13 @@ impl SampledAllocations {
         }
     }
 
-    /// Returns how many blocks this one represents in the sample.
+    /// Returns the number of blocks that this block represents in the sample.
     #[inline]
     pub fn weight(&self, block: &LiveBlock) -> f64 {
         self.weight_of(block.sampling, block.size)
     }
 
-    /// Returns how many blocks a block of this level and size represents.
+    /// Returns the number of blocks that a block of this level and size represents.
     pub fn weight_of(&self, level: u8, size: u64) -> f64 {
         match level {
             0 => 1.0,
@@ -285,7 +287,7 @@ impl SampledAllocations {
 mod tests {
     use super::*;
 
-    /// Returns a random number by xorshift64*; seeded, so that the runs are the same everywhere.
+    /// Returns a random number by xorshift64*. The seed is fixed, so that all runs are equal.
     fn unit(state: &mut u64) -> f64 {
         *state ^= *state >> 12;
         *state ^= *state << 25;
@@ -301,7 +303,7 @@ mod tests {
         assert_eq!(estimator.block(40).error_bytes(), None);
     }
 
-    /// Exact counts stay exact when samples are added.
+    /// Exact counts remain exact when samples are added.
     #[test]
     fn exact_counts_and_samples_add_up() {
         let mut counts = SampledAllocations::new(Some(1000), false);
@@ -334,8 +336,8 @@ mod tests {
         assert_eq!(counts.sample_bytes(), Some(1024));
     }
 
-    /// Well-known blocks must not make a sum look exact that was mostly missed: with rarer samples, at distances like
-    /// the sum itself, hits are often missing altogether.
+    /// Well-known blocks must not make a sum look exact that was mostly missed: with distances as large as the sum,
+    /// there are often no hits at all.
     #[test]
     fn a_sum_that_no_rare_sample_has_hit_is_not_called_exact() {
         let (early, late, size, rare) = (1000u64, 100_000u64, 100u64, 16);
@@ -361,15 +363,15 @@ mod tests {
         assert!(without_hits > runs / 10, "{without_hits}");
     }
 
-    /// Stated errors hold for each row as for the sum of all: `bytes` ± 1.96 errors must contain the true value in at
-    /// least 93 of 100 runs, with sizes of light and heavy tails, sites from busy to nearly idle, and any distances
-    /// that a budget might choose.
+    /// Stated errors hold for each row and for the sum of all: `bytes` ± 1.96 errors must contain the true value in at
+    /// least 93 of 100 runs. The sizes have light or heavy tails, the sites are busy or nearly idle, and the distances
+    /// are any that a budget might choose.
     #[test]
     fn intervals_of_sites_and_sums_hold_the_truth() {
         type Size = fn(f64) -> f64;
         let exponential: Size = |u| -700.0 * u.ln();
         let pareto: Size = |u| 24.0 * u.powf(-1.0 / 1.1);
-        // Distances from 256 B to 512 KiB, and back to everything.
+        // Distances from 256 B to 512 KiB, and then back to recording everything.
         let budgets: [&[u8]; 5] = [
             &[0, 8, 0],
             &[0, 1, 4, 8, 0],
@@ -430,7 +432,7 @@ mod tests {
         }
     }
 
-    /// Nothing is added if nothing was missed, nor for samples with a single distance.
+    /// Nothing is added if nothing was missed, or if all samples have the same distance.
     #[test]
     fn what_was_not_hit_counts_where_distances_change() {
         let mut counts = SampledAllocations::new(Some(256), false);
@@ -440,7 +442,7 @@ mod tests {
         );
         counts.announce(0);
         assert_eq!(counts.sample_bytes(), None);
-        // Announced, without a sample yet: no longer exact.
+        // Sampling was announced, but there is no sample yet: no longer exact.
         counts.announce(3);
         assert_eq!(
             (counts.unhit_variance(), counts.sample_bytes()),
@@ -458,7 +460,7 @@ mod tests {
         assert_eq!(standard_error(1e4), Some(100));
     }
 
-    /// The mean over many runs is the truth, and so is the mean of the estimated variances.
+    /// The mean over many runs is the true value, for the sums and for the variances.
     #[test]
     fn estimates_are_unbiased() {
         let estimator = Estimator {

@@ -2,8 +2,8 @@
 //!
 //! Feed a [`Ledger`] with consumer passes: [`begin_ring`](Ledger::begin_ring) and [`event`](Ledger::event) for each
 //! ring that has events, then [`end_pass`](Ledger::end_pass). Rings may come in any order, and the events of one
-//! address may be spread over rings in any way: the live set and all sums are exact as soon as everything has arrived
-//! (`order` has the rules and the proof).
+//! address may be in any rings: the live set and all sums are exact when all events have arrived (`order` has the rules
+//! and the proof).
 //!
 //! This crate does not read rings, symbols or files. A ledger does no I/O and cannot fail.
 //!

@@ -1,13 +1,13 @@
 //! The table of blocks: open addressing with linear probing, in segments.
 //!
-//! All blocks of one window of addresses are in the same segment, so that blocks that a program allocates or releases
-//! in sequence are found in memory that is already cached, and within few pages. Inside a segment a hash decides
-//! (`segment`).
+//! All blocks in one window of addresses are in the same segment. So blocks that a program allocates or releases in
+//! sequence are found in memory that is already cached, and within few pages. The position in a segment is chosen by a
+//! hash (`segment`).
 //!
 //! The table grows by one segment at a time (W. Litwin, "Linear hashing: a new tool for file and table addressing",
 //! 1980): with 2^n + m segments, the first m and the last m are distinguished by one more bit of the window's hash than
-//! the others. A new segment takes entries from only one other, so growing is never slow, and memory never holds two
-//! tables.
+//! the others. A new segment gets entries from only one other segment, so growing is never slow, and memory never
+//! contains two tables.
 
 use crate::Ledger;
 use crate::entry::{Entry, key_of};
@@ -15,45 +15,46 @@ use crate::segment::Segment;
 use crate::thinning::{Census, Thinning};
 use rustc_hash::FxHashMap;
 
-/// Bytes of a window of addresses, as a power of two: as many blocks of usual sizes as a segment has entries.
+/// Number of bytes in a window of addresses, as a power of two: a window contains as many blocks of usual sizes as a
+/// segment has entries.
 const WINDOW_BITS: u32 = 19;
 /// Average number of places of a segment.
 const SEGMENT_PLACES: usize = 10240;
-/// Number of segments, a power of two, into which the first one is cut.
+/// Number of segments, a power of two, into which the first segment is split.
 const FIRST_SEGMENTS: usize = 8;
 /// Minimum number of places in a segment.
 const LEAST_PLACES: usize = 32;
 /// Minimum number of places for the only segment of a small table.
 const LEAST_PLACES_ALONE: usize = 1024;
-/// Number of places below which the table has several for each entry (`ROOMY`): that takes little memory, and searches
-/// are shorter.
+/// Number of places below which the table has several places for each entry (`ROOMY`). A table of that size takes
+/// little memory, and searches are shorter.
 const ROOMY_PLACES: usize = 1 << 16;
 /// Places per entry in such a small table.
 const ROOMY: usize = 4;
 /// Places per 100 entries of a segment of a larger table, right after it was resized.
 const PERCENT: usize = 144;
-/// Range of the addition to that, which differs by segment.
+/// Range of the addition to `PERCENT`, which differs by segment.
 const PERCENT_MORE: usize = 32;
-/// Passes in which all segments are visited once, far fewer than the pass number's 16 bits hold, so that the age of an
-/// entry is never mistaken.
+/// Number of passes in which each segment is visited once. Far fewer than the 16 bits of a pass number can distinguish,
+/// so the age of an entry is never mistaken.
 const SWEEP_PASSES: usize = 8192;
-/// Factor by which a segment must exceed the places for its entries to give them back when it is visited.
+/// Factor by which a segment must be larger than its entries require, so that a visit makes it smaller.
 const MUCH_TOO_LARGE: usize = 4;
-/// Bytes of the table that a pass searches for blocks to drop, while the rings wait.
+/// Number of bytes of the table that one pass searches for blocks to drop, while events wait in the rings.
 const SHED_BYTES: usize = 8 << 20;
 
-/// Position of a place in the table.
+/// Position in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct At {
     segment: u32,
     index: u32,
 }
 
-/// Place of an address.
+/// Result of a search for an address.
 pub(crate) enum Place {
-    /// The address is here.
+    /// The address was found here.
     Found(At),
-    /// The address is not in the table; it may be put here.
+    /// The address is not in the table, and may be inserted here.
     Vacant(At),
 }
 
@@ -66,14 +67,15 @@ pub(crate) struct LiveMap {
     capacity: usize,
     /// Sizes that do not fit into an entry, by address.
     large: FxHashMap<u64, u64>,
-    /// Rule for the blocks that are kept. Segments that were not rebuilt since its last change may contain others.
+    /// Rule for the blocks that are kept. Segments that were not rebuilt since the last change of the rule may contain
+    /// other blocks.
     thinning: Thinning,
-    /// Number of segments, from the first on, that must still be rebuilt for the rule.
+    /// Number of segments, counted from the first, that must still be rebuilt for the rule.
     unshed: usize,
 }
 
-/// Hashes the window of an address. The low bits choose the segment, so the bytes are swapped: a multiplication mixes
-/// the high ones best.
+/// Hashes the window of an address. The low bits choose the segment. The bytes are swapped because a multiplication
+/// mixes the high bits best.
 #[inline]
 fn window_hash(address: u64) -> usize {
     let window = (address >> WINDOW_BITS) as u32;
@@ -122,7 +124,7 @@ impl LiveMap {
         self.thinning.is_on()
     }
 
-    /// Returns the thinning that keeps about `room` of the current entries.
+    /// Returns a thinning that keeps about `room` of the current entries.
     pub fn thinning_for(&self, room: f64, pass: u16) -> Thinning {
         let mut census = Census::default();
         for &entry in self.segments.iter().flat_map(Segment::places) {
@@ -142,7 +144,7 @@ impl LiveMap {
         self.unshed = self.segments.len();
     }
 
-    /// Frees places of blocks that are not kept; returns true if there may be more.
+    /// Frees places of blocks that are not kept. Returns true if there may be more of them.
     pub fn shed_some(&mut self, pass: u16) -> bool {
         let mut bytes = 0;
         while self.unshed > 0 && bytes < SHED_BYTES {
@@ -156,8 +158,8 @@ impl LiveMap {
         self.unshed > 0
     }
 
-    /// Returns an entry as if all excess blocks had been dropped immediately; it still protects against the same
-    /// events.
+    /// Returns an entry as it would be if all excess blocks had been dropped immediately. It still protects against the
+    /// same events.
     #[inline]
     fn as_kept(&self, entry: Entry) -> Entry {
         if !self.thinning.is_on() || entry.is_empty() {
@@ -172,7 +174,7 @@ impl LiveMap {
         entry
     }
 
-    /// Returns the bits of a window's hash that are the number of its segment.
+    /// Returns the bits of a window's hash that are the index of its segment.
     #[inline(always)]
     fn bits_for(&self, hash: usize) -> usize {
         let is_split = (hash & self.mask) + self.mask + 1 < self.segments.len();
@@ -195,8 +197,8 @@ impl LiveMap {
         self.segments[self.segment_of(address)].expect(key_of(address));
     }
 
-    /// Returns the entry at the first place where an address may be, whichever it is: a lookup that ends there then
-    /// finds it in the cache.
+    /// Returns the entry at the first place where an address may be, even if it is another address's: the lookup often
+    /// ends there, and then finds the place in the cache.
     #[inline]
     pub fn first_look(&self, address: u64) -> Entry {
         self.segments[self.segment_of(address)].first_look(key_of(address))
@@ -232,7 +234,7 @@ impl LiveMap {
     /// Returns the entry of a block that lives at an address.
     pub fn alive_at(&self, address: u64) -> Option<Entry> {
         let segment = &self.segments[self.segment_of(address)];
-        // A segment that never held an entry has no places.
+        // A segment that never contained an entry has no places.
         if segment.places().is_empty() {
             return None;
         }
@@ -249,7 +251,7 @@ impl LiveMap {
         })
     }
 
-    /// Puts an entry where `find` said. `size` is that of a live entry.
+    /// Puts an entry at the position that `find` returned. `size` is the size of a live entry.
     #[inline(always)]
     pub fn put(&mut self, at: At, entry: Entry, size: u64) {
         let old = self.segments[at.segment as usize].put(at.index as usize, entry);
@@ -265,12 +267,12 @@ impl LiveMap {
         }
     }
 
-    /// Returns the segment at a position of a walk: its number of places, its live entries, and the position behind it;
-    /// `None` at the end, which is the only position that is not a `u32`.
+    /// Returns the segment at a position of a walk: its number of places, its live entries, and the following position.
+    /// `None` at the end, the only position that is not a `u32`.
     ///
-    /// A walk follows the window hashes, read from their lowest bit on. Both halves of a split segment stay in its part
-    /// of that order, so a walk sees no entry twice. If the table was divided meanwhile and its segments are larger,
-    /// entries before the position are skipped.
+    /// A walk follows the hashes of the windows, read from the lowest bit on. Both halves of a split segment stay in
+    /// the same part of that order, so a walk sees no entry twice. If the table was divided during the walk and its
+    /// segments are larger now, entries before the position are skipped.
     pub fn live_from(&self, position: u64) -> Option<(usize, impl Iterator<Item = Entry>, u64)> {
         if position > u64::from(u32::MAX) {
             return None;
@@ -295,7 +297,7 @@ impl LiveMap {
         live.filter(|e| e.is_alive() && self.as_kept(*e).is_alive())
     }
 
-    /// Moves entries to the shards that `of` returns for their addresses; 0 is this one.
+    /// Moves entries to the shards that `of` returns for their addresses. This ledger is shard 0.
     pub fn divide(&mut self, others: &mut [Ledger], pass: u16, of: impl Fn(u64) -> usize) {
         let old = std::mem::replace(self, Self::new());
         let others = others.iter_mut().map(|other| &mut other.map);
@@ -316,7 +318,7 @@ impl LiveMap {
         }
     }
 
-    /// Ages a part of the table; once per pass.
+    /// Ages a part of the table. Called once per pass.
     pub fn sweep(&mut self, pass: u16) {
         let mut segment = usize::from(pass) % SWEEP_PASSES;
         while segment < self.segments.len() {
@@ -329,7 +331,8 @@ impl LiveMap {
         }
     }
 
-    /// Returns the number of places for a segment with this many entries, and how many of them may be used.
+    /// Returns the number of places for a segment with the given number of entries, and how many of the places may be
+    /// used.
     fn places_for(&self, segment: usize, entries: usize) -> (usize, usize) {
         let roomy = entries * ROOMY;
         if self.capacity + roomy <= ROOMY_PLACES {
@@ -340,13 +343,14 @@ impl LiveMap {
             });
             return (places, places / 2);
         }
-        // Varies by segment, so that segments that fill at the same rate are not all rebuilt within a few passes.
+        // The number varies by segment, so that segments that fill at the same rate are not all rebuilt within a few
+        // passes.
         let percent = PERCENT + segment % PERCENT_MORE;
         let places = entries * percent / 100 + LEAST_PLACES;
         (places, places - places / 8)
     }
 
-    /// Empties a segment and returns its entries, without dropped blocks and expired tombstones.
+    /// Empties a segment. Returns its entries without dropped blocks and expired tombstones.
     fn taken(&mut self, segment: usize, pass: u16) -> Segment {
         let mut old = std::mem::take(&mut self.segments[segment]);
         self.capacity -= old.places().len();
@@ -364,14 +368,14 @@ impl LiveMap {
         old
     }
 
-    /// Makes a segment for this many entries.
+    /// Makes a segment for the given number of entries.
     fn make(&mut self, segment: usize, entries: usize) {
         let (places, most) = self.places_for(segment, entries);
         self.capacity += places;
         self.segments[segment] = Segment::new(places, most);
     }
 
-    /// Drops a segment's expired tombstones and excess blocks, and makes it as large as the rest needs.
+    /// Drops a segment's expired tombstones and excess blocks, and adapts its size to the remaining entries.
     fn rebuild(&mut self, segment: usize, pass: u16) {
         let old = self.taken(segment, pass);
         self.make(segment, old.entries().count());
@@ -386,7 +390,7 @@ impl LiveMap {
     fn make_room(&mut self, segment: usize, pass: u16) {
         let len = self.segments.len();
         if len == 1 && self.capacity >= ROOMY_PLACES {
-            // Splitting them off one after the other would move most entries again and again.
+            // If the new segments were split off one after the other, most entries would move several times.
             return self.split(0, FIRST_SEGMENTS - 1, pass);
         }
         let next = len & self.mask;
@@ -399,7 +403,7 @@ impl LiveMap {
         }
     }
 
-    /// Adds segments that get their entries from this one.
+    /// Adds segments that get their entries from segment `from`.
     fn split(&mut self, from: usize, more: usize, pass: u16) {
         let old = self.taken(from, pass);
         let new = self.segments.len();

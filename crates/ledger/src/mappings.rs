@@ -1,25 +1,25 @@
 //! Mappings of the process, as observed in calls of `mmap` and related functions.
 //!
-//! Each mapping is a block in a separate ledger. It differs from a block of malloc in that calls are about ranges of
-//! addresses: one may unmap the middle of a mapping, or several mappings at once. So the current pieces are kept by
-//! address, and a call cuts the pieces that it overlaps. The rest of a piece keeps its call stack and its age.
+//! Each mapping is a block in a separate ledger. Unlike calls of malloc, these calls concern ranges of addresses: a
+//! call may unmap the middle of a mapping, or several mappings. So the current pieces are stored by address, and a call
+//! cuts the pieces that it overlaps. The remaining parts of a piece keep its call stack and its age.
 //!
 //! # Order
 //!
-//! The hook numbers each call that unmaps or replaces something, before it calls the kernel, and each new mapping
-//! carries the number that was current when the kernel had answered (`mappings.hpp`). So a mapping with number *v* is
-//! younger than the calls numbered up to *v*, and older than all others. Events come in passes: whatever happened
-//! before an event of pass *k* has arrived by the end of pass *k + 1*. A new mapping is entered at once and takes the
-//! place of older ones. An unmapping waits for one pass, so that the mappings that it is about have arrived, and then
-//! cuts those that are older than it. It may come late, because it is published after the call: mappings made there
-//! since have a number that is not lower, and stay.
+//! The hook numbers each call that unmaps or replaces something, before it calls the kernel, and each new mapping has
+//! the number that was current when the kernel had answered (`mappings.hpp`). So a mapping with number *v* is younger
+//! than the calls numbered up to *v*, and older than all others. Events come in passes: every event that happened
+//! before an event of pass *k* has arrived by the end of pass *k + 1*. A new mapping is entered immediately, and
+//! replaces older ones. An unmapping waits for one pass, until the mappings that it concerns have arrived, and then
+//! cuts those that are older. Because an unmapping is published after the call, it may arrive late. Mappings made there
+//! in the meantime do not have a lower number, and are not cut.
 
 use crate::{Ledger, LedgerOptions, Totals};
 use memhook_abi::{Event, Op};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Memory whose contents the program has discarded, and which stays mapped.
+/// Memory whose contents the program has discarded, but which remains mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Discarded {
     /// Calls of madvise(2) with MADV_DONTNEED or MADV_FREE.
@@ -70,14 +70,14 @@ pub struct MappingLedger {
     /// Counter of the ledger's events, which come in order.
     order: u32,
     tid: u32,
-    /// Thread that was passed to the ledger for the current events of this pass.
+    /// Thread to which the ledger assigns the current events of this pass.
     told_tid: Option<u32>,
     sums: Totals,
     discarded: Discarded,
     changes: Option<Vec<MappingChange>>,
 }
 
-/// Returns true if number `a` is below `b`; numbers wrap around.
+/// Returns true if number `a` is before `b`; numbers wrap around.
 fn is_before(a: u32, b: u32) -> bool {
     (b.wrapping_sub(a) as i32) > 0
 }
@@ -104,7 +104,7 @@ impl MappingLedger {
         self.changes.get_or_insert_default();
     }
 
-    /// Returns the changes since the last call.
+    /// Returns and removes the changes since the last call.
     pub fn take_changes(&mut self) -> Vec<MappingChange> {
         self.changes
             .as_mut()
@@ -112,8 +112,8 @@ impl MappingLedger {
             .unwrap_or_default()
     }
 
-    /// Returns the mappings as the blocks of a ledger. Its sums of allocations and releases count the rest of a
-    /// cut mapping as allocated again; see [`MappingLedger::totals`].
+    /// Returns the mappings as the blocks of a ledger. Its sums count the remaining part of a cut mapping as another
+    /// allocation; see [`MappingLedger::totals`].
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
@@ -134,7 +134,7 @@ impl MappingLedger {
         self.discarded
     }
 
-    /// Iterates over the mapped ranges, in address order, with the call stack of each.
+    /// Iterates over the mapped ranges with their call stacks, in address order.
     pub fn ranges(&self) -> impl Iterator<Item = (Range<u64>, u32)> + '_ {
         let pieces = self.pieces.iter();
         pieces.map(|(&start, piece)| (start..piece.end, piece.stack))
@@ -197,7 +197,7 @@ impl MappingLedger {
         let number = event.sequence;
         let older = |piece: &Piece| !is_before(number, piece.number);
         self.cut(&range, time_ns, &older);
-        // Remaining pieces in the range are younger: another thread's event has come first.
+        // Remaining pieces in the range are younger: another thread's event came first.
         let mut at = range.start;
         let younger: Vec<Range<u64>> = self.overlapping(&range);
         for hole in younger
@@ -263,7 +263,7 @@ impl MappingLedger {
             .collect()
     }
 
-    /// Cuts the range out of the pieces for which `is_meant` returns true; returns true if there were any.
+    /// Cuts the range out of the pieces for which `is_meant` returns true. Returns true if there were any.
     fn cut(&mut self, range: &Range<u64>, now_ns: u64, is_meant: &dyn Fn(&Piece) -> bool) -> bool {
         let mut has_cut = false;
         for found in self.overlapping(range) {
@@ -315,7 +315,7 @@ impl MappingLedger {
         }
     }
 
-    /// Passes an event to the ledger. `times`: when the mapping was made, and now.
+    /// Passes an event to the ledger. `times`: time of the mapping, and the current time.
     fn tell(&mut self, event: Event, tid: u32, bytes: u64, times: (u64, u64)) {
         if self.told_tid != Some(tid) {
             self.told_tid = Some(tid);
@@ -380,7 +380,7 @@ mod tests {
             (totals.allocated_bytes, totals.released_bytes),
             (0x9000, 0x2000)
         );
-        // The rest is as old as the mapping.
+        // The remaining part is as old as the mapping.
         let mut ages = Vec::new();
         let mut walk = crate::LiveWalk::default();
         while ledger
@@ -394,7 +394,7 @@ mod tests {
     fn a_late_unmapping_leaves_the_next_owner_alone() {
         let mut ledger = MappingLedger::default();
         ledger.event(event(Op::Mapped, 0x1000, 0, 1), 0x4000, 0);
-        // The kernel unmapped it for another thread, whose event comes much later.
+        // The kernel unmapped it in a call of another thread, whose event comes much later.
         ledger.event(event(Op::Mapped, 0x2000, 1, 2), 0x1000, 0);
         for _ in 0..5 {
             ledger.end_pass(0);
@@ -433,7 +433,7 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with a kernel, page by page, for events of two threads that arrive at most a pass late.
+        /// Compares with a kernel, page by page, for events of two threads that arrive up to one pass late.
         #[test]
         fn as_a_kernel_does_it(
             calls in prop::collection::vec((any::<bool>(), 1u64..40, 1u64..12, any::<bool>()), 1..60),

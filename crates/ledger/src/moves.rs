@@ -1,46 +1,50 @@
-//! Blocks that `realloc` moved or resized, as one event, for observers that keep data with each block.
+//! Joins the two events of a `realloc` that moved or resized a block, for observers that keep data with each block.
 //!
-//! The ledger reports a release and an allocation. The release is marked as `realloc`'s. The next allocation of the
-//! same thread is the new block if it is `realloc`'s too: a thread makes one call at a time, and its events come in
-//! their order. A `realloc` to a size of 0 only releases, which is known when the thread does something else.
+//! The ledger reports a release and an allocation. The release is marked as part of a `realloc`. The next allocation of
+//! the same thread is the new block if it is also part of a `realloc`: a thread makes one call at a time, and its
+//! events come in order. A `realloc` to a size of 0 only releases a block, which becomes known with the thread's next
+//! event.
 
 use crate::{BlockOf, CountedSite, Observer, ReleaseBy};
 use memhook_abi::Accesses;
 use std::collections::HashMap;
 
-/// Receiver of a call for each block that comes, goes or is reallocated, in the order in which the ledger learns of it.
+/// Receives each allocation, release and reallocation of a block, in the order in which the ledger learns of them.
 pub trait Blocks {
     /// Sets the time of the following events, in nanoseconds since the attach.
     fn at(&mut self, _time_ns: u64) {}
-    /// This many allocations of this size were counted at a site, including blocks that no other method reports.
+    /// A site's count of allocations of this size was increased by `count`, including blocks that no other method
+    /// reports.
     fn counted(&mut self, _site: CountedSite, _size: u64, _count: u64) {}
     /// A block was allocated. This call comes first, even if the release is already known.
     fn allocated(&mut self, block: &BlockOf, stack: u32);
-    /// A block was released; `by` is `None` if the release was not seen, or is not yet known.
+    /// A block was released. `by` is `None` if the release was not seen or is not known yet.
     fn released(&mut self, block: &BlockOf, stack: u32, by: Option<ReleaseBy>);
-    /// `realloc` replaced a block, perhaps by one at the same address. Each comes with the stack of its allocation.
+    /// `realloc` replaced a block, perhaps by one at the same address. Each block comes with the stack of its
+    /// allocation.
     fn reallocated(&mut self, old: (&BlockOf, u32), by: ReleaseBy, new: (&BlockOf, u32));
-    /// Blocks like this one were allocated and released again one after the other, this many times.
+    /// Blocks like this one were allocated and released one after the other, as many times as given.
     fn pairs(&mut self, block: &BlockOf, stack: u32, by: ReleaseBy, count: u64);
     /// A release was at an address without a known block.
     fn unknown_released(&mut self, _address: u64, _by: ReleaseBy) {}
-    /// A pass has ended, at this time since the attach.
+    /// A pass has ended. The time is relative to the attach.
     fn end_pass(&mut self, _now_ns: u64) {}
 }
 
-/// An observer that joins both halves of a `realloc`, and passes everything on to [`Blocks`].
+/// An observer that joins both events of a `realloc`, and passes all others on to [`Blocks`].
 pub struct Moves<B> {
     blocks: B,
-    /// Returns true if a stack is one of `realloc`.
+    /// Returns true for stacks of `realloc`.
     is_realloc: Box<dyn FnMut(u32) -> bool + Send>,
-    /// Blocks that `realloc` has released, by thread, until the thread's next allocation.
+    /// Blocks that a `realloc` has released, by thread, until that thread's next allocation.
     open: HashMap<u16, (BlockOf, ReleaseBy)>,
     /// The stack of each site.
     stacks: Vec<u32>,
 }
 
 impl<B: Blocks> Moves<B> {
-    /// Passes everything on to `blocks`. `is_realloc` returns true for the stacks of `realloc`'s allocations.
+    /// Creates an observer that passes events on to `blocks`. `is_realloc` returns true for stacks of allocations by
+    /// `realloc`.
     pub fn new(blocks: B, is_realloc: impl FnMut(u32) -> bool + Send + 'static) -> Moves<B> {
         Moves {
             blocks,
@@ -50,22 +54,22 @@ impl<B: Blocks> Moves<B> {
         }
     }
 
-    /// Returns the observer at the end.
+    /// Consumes the observer, and returns the receiver.
     pub fn into_blocks(self) -> B {
         self.blocks
     }
 
-    /// Returns the observer.
+    /// Returns the receiver.
     pub fn blocks(&self) -> &B {
         &self.blocks
     }
 
-    /// Returns the observer, to change it.
+    /// Returns the receiver for changes.
     pub fn blocks_mut(&mut self) -> &mut B {
         &mut self.blocks
     }
 
-    /// Ends the run: reports blocks that were held back as released.
+    /// Ends the run: reports blocks as released that were waiting for an allocation.
     pub fn finish(&mut self) {
         let mut open: Vec<_> = self.open.drain().collect();
         open.sort_unstable_by_key(|(thread, _)| *thread);
@@ -82,7 +86,7 @@ impl<B: Blocks> Moves<B> {
     }
 
     /// Handles a new block at an address that another thread's unfinished `realloc` has released. The old block is gone
-    /// in any case, and the allocation of that `realloc` is reported separately.
+    /// in any case, and the new block of that `realloc` is reported separately.
     fn close_at(&mut self, block: &BlockOf) {
         if self.open.is_empty() {
             return;

@@ -35,34 +35,33 @@ pub struct ReleaseBy {
     pub stack: u32,
     /// Index of the releasing thread.
     pub thread: u16,
-    /// True if `realloc` released it, to return another block in its place.
+    /// True if `realloc` released the block, and then returned another one.
     pub by_realloc: bool,
-    /// Number that the release's event contains instead of a size; it identifies the reader's record of the block's
-    /// reads and writes; 0 if unknown.
+    /// Number in the release's event in place of a size; it identifies the reader's record of the block's reads and
+    /// writes. 0 if unknown.
     pub accesses: u32,
 }
 
-/// Is called for each block that is allocated or released, in the order in which the ledger learns of it.
+/// Called for each block that is allocated or released, in the order in which the ledger learns of these events.
 ///
-/// `()` observes nothing and costs nothing.
+/// `()` is an observer that does nothing and costs nothing.
 pub trait Observer {
-    /// True for an observer that observes nothing, so that the order in which the ledger learns of blocks does not
-    /// matter.
+    /// True for an observer that does nothing, so that the order in which the ledger learns of blocks does not matter.
     const IS_NONE: bool = false;
     /// Sets the time of the following events to `time_ns`, nanoseconds since the attach.
     #[inline(always)]
     fn at(&mut self, _time_ns: u64) {}
-    /// This many allocations of this size were counted at a site. Also called for blocks that the ledger, at its bound,
-    /// does not keep or report otherwise.
+    /// A site's count of allocations of this size was increased by `count`. Also called for blocks that are not
+    /// reported otherwise because the ledger has reached its bound.
     #[inline(always)]
     fn counted(&mut self, _site: CountedSite, _size: u64, _count: u64) {}
     /// A block was allocated. This call comes first, even if the release is already known.
     #[inline(always)]
     fn allocated(&mut self, _block: &BlockOf, _stack: u32) {}
-    /// A block was released; `by` is `None` if the release was not seen, or is not yet known ([`Observer::corrected`]).
+    /// A block was released. `by` is `None` if the release was not seen or is not known yet ([`Observer::corrected`]).
     #[inline(always)]
     fn released(&mut self, _block: &BlockOf, _by: Option<ReleaseBy>) {}
-    /// Blocks like this one were allocated and released again one after the other, this many times.
+    /// Blocks like this one were allocated and released one after the other, as many times as given.
     #[inline(always)]
     fn more_pairs(&mut self, block: &BlockOf, stack: u32, by: ReleaseBy, count: u64) {
         for _ in 0..count {
@@ -74,7 +73,7 @@ pub trait Observer {
     /// of its address arrived out of order. Called only if release stacks are tracked.
     #[inline(always)]
     fn corrected(&mut self, _block: &BlockOf, _from: Option<ReleaseBy>, _to: Option<ReleaseBy>) {}
-    /// The release of a block is undone: its `realloc` failed.
+    /// The release of a block is revoked, because its `realloc` failed.
     #[inline(always)]
     fn reinstated(&mut self, _block: &BlockOf, _by: ReleaseBy) {}
     /// A release was at an address without a known block: the block is from before the attach, or its allocation
@@ -92,8 +91,8 @@ pub trait Observer {
     #[inline(always)]
     fn live_accesses(&mut self, _accesses: &Accesses) {}
     /// Ends a pass. `most_bytes`: highest number of live bytes in the pass, counted as for
-    /// [`Totals::peak_live_bytes`](crate::Totals). `within`: true if that was at the last [`Observer::maximum`], false
-    /// if it is now.
+    /// [`Totals::peak_live_bytes`](crate::Totals). `within`: true if that number was reached at the last
+    /// [`Observer::maximum`], false if it is reached now.
     #[inline(always)]
     fn end_pass(&mut self, _now_ns: u64, _most_bytes: u64, _within: bool) {}
 }

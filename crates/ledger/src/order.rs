@@ -1,21 +1,22 @@
-//! One order out of many rings.
+//! One order for the events of many rings.
 //!
 //! # What is given
 //!
 //! The true history of one address is a sequence of allocations and releases. The hook numbers it: a release atomically
-//! increments the address's sequence word before the allocator is called and carries the result *n*; an allocation
+//! increments the address's sequence word before the allocator is called, and carries the result *n*. An allocation
 //! carries the value *v* that it reads after the allocator has returned. The allocator's own synchronization puts the
 //! increment of a release before the read of the next owner, so an allocation with *v* comes after every release
-//! numbered at most *v* and before every release numbered above *v*. Hence all events of one address are ordered by
-//! their numbers, an allocation after the release of the same number. Two allocations can share a number only if no
-//! recorded release is between them.
+//! numbered at most *v*, and before every release numbered above *v*. Hence all events of one address are ordered by
+//! their numbers, with an allocation after the release of the same number. Two allocations can have the same number
+//! only if no recorded release is between them.
 //!
-//! Events arrive in passes: whatever happened before an event of pass *k* has arrived by the end of pass *k + 1*.
+//! Events arrive in passes: every event that happened before an event of pass *k* has arrived by the end of pass *k +
+//! 1*.
 //!
 //! # The rule
 //!
-//! For each address the ledger keeps only the latest event seen, by that order: a live block, or a tombstone with the
-//! release's number. An arriving event is compared with it:
+//! For each address, the ledger keeps only the latest known event by that order: a live block, or a tombstone with the
+//! number of the release. An arriving event is compared with it:
 //!
 //! | arriving | latest is | and is | then |
 //! |---|---|---|---|
@@ -29,25 +30,26 @@
 //!
 //! # Why the result does not depend on the order of arrival
 //!
-//! *Live set.* "The latest event seen" is a maximum, and a maximum does not depend on the order in which its set is
-//! enumerated. A block lives if and only if the latest event of its address is its allocation, which is the truth once
-//! all events have arrived.
+//! *Live set.* The latest known event is a maximum, and a maximum does not depend on the order in which its set is
+//! enumerated. The ledger reports a block as live if and only if the latest event of its address is its allocation.
+//! This is correct when all events have arrived.
 //!
-//! *Sums.* Every allocation is counted once, on arrival. A block is counted as released at the moment when it is not,
-//! or no longer, the maximum and was an allocation: exactly once, and for every allocation but a final one. In the true
-//! history these are the blocks that were released.
+//! *Sums.* Every allocation is counted once, on arrival. A block is counted as released when its allocation is not, or
+//! no longer, the maximum. This happens exactly once for every allocation but a final one. In the true history, these
+//! are the blocks that were released.
 //!
-//! *Pairs.* Let *balance* be the blocks counted as released minus the releases seen. A release that removes the latest
-//! block changes both; every other line of the table changes one of them and is noted in [`Contests`]. When all events
-//! of a history without unseen releases have arrived, every released block has its release, so the remaining balance is
-//! minus the number of releases of unknown blocks. A positive balance counts blocks whose release was not seen. A
-//! balance is given up when it has not changed for two passes, by when every event that happened before its last one
-//! has arrived. If one address has both kinds within two passes, they cancel.
+//! *Pairs.* Let *balance* be the number of blocks counted as released minus the number of known releases. A release
+//! that removes the latest block increases both. Every other line of the table changes only one of them, and is noted
+//! in [`Contests`]. When all events of a history without unseen releases have arrived, every released block has its
+//! release, so the remaining balance is minus the number of releases of unknown blocks. A positive balance is the
+//! number of blocks whose release was not seen. A balance is settled when it has not changed for two passes: by then,
+//! every event that happened before the last event of the balance has arrived. If an address has both kinds within two
+//! passes, they cancel.
 //!
-//! *Forgetting.* A tombstone that arrived in pass *k* matters only to older events, which all arrive by pass *k + 1*;
-//! from then on another address may overwrite it. For the same reason an event that arrives two passes after the latest
-//! one is later than it, whatever their numbers; so numbers are compared only while they are fresh, and 22 bits of them
-//! are enough.
+//! *Forgetting.* A tombstone that arrived in pass *k* matters only to older events, which all arrive by pass *k + 1*.
+//! After that, the entry of another address may overwrite it. For the same reason, an event that arrives two passes
+//! after the latest event is later than that event, regardless of their numbers. So numbers are compared only while
+//! they are fresh, and 22 bits are enough.
 //!
 //! `reallocs` handles reallocations.
 
@@ -76,24 +78,24 @@ pub struct Ledger<O = ()> {
     pub(crate) corrections: Vec<Correction>,
     pub(crate) reallocs: RingReallocs,
     pub(crate) batch: Batch,
-    /// True if allocations were announced to be samples.
+    /// True if the ledger was told that allocations are samples.
     pub(crate) is_sampled: bool,
-    /// Time at which the bound on memory was reached, and the number of live blocks.
+    /// Time at which the bound on memory was reached, and the number of live blocks at that time.
     pub(crate) bound_reached: Option<(u64, u64)>,
     /// Estimate of the live blocks, once some of them are not kept.
     pub(crate) estimate: Estimate,
-    /// Sums without `live_*`, which are derived.
+    /// Sums without `live_*`, which are derived from others.
     pub(crate) totals: Totals,
     /// The current pass.
     pub(crate) pass: u32,
     pub(crate) tid_index: u16,
     pub(crate) rings_in_pass: u32,
-    /// Largest number of live bytes within this pass, if its events come from one ring.
+    /// Largest number of live bytes within this pass, if all of its events come from one ring.
     pub(crate) pass_peak: u64,
     pub(crate) now_ns: u64,
-    /// The other shards, if it is divided (`shards`).
+    /// The other shards, if this ledger is divided (`shards`).
     pub(crate) others: Vec<Ledger>,
-    /// Peak of all shards.
+    /// Peak of the sum of all shards.
     pub(crate) peak_of_shards: u64,
 }
 
@@ -167,14 +169,14 @@ impl<O: Observer> Ledger<O> {
         self.rings_in_pass += 1;
         self.tid_index = self.threads.index_of(tid);
         if self.reallocs.enter(ring, tid) {
-            // The thread that announced a realloc is gone, so the call has ended.
+            // The thread that announced a realloc has ended, so the call has ended too.
             self.confirm_realloc();
         }
     }
 
-    /// Sets how the following allocations of this ring are sampled: the level of
-    /// [`SampledAllocations`](crate::SampledAllocations), or 0 if every one is recorded. At the beginning of a ring it
-    /// is 0, or 1 if all allocations are samples.
+    /// Sets how the following allocations of this ring are sampled: a level of
+    /// [`SampledAllocations`](crate::SampledAllocations), or 0 if every allocation is recorded. At the beginning of a
+    /// ring, the level is 0, or 1 if all allocations are samples.
     pub fn set_sampling(&mut self, level: u8) {
         self.apply_batch();
         self.sites.set_sampling(level);
@@ -185,12 +187,12 @@ impl<O: Observer> Ledger<O> {
 
     pub(crate) fn learn_of_samples(&mut self) {
         self.is_sampled = true;
-        // Releases of unsampled blocks also come, if the hook does not know that they are.
+        // Releases of unsampled blocks also arrive if the hook does not know which blocks were sampled.
         self.options.ignore_unknown_releases = true;
         self.totals.unknown_releases = 0;
     }
 
-    /// The innermost loop of the consumer: inlining it saves a third of the time of short-lived pairs.
+    /// The innermost loop of the consumer. Inlining it saves a third of the time of short-lived pairs.
     #[inline(always)]
     pub(crate) fn apply_event(&mut self, event: Event, size: u64, time_ns: u64) {
         if event.address == 0 {
@@ -216,7 +218,7 @@ impl<O: Observer> Ledger<O> {
         match event.op {
             Op::ReallocRelease => self.reallocs.open(self.release_of(event)),
             Op::Pair => self.pairs(event, size, time_ns),
-            // A failed realloc whose announcement was lost, and events that are not about blocks.
+            // A failed realloc whose announcement was lost, or an event that does not concern blocks.
             _ => {}
         }
     }
@@ -236,7 +238,7 @@ impl<O: Observer> Ledger<O> {
     pub(crate) fn end_own_pass(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
         self.apply_batch();
-        // Before settling, which must find every balance complete.
+        // Before balances are settled, because each must be complete by then.
         self.age_reallocs();
         self.correct_releases();
         let settled = self.contests.settle(self.pass);
@@ -250,7 +252,7 @@ impl<O: Observer> Ledger<O> {
         } else {
             live
         };
-        // The largest of many estimates would be too large more often than not.
+        // The largest of many estimates would usually be too large.
         if !self.map.is_thinned() {
             self.totals.peak_live_bytes = self.totals.peak_live_bytes.max(peak);
         }
@@ -263,9 +265,9 @@ impl<O: Observer> Ledger<O> {
         self.choose_batching();
     }
 
-    /// Ends the run: decides events that were held back.
+    /// Ends the run: decides about events that were held back.
     pub fn finish(&mut self) {
-        // A realloc counts as done after one pass, and its balance is given up two passes later.
+        // A realloc counts as complete after one pass, and its balance is settled two passes later.
         for _ in 0..4 {
             self.end_pass(self.now_ns);
         }
@@ -274,7 +276,7 @@ impl<O: Observer> Ledger<O> {
     /// Returns the live bytes of all shards.
     pub(crate) fn live_bytes(&self) -> u64 {
         let others = self.others.iter().map(Ledger::own_live_bytes);
-        // The sum of forged events is limited in each shard, but the sum over all shards could overflow.
+        // The sum of forged events is limited in each shard, but the sum of all shards could overflow.
         others.fold(self.own_live_bytes(), u64::saturating_add)
     }
 
@@ -296,9 +298,9 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Returns the sum of all allocations with `count` more of this size; `None` if that takes more than 64 bits: no
-    /// program can have allocated so much, so the event is damaged or forged, and is left out. All other sums of bytes
-    /// are parts of this one, so they never overflow.
+    /// Returns the sum of all allocations after `count` more of this size. `None` if the sum does not fit into 64 bits:
+    /// no program can have allocated that much, so the event is damaged or forged, and is ignored. All other sums of
+    /// bytes are parts of this sum, so they never overflow.
     #[inline(always)]
     fn with_more(&self, size: u64, count: u64) -> Option<u64> {
         let more = size.checked_mul(count)?;
@@ -335,7 +337,7 @@ impl<O: Observer> Ledger<O> {
                 let old_size = self.map.size_of(latest);
                 self.count_released(latest, old_size, None);
                 if !certain && old == sequence {
-                    // No recorded release can be between them: nothing to wait for.
+                    // No recorded release can be between them, so there is nothing to wait for.
                     self.totals.unhooked_releases += 1;
                 } else {
                     self.contest_block(latest, old_size);
@@ -351,8 +353,8 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Applies blocks that were allocated and released before anything else happened to them. They leave no state, so
-    /// their place in the order does not matter, but they show that the address was free.
+    /// Applies blocks that were allocated and then released as the next event of their address. They leave no state, so
+    /// their position in the order does not matter, but they show that the address was free.
     fn pairs(&mut self, event: Event, size: u64, time_ns: u64) {
         let (address, pass, count) = (event.address, self.pass as u16, u64::from(event.sequence));
         if count == 0 {
@@ -370,7 +372,7 @@ impl<O: Observer> Ledger<O> {
         self.totals.released_bytes += size * count;
         if let Place::Found(at) = self.map.find(address, pass) {
             let latest = self.map.get(at);
-            // Another thread's block may also have come later.
+            // Another thread's block may be later than the pair.
             let before = latest.precedes_all_of(pass)
                 || (self.tid_index != 0 && latest.tid_index() == self.tid_index);
             if latest.is_alive() && before {
@@ -458,14 +460,14 @@ impl<O: Observer> Ledger<O> {
         self.observer.released(&block.with_size(size), by);
     }
 
-    /// Notes a block whose release is unknown.
+    /// Adds a block whose release is not known.
     #[inline(never)]
     pub(crate) fn contest_block(&mut self, block: Entry, size: u64) {
         self.contests.add_block(block.address(), self.pass);
         self.partners.add_block(block, size, None, self.pass);
     }
 
-    /// Notes a release without a block that is known at this moment.
+    /// Adds a release whose block is not known at the moment.
     #[inline(never)]
     pub(crate) fn contest_release(&mut self, release: Release, by: ReleaseBy) {
         self.observer.unknown_released(release.address, by);
@@ -479,7 +481,7 @@ impl<O: Observer> Ledger<O> {
         self.partners.begin_window();
     }
 
-    /// Pairs the blocks and releases of the last passes, and reports corrections.
+    /// Assigns blocks to the releases of the last passes, and reports corrections.
     fn correct_releases(&mut self) {
         let mut corrections = std::mem::take(&mut self.corrections);
         self.partners.settle(self.pass, &mut corrections);

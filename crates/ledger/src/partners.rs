@@ -1,22 +1,22 @@
 //! Matching of blocks and releases.
 //!
-//! The live set and all sums follow from the latest event of each address (`order`). The releaser of a block does not:
-//! a release is first assigned to the latest known block, but with rings that are emptied one after the other, another
-//! thread's release of that block and its next allocation may still be on their way. And a block that is known to be
-//! gone because another one was found at its address has no release yet.
+//! The live set and all sums follow from the latest event of each address (`order`). The assignment of releases to
+//! blocks does not. A release is first assigned to the latest known block. But rings are emptied one after the other,
+//! so another thread's release of that block, and the next allocation, may not have arrived yet. And a block that is
+//! known to be gone, because another block was found at its address, has no release yet.
 //!
 //! In the true order of an address, the release of a block is the event after its allocation. So each release is
-//! settled at the end of the pass after its own, when everything that happened before it has arrived: its block is the
-//! event before it. Only addresses with contested events need that: if a release was assigned to the wrong block, the
-//! events between the two arrive later, and neither finds its partner. A release whose number directly follows that of
-//! its block needs no second look, because nothing can be between them.
+//! settled at the end of the pass after its own, when every event that happened before it has arrived: its block is the
+//! event before it. Only addresses with contested events need this: if a release was assigned to the wrong block, the
+//! events between the two arrive later, and neither finds its counterpart. If the number of a release directly follows
+//! that of its block, the release is not examined again, because no event can be between them.
 //!
-//! A block stays for the two passes after it was noted. It is noted when an event that happened after its release, or
-//! the release itself, has arrived; so its release arrives at most one pass later and is settled within the two. A
-//! release is settled only once. It stays until the pass after that to separate the blocks on its two sides, but its
-//! own block may be older and have left by then, and the block before it now may have another release.
+//! A block remains for the two passes after it was noted. It is noted when its release or a later event has arrived, so
+//! its release arrives at most one pass later, and is settled within the two passes. A release is settled only once. It
+//! remains for one more pass, to separate the blocks before and after it. But its own block may be older and already
+//! removed by then, and the block that is now before it may have another release.
 //!
-//! Without losses, every released block therefore gets its own release.
+//! So if no event is lost, every released block gets its own release.
 
 use crate::Ledger;
 use crate::entry::Entry;
@@ -27,7 +27,7 @@ use rustc_hash::FxHashMap;
 
 /// A release that was assigned to a block.
 struct Taken {
-    /// Address; 0 once it has become two items.
+    /// Address; 0 once it was turned into two items.
     address: u64,
     block: Entry,
     size: u64,
@@ -40,9 +40,9 @@ struct Taken {
 /// An event of a contested address.
 struct Item {
     sequence: u32,
-    /// True if it happened before every other one.
+    /// True if it happened before every item that is not marked.
     is_aged: bool,
-    /// Pass in which it became an item, or in which its release arrived.
+    /// Pass in which it became an item, or in which the release arrived.
     pass: u32,
     what: What,
 }
@@ -50,9 +50,9 @@ struct Item {
 enum What {
     Block {
         block: BlockOf,
-        /// Number of its release, as reported to the observer.
+        /// Number of the release of this block, as reported to the observer.
         told: Option<(u32, ReleaseBy)>,
-        /// True if the observer gets no more reports about it.
+        /// True if nothing more about it is reported to the observer.
         is_past: bool,
     },
     Release(ReleaseBy),
@@ -66,7 +66,7 @@ impl Item {
         }
     }
 
-    /// Returns true if it is a block for which this release was reported.
+    /// Returns true if it is a block for which the release with this number was reported.
     fn is_told(&self, number: u32) -> bool {
         self.told().is_some_and(|told| told.0 == number)
     }
@@ -91,7 +91,7 @@ impl Item {
     }
 }
 
-/// A correction: the block was released by `to`, not by `from` as reported before.
+/// A correction: the block was released by `to`, not by `from` as reported earlier.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Correction {
     pub block: BlockOf,
@@ -106,13 +106,13 @@ const FILTER_BITS: u64 = 1 << 14;
 /// Releases and blocks of the last passes.
 pub(crate) struct Partners {
     is_on: bool,
-    /// Assigned releases of this pass and the one before it.
+    /// Assigned releases of this pass and the previous one.
     taken: [Vec<Taken>; 2],
     contested: FxHashMap<u64, Vec<Item>>,
-    /// Bits of contested addresses.
+    /// Bits that contested addresses set.
     filter: Vec<u64>,
     items: usize,
-    /// Numbers of releases, with the blocks for which they were reported; used for one address at a time.
+    /// Numbers of releases, with the blocks for which they were reported. Used for one address at a time.
     told_before: Vec<(u32, usize)>,
 }
 
@@ -123,7 +123,7 @@ fn bit_of(address: u64) -> (usize, u64) {
 }
 
 impl Partners {
-    /// Creates it; `is_on`: corrections are wanted.
+    /// Creates an empty set; `is_on`: corrections are wanted.
     pub fn new(is_on: bool) -> Self {
         Self {
             is_on,
@@ -148,7 +148,7 @@ impl Partners {
             + self.contested.capacity() * (size_of::<(u64, Vec<Item>)>() + 1)
     }
 
-    /// Notes that the release was assigned to the latest block.
+    /// Notes that a release was assigned to the latest block.
     #[inline(always)]
     pub fn take(&mut self, block: Entry, size: u64, release: Release, by: ReleaseBy, pass: u32) {
         if !self.is_on {
@@ -179,8 +179,7 @@ impl Partners {
         self.contested.entry(address).or_default().push(item);
     }
 
-    /// Notes that a block is gone. `told`: the release that was reported for it, which was a mistake and has been
-    /// removed.
+    /// Notes that a block is gone. `told`: the release that was reported for it by mistake, and has been removed.
     pub fn add_block(
         &mut self,
         block: Entry,
@@ -221,7 +220,7 @@ impl Partners {
         self.add(release.address, item);
     }
 
-    /// Removes a release that turned out not to be one. The report about its block stays.
+    /// Removes a release that was none in the end. The report about its block stays.
     pub fn remove(&mut self, release: Release) {
         let (address, number) = (release.address, release.sequence);
         for taken in self.taken.iter_mut().flatten() {
@@ -237,7 +236,7 @@ impl Partners {
         self.items -= before - items.len();
     }
 
-    /// Removes a release that turned out not to be one; the block that it was reported for lives again.
+    /// Removes a release that was none in the end; the block for which it was reported lives again.
     pub fn reinstate(&mut self, release: Release) {
         if let Some(items) = self.contested.get_mut(&release.address) {
             let before = items.len();
@@ -246,7 +245,7 @@ impl Partners {
         }
     }
 
-    /// Stops reports about blocks that are released by now.
+    /// Stops reports about blocks that have been released so far.
     pub fn begin_window(&mut self) {
         for taken in self.taken.iter_mut().flatten() {
             taken.is_past = true;
@@ -258,7 +257,7 @@ impl Partners {
         }
     }
 
-    /// Passes them to the shards that `of` names for their addresses; 0 is this one.
+    /// Moves the items to the shards that `of` returns for their addresses. This ledger is shard 0.
     pub fn divide(&mut self, others: &mut [Ledger], of: impl Fn(u64) -> usize) {
         let all = std::mem::replace(self, Self::new(self.is_on));
         if !self.is_on {
@@ -281,7 +280,7 @@ impl Partners {
         }
     }
 
-    /// Ends `pass`: settles the releases of the passes before it.
+    /// Ends `pass`: settles the releases of the previous pass.
     pub fn settle(&mut self, pass: u32, corrected: &mut Vec<Correction>) {
         if !self.contested.is_empty() {
             self.collect_taken();
@@ -304,7 +303,7 @@ impl Partners {
         self.taken[pass.wrapping_add(1) as usize % 2].clear();
     }
 
-    /// Makes items of the assigned releases at contested addresses.
+    /// Turns the assigned releases at contested addresses into items.
     fn collect_taken(&mut self) {
         let Self {
             taken,
@@ -343,8 +342,8 @@ impl Partners {
     }
 }
 
-/// Sorts items into their true order. They span few passes, so their numbers determine it. The keys are numbers:
-/// comparing pairs would not be an order for damaged data.
+/// Sorts items into their true order. They span few passes, so the order follows from their numbers. The sort keys are
+/// numbers, because comparing pairs would not be a consistent order if the data are damaged.
 fn sort(items: &mut [Item]) {
     let Some(middle) = items.iter().find(|item| !item.is_aged) else {
         return;
@@ -358,7 +357,7 @@ fn sort(items: &mut [Item]) {
     });
 }
 
-/// Assigns their blocks to the releases that are due.
+/// Assigns blocks to the releases that are due.
 fn correct(
     items: &mut [Item],
     pass: u32,
@@ -375,7 +374,7 @@ fn correct(
         let What::Release(by) = items[at].what else {
             continue;
         };
-        // Before that, its block may still come; afterwards, its block may have left.
+        // Earlier, the block may not have arrived; later, the block may have been removed.
         let (number, is_due) = (items[at].sequence, pass.wrapping_sub(items[at].pass) == 1);
         let is_of_block = matches!(items[at - 1].what, What::Block { .. });
         let is_told = items[at - 1].is_told(number);

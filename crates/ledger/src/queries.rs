@@ -1,4 +1,4 @@
-//! Queries to a ledger. Those about live blocks walk the whole table.
+//! Queries to a ledger. Queries about live blocks walk the whole table.
 
 use crate::entry::Entry;
 use crate::shards::shard_of;
@@ -16,7 +16,7 @@ impl<O: Observer> Ledger<O> {
         all
     }
 
-    /// Returns the totals of one shard.
+    /// Returns the sums of one shard.
     pub(crate) fn own_totals(&self) -> Totals {
         let live_bytes = self.own_live_bytes();
         if self.map.is_thinned() {
@@ -48,13 +48,13 @@ impl<O: Observer> Ledger<O> {
         self.walked(SiteWalk::new(None)).into_sites_by_sampling()
     }
 
-    /// Returns true if some allocations were samples of others, which are unknown.
+    /// Returns true if some allocations were samples, so that others are unknown.
     pub fn is_sampled(&self) -> bool {
         self.is_sampled || self.options.all_are_samples
     }
 
-    /// Returns when the block that lives at an address was allocated, in nanoseconds since the attach, to the
-    /// millisecond.
+    /// Returns the time at which the block that lives at an address was allocated, in nanoseconds since the attach, to
+    /// the millisecond.
     pub fn alive_since(&self, address: u64) -> Option<u64> {
         let shard = shard_of(address, self.shards()).checked_sub(1);
         let map = shard.map_or(&self.map, |other| &self.others[other].map);
@@ -71,7 +71,7 @@ impl<O: Observer> Ledger<O> {
         self.map.iter_live().map(|entry| self.live_block(entry))
     }
 
-    /// Resolves the numbers of a live entry of the table.
+    /// Returns the live block of an entry of the table.
     pub(crate) fn live_block(&self, entry: Entry) -> LiveBlock {
         LiveBlock {
             address: entry.address(),
@@ -83,8 +83,8 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Returns live sums by stack id, ordered by it, of the blocks allocated before `older_than_ns` (nanoseconds
-    /// since the attach), or of all.
+    /// Returns live sums by stack id, ordered by it, of all blocks, or of those allocated before `older_than_ns`
+    /// (nanoseconds since the attach).
     pub fn live_by(&self, older_than_ns: Option<u64>) -> Vec<SiteLive> {
         self.walked(SiteWalk::new(older_than_ns)).into_live()
     }
@@ -94,17 +94,17 @@ impl<O: Observer> Ledger<O> {
         walk
     }
 
-    /// Returns releases of known blocks by the backtrace of the release: (stack, blocks, bytes), ordered by stack
-    /// id; empty unless [`LedgerOptions::track_release_stacks`](crate::LedgerOptions).
+    /// Returns the releases of known blocks by the backtrace of the release, as (stack, blocks, bytes), ordered by
+    /// stack id. Empty without [`LedgerOptions::track_release_stacks`](crate::LedgerOptions).
     ///
-    /// When an address changes hands several times within one pass and its sizes differ, a size may be counted at
-    /// the release of a neighbour in time; the sums over all stacks are exact.
+    /// If blocks of different sizes were at the same address within one pass, a size may be counted at the release of
+    /// the previous or the next block. The sums over all stacks are exact.
     pub fn release_sites(&self) -> Vec<(u32, u64, u64)> {
         let others = self.others.iter().map(|other| &other.release_sites);
         ReleaseSites::all_of(std::iter::once(&self.release_sites).chain(others))
     }
 
-    /// Returns the thread with an index that an [`Observer`] gets; 0 if there is none.
+    /// Returns the id of the thread with an index that an [`Observer`] gets; 0 if there is none.
     pub fn tid_of(&self, thread: u16) -> u32 {
         self.threads.tid_of(thread)
     }
@@ -114,12 +114,12 @@ impl<O: Observer> Ledger<O> {
         &self.observer
     }
 
-    /// Returns the observer, at the end.
+    /// Consumes the ledger, and returns the observer.
     pub fn into_observer(self) -> O {
         self.observer
     }
 
-    /// Returns the observer, to change it.
+    /// Returns the observer for changes.
     pub fn observer_mut(&mut self) -> &mut O {
         &mut self.observer
     }

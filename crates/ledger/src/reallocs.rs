@@ -1,26 +1,27 @@
 //! Two-phase reallocations.
 //!
-//! The hook announces `realloc` with a release of the old block, and revokes it if the call fails, in the next event of
-//! the same ring. So an announcement is held back until that next event, which nearly always comes in the same pass;
-//! then it is an ordinary release, or nothing. It is applied with the pass in which it arrived, not a later one.
+//! The hook announces `realloc` with a release of the old block. If the call fails, the hook revokes the release in the
+//! next event of the same ring. So an announcement is held back until that next event, which nearly always arrives in
+//! the same pass. Then the announcement is an ordinary release, or is dropped. It is applied with the pass in which it
+//! arrived, even if the pass has ended.
 //!
-//! A thread may stay inside `realloc` for a long time, or record nothing after a `realloc(p, 0)`. After one more pass
-//! everything that happened before the announcement has arrived, and it is applied provisionally, with a note of how to
-//! undo it:
+//! A thread may stay inside `realloc` for a long time, or record nothing after a `realloc(p, 0)`. After one more pass,
+//! every event that happened before the announcement has arrived. Then the announcement is applied provisionally, and
+//! the ledger stores how to undo it:
 //!
-//! - It releases the latest block: if the call fails, the block lives again, unless later events of the address have
-//!   arrived before the failure did. Those include the block's true release, which found nothing to release and lowered
-//!   the balance: the balance is raised.
-//! - A block was replaced before its release came (balance above 0): this is the release.
-//! - A later event of the address has already arrived. If that is a release, it may have taken the block that belongs
-//!   to this one, and its own is still to come: the balance is lowered. If the call fails nevertheless, it failed
-//!   before that later event, so the failure arrives within one pass, while the balance stands.
-//! - Otherwise it is a release of an unknown block.
+//! - It releases the latest block. If the call fails, the block lives again, unless later events of the address have
+//!   arrived before the failure. Such events include the block's true release, which found no block and lowered the
+//!   balance. In that case the balance is raised.
+//! - A block was replaced before its release arrived (balance above 0): the announcement is this release.
+//! - A later event of the address has already arrived. If that is a release, it may have taken the block of the
+//!   announcement, and its own block has not arrived yet: the balance is lowered. If the call fails nevertheless, it
+//!   failed before that later event, so the failure arrives within one pass, before the balance is settled.
+//! - Otherwise, it is a release of an unknown block.
 //!
-//! Between announcement and failure no other thread can own or release the block, and whatever happens to it afterwards
-//! arrives at most one pass before the failure; so balances that the undoing needs still exist. The same bound lets
-//! evidence wait: a block that another thread got at the address while the announcement was open arrives at most one
-//! pass before the announcement, which is applied before that balance is given up.
+//! Between announcement and failure, no other thread can own or release the block. Every later event of the block
+//! arrives at most one pass before the failure, so the balances needed for the undoing still exist. A block that
+//! another thread got at the address before the end of the announcement arrives at most one pass before the
+//! announcement. The announcement is applied before the balance of that block is settled.
 
 use crate::entry::{AGED_PASSES, Entry};
 use crate::live_map::Place;
@@ -30,17 +31,17 @@ use memhook_abi::{Op, RawEvent};
 
 /// Way to undo an applied announcement.
 pub(crate) enum Undo {
-    /// The announcement released this block, with its size in bytes.
+    /// The announcement has released this block, with its size in bytes.
     Block(Entry, u64),
-    /// The announcement lowered the address's balance.
+    /// The announcement has lowered the address's balance.
     Balance,
-    /// The announcement released an unknown block, which may have been counted.
+    /// The announcement has released an unknown block, which may have been counted.
     Unknown { is_counted: bool },
 }
 
 struct Announced {
     release: Release,
-    /// Way to undo it; `None` if it is not applied yet.
+    /// How to undo it; `None` if it has not been applied.
     undo: Option<Undo>,
 }
 
@@ -55,14 +56,14 @@ struct RingRealloc {
 pub(crate) struct RingReallocs {
     rings: Vec<RingRealloc>,
     current: usize,
-    /// True if the current ring has one.
+    /// True if the current ring has an announcement.
     open_here: bool,
     /// Number of announcements that are not applied yet.
     unapplied: usize,
 }
 
 impl RingReallocs {
-    /// Makes `ring` the current one. Returns true if its last owner left an announcement behind.
+    /// Makes `ring` the current one. Returns true if its previous owner left an announcement.
     pub fn enter(&mut self, ring: usize, tid: u32) -> bool {
         if ring >= self.rings.len() {
             self.rings.resize_with(ring + 1, RingRealloc::default);
@@ -93,7 +94,7 @@ impl RingReallocs {
         self.unapplied += 1;
     }
 
-    /// Passes announcements to the shards that `of` names for their rings and addresses; 0 is this one.
+    /// Passes announcements to the shards that `of` returns for their rings and addresses. This ledger is shard 0.
     pub fn divide(&mut self, others: &mut [Ledger], of: impl Fn(usize, u64) -> usize) {
         let all = std::mem::take(self);
         for (ring, RingRealloc { tid, announced }) in all.rings.into_iter().enumerate() {
@@ -126,15 +127,16 @@ impl RingReallocs {
 }
 
 impl<O: Observer> Ledger<O> {
-    /// Iterates over the addresses of blocks in a `realloc` with an unknown outcome. Some of them still count as
-    /// live.
+    /// Iterates over the addresses of blocks in a `realloc` whose outcome is unknown. Some of these blocks still count
+    /// as live.
     pub fn blocks_in_realloc(&self) -> impl Iterator<Item = u64> + '_ {
         let others = self.others.iter().flat_map(|other| &other.reallocs.rings);
         let rings = self.reallocs.rings.iter().chain(others);
         rings.filter_map(|ring| Some(ring.announced.as_ref()?.release.address))
     }
 
-    /// Takes the event after an announcement. Returns true if it was its failure, and so is used up.
+    /// Takes the event after an announcement. Returns true if the event revoked the announcement, and needs no further
+    /// handling.
     #[cold]
     pub(crate) fn end_realloc(&mut self, op: Op, words: RawEvent) -> bool {
         let event = words.unpack_as(op);
@@ -151,7 +153,7 @@ impl<O: Observer> Ledger<O> {
         failed
     }
 
-    /// Notes that the current ring's announced call did not fail.
+    /// Notes that the call announced on the current ring has not failed.
     pub(crate) fn confirm_realloc(&mut self) {
         if let Some(announced) = self.reallocs.close()
             && announced.undo.is_none()
@@ -160,7 +162,7 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Ends a pass: applies the announcements of the passes before it.
+    /// Ends a pass: applies the announcements of earlier passes.
     pub(crate) fn age_reallocs(&mut self) {
         if self.reallocs.unapplied == 0 {
             return;
@@ -198,7 +200,7 @@ impl<O: Observer> Ledger<O> {
                 return Undo::Block(latest, size);
             }
         }
-        // Every allocation that happened before it has arrived: no tombstone is needed.
+        // Every allocation that happened before it has arrived, so no tombstone is needed.
         if overtaken || self.contests.balance(release.address) > 0 {
             self.contest_release(release, by);
             return Undo::Balance;
@@ -216,7 +218,7 @@ impl<O: Observer> Ledger<O> {
         let address = release.address;
         match undo {
             Undo::Unknown { is_counted } => {
-                // Samples may have been announced since then, and its count forgotten.
+                // If samples were announced since then, its count no longer exists.
                 let counted = &mut self.totals.unknown_releases;
                 *counted = counted.saturating_sub(u64::from(is_counted));
             }
@@ -242,8 +244,8 @@ impl<O: Observer> Ledger<O> {
                             self.release_sites.remove(release.stack, size, weight);
                         }
                         self.observer.reinstated(&block.with_size(size), by);
-                        // The announcement's pass can be distinguished only for a while; within that time, it may have
-                        // to be compared with a release that was held back.
+                        // The announcement's pass can be recognized only for a limited time. Within that time, it may
+                        // have to be compared with a release that was held back.
                         let waited = self.pass.wrapping_sub(release.pass);
                         let old = waited >= AGED_PASSES as u32;
                         let block = if old { block.aged() } else { block };

@@ -1,6 +1,6 @@
 //! A piece of the table of blocks: open addressing, linear probing.
 //!
-//! Its size is not a power of two: the place of a key is the upper half of a multiplication (D. Lemire, "Fast
+//! The number of places is not a power of two. The place of a key is the upper half of a product (D. Lemire, "Fast
 //! random integer generation in an interval").
 
 use crate::entry::Entry;
@@ -11,12 +11,12 @@ const PLACES_AHEAD: usize = 1;
 #[derive(Default)]
 pub(crate) struct Segment {
     entries: Vec<Entry>,
-    /// Empty places that may still be used. Tombstones are not empty.
+    /// Number of empty places that may still be used. Tombstones are not empty.
     room: usize,
 }
 
-/// Returns the first place of a key. Multiplying by the golden ratio spreads keys at equal distances, such as
-/// the blocks of an allocator, more evenly than chance would.
+/// Returns the first place of a key. Multiplying by the golden ratio distributes keys at equal distances, such as the
+/// blocks of an allocator, more evenly than random choice would.
 #[inline]
 fn home(key: u64, places: usize) -> usize {
     let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -24,7 +24,7 @@ fn home(key: u64, places: usize) -> usize {
 }
 
 impl Segment {
-    /// Creates a segment with this many places, at most `most` of which, and not all, are used.
+    /// Creates a segment with `places` places, of which at most `most`, and never all, are used.
     pub fn new(places: usize, most: usize) -> Self {
         Segment {
             entries: vec![Entry::default(); places],
@@ -32,7 +32,7 @@ impl Segment {
         }
     }
 
-    /// Adds an entry of an address that is not here yet.
+    /// Adds an entry of an address that is not in the segment yet.
     #[inline(always)]
     pub fn add(&mut self, entry: Entry) {
         let mut index = home(entry.key(), self.entries.len());
@@ -53,8 +53,7 @@ impl Segment {
         &self.entries
     }
 
-    /// Returns all places, to change them: after removing an entry on the path of a lookup, that lookup must
-    /// not be made.
+    /// Returns all places for changes. If an entry on the path of a lookup is removed, that lookup must not be made.
     pub fn places_mut(&mut self) -> &mut [Entry] {
         &mut self.entries
     }
@@ -67,7 +66,7 @@ impl Segment {
             .filter(|entry| !entry.is_empty())
     }
 
-    /// Returns true if it needs more places before another entry.
+    /// Returns true if the segment needs more places before another entry is added.
     #[inline(always)]
     pub fn is_full(&self) -> bool {
         self.room == 0
@@ -92,7 +91,7 @@ impl Segment {
         entry.copied().unwrap_or_default()
     }
 
-    /// Finds the place of a key, or a place where it may be put. Must not be called when it is full.
+    /// Finds the place of a key, or a place where it may be inserted. Must not be called on a full segment.
     #[inline(always)]
     pub fn find(&self, key: u64, pass: u16) -> Result<usize, usize> {
         let mut index = home(key, self.entries.len());
@@ -117,7 +116,7 @@ impl Segment {
         self.entries[index]
     }
 
-    /// Puts an entry where `find` said; returns the previous one.
+    /// Puts an entry at the place that `find` returned. Returns the previous entry.
     #[inline(always)]
     pub fn put(&mut self, index: usize, entry: Entry) -> Entry {
         let old = std::mem::replace(&mut self.entries[index], entry);
@@ -125,7 +124,7 @@ impl Segment {
         old
     }
 
-    /// Marks all entries that are old enough; returns the number of those that still matter.
+    /// Marks all entries that are old enough. Returns the number of those that still matter.
     pub fn age(&mut self, pass: u16) -> usize {
         let mut needed = 0;
         for entry in &mut self.entries {
@@ -135,7 +134,7 @@ impl Segment {
         needed
     }
 
-    /// Marks entries that are old enough, and drops expired tombstones: lookups are impossible afterwards.
+    /// Marks entries that are old enough, and drops expired tombstones. Lookups are impossible after that.
     pub fn drop_expired(&mut self, pass: u16) {
         for entry in &mut self.entries {
             let is_expired = entry.is_expired(pass);

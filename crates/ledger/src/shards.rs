@@ -1,15 +1,14 @@
 //! A ledger in shards, so that several threads can apply the events of one pass at the same time.
 //!
-//! All knowledge about an address is in one shard: its entry, its contest, its partners, its open `realloc`. The rule
-//! of `order` concerns one address at a time, so a shard decides like the whole ledger, if it gets the events of its
-//! addresses in the same passes, and those of one ring in their order. Each shard keeps its own sums, and queries add
-//! them up. Two facts concern more than one address:
+//! Everything known about an address is in one shard: its entry, its contest, its partners, its open `realloc`. The
+//! rule of `order` concerns one address at a time, so a shard decides like the whole ledger if it gets the events of
+//! its addresses in the same passes, and the events of one ring in order. Each shard keeps its own sums, and queries
+//! add them. Only two things concern several addresses:
 //!
 //! - An announced `realloc` ends with the next event of its ring, which may belong to another shard. [`Router`] knows
-//!   which shard waits for it, and notifies that one.
-//! - The maximum of live bytes within a pass is known only if one ledger sees all of its events in their order. A
-//!   ledger in shards counts the live bytes when its passes end, like an undivided one does if several rings had
-//!   events.
+//!   which shard waits for that event, and notifies that shard.
+//! - The maximum of live bytes within a pass is known only if one ledger gets all events of the pass in order. A ledger
+//!   in shards counts the live bytes at the end of its passes, as an undivided ledger does if several rings had events.
 
 use crate::Observer;
 use crate::bound::LEAST_BYTES;
@@ -21,16 +20,16 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// Maximum number of shards of a ledger.
 pub const MOST_SHARDS: usize = 16;
-/// Bytes of the windows by which addresses are distributed, as a power of two: a page. Even a heap of a few hundred
-/// kilobytes has enough of them for about equal shards.
+/// Number of bytes in the windows by which addresses are distributed, as a power of two: a page. Even a heap of a few
+/// hundred kilobytes has enough windows for shards of about equal size.
 const WINDOW_BITS: u32 = 12;
-/// Factor by which the room of a bucket must exceed its last contents for it to give memory back.
+/// Factor by which the memory of a bucket must exceed its last contents, so that the bucket returns memory.
 const MUCH_TOO_LARGE: usize = 8;
-/// Number of events for which a bucket always keeps room.
+/// Number of events for which a bucket always keeps memory.
 const USUAL_EVENTS: usize = 1 << 14;
 
-/// Returns the shard of an address. It uses other bits than the choice of a segment in its table, which would otherwise
-/// leave most segments empty.
+/// Returns the shard of an address. The choice of a segment in the shard's table uses other bits; otherwise most
+/// segments would be empty.
 #[inline(always)]
 pub(crate) fn shard_of(address: u64, shards: usize) -> usize {
     let window = (address >> WINDOW_BITS) as u32;
@@ -52,7 +51,7 @@ enum Mark {
     Time(u64),
     /// Requested size of the next event.
     Size(u64),
-    /// The `realloc` announced by this ring has succeeded.
+    /// The `realloc` that this ring announced has succeeded.
     Confirm,
 }
 
@@ -60,7 +59,7 @@ enum Mark {
 #[derive(Default)]
 struct Bucket {
     events: Vec<RawEvent>,
-    /// Marks, with the number of events before each.
+    /// Marks, each with the number of events before it.
     marks: Vec<(usize, Mark)>,
     /// The run of a ring to which the last mark belongs.
     run: u64,
@@ -79,7 +78,7 @@ impl Bucket {
             self.events = Vec::with_capacity(most / 2);
         }
         self.events.clear();
-        // Usually a few, but a target can cause one for each event.
+        // Usually a few, but a target can cause a mark for each event.
         if self.marks.capacity() > USUAL_EVENTS {
             self.marks = Vec::new();
         }
@@ -88,8 +87,8 @@ impl Bucket {
     }
 }
 
-/// For each ring, the shard that waits for the end of a `realloc` announced there, plus one; 0 for none. One thread
-/// reads a ring in a pass, and another may do so in the next.
+/// For each ring, the shard that waits for the end of a `realloc` announced there, plus one; 0 if none waits. One
+/// thread reads a ring in a pass, and another thread may read it in the next.
 #[derive(Debug)]
 pub struct OpenReallocs(Vec<AtomicU8>);
 
@@ -103,7 +102,7 @@ impl OpenReallocs {
 pub struct Router {
     buckets: Vec<Bucket>,
     open: Arc<OpenReallocs>,
-    /// Counter of [`Router::begin_ring`], which shows the buckets that have been notified.
+    /// Counter of [`Router::begin_ring`], which shows which buckets have been notified.
     run: u64,
     ring: usize,
     tid: u32,
@@ -122,7 +121,7 @@ impl Router {
         (self.ring, self.tid, self.level) = (ring, tid, self.always_level);
         self.waits = self.open.0.get(ring).map_or(0, |open| open.load(Relaxed));
         if let Some(shard) = self.waits.checked_sub(1) {
-            // Another thread's announcement has ended.
+            // Another thread's announcement is complete.
             self.tell_of_ring(usize::from(shard));
         }
     }
@@ -206,7 +205,7 @@ impl Router {
         }
     }
 
-    /// Ends the reading of rings.
+    /// Ends the reading of rings in this pass.
     pub fn end_reading(&mut self) {
         self.keep_waiting();
         self.run = 0;
@@ -219,19 +218,19 @@ impl Router {
 }
 
 impl<O: Observer> Ledger<O> {
-    /// Returns the number of shards; 1 if it is undivided.
+    /// Returns the number of shards; 1 if the ledger is undivided.
     pub fn shards(&self) -> usize {
         1 + self.others.len()
     }
 
-    /// Divides the ledger between two passes, and returns the routers that distribute events to the shards from now on:
+    /// Divides the ledger between two passes. Returns the routers that distribute events to the shards from now on:
     /// [`Ledger::begin_ring`], [`Ledger::set_sampling`] and [`Ledger::event`] must not be called on a divided ledger.
-    /// Nothing is lost or counted twice. `None` if it is already divided, observed, or bounded, or has too little
-    /// memory for this many shards.
+    /// Nothing is lost or counted twice. `None` if the ledger is already divided, observed, or bounded, or has too
+    /// little memory for this number of shards.
     pub fn divide(&mut self, shards: usize) -> Option<Vec<Router>> {
         let knows_all = self.bound_reached.is_none() && !self.map.is_thinned();
         let max_bytes = self.options.max_bytes.map(|max| max / shards.max(1));
-        // During the division, memory holds all entries twice.
+        // During the division, memory contains all entries twice.
         let most = self.options.max_bytes.map_or(usize::MAX, |max| max / 2);
         let has_room =
             max_bytes.is_none_or(|max| max >= LEAST_BYTES) && self.memory_bytes() <= most;
@@ -275,7 +274,8 @@ impl<O: Observer> Ledger<O> {
         Some((0..shards).map(|_| router()).collect())
     }
 
-    /// Creates a shard with the sites and threads of this one, so that entries mean the same in it, and without counts.
+    /// Creates a shard with the sites and threads of this ledger, so that entries have the same meaning in it, but
+    /// without counts.
     fn empty_shard(&self) -> Ledger {
         Ledger {
             sites: self.sites.without_sums(),
@@ -287,8 +287,7 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Passes on sums of events counted here that a shard may undo or release, so that none of its sums falls below
-    /// zero.
+    /// Moves the sums of events that a shard may undo or release, so that none of the shard's sums falls below zero.
     fn hand_over_sums(&mut self, other: &mut Ledger) {
         for entry in other.map.iter_live() {
             let size = other.map.size_of(entry);
@@ -315,7 +314,7 @@ impl<O: Observer> Ledger<O> {
                     self.sites
                         .hand_over(&mut other.sites, entry.site(), size, true);
                 }
-                // Forgotten since samples were announced.
+                // No longer counted since samples were announced.
                 Undo::Unknown { is_counted: true } if here.unknown_releases == 0 => {}
                 Undo::Unknown { is_counted: true } => {
                     here.unknown_releases -= 1;
@@ -332,7 +331,7 @@ impl<O: Observer> Ledger<O> {
         std::mem::take(&mut self.others)
     }
 
-    /// Applies the routers' events for this shard. `shard`: 0 for the ledger itself, then those of
+    /// Applies the routers' events for this shard. `shard`: 0 for the ledger itself, then the shards of
     /// [`Ledger::take_others`] in their order.
     pub fn apply_routed<'r>(
         &mut self,
@@ -353,7 +352,7 @@ impl<O: Observer> Ledger<O> {
         let marks = bucket.marks.iter().map(|&(at, mark)| (at, Some(mark)));
         for (at, mark) in marks.chain([end]) {
             for raw in events.by_ref().take(at - next) {
-                // The two frequent kinds come first, so that the compiler knows the kind of the event.
+                // The two frequent kinds are handled first, so that the compiler knows the kind of the event.
                 if raw.is(Op::Release) {
                     let event = raw.unpack_as(Op::Release);
                     self.event(event, u64::from(event.size), time_ns);
@@ -391,12 +390,12 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Puts back the shards of [`Ledger::take_others`].
+    /// Puts back the shards that [`Ledger::take_others`] returned.
     pub fn rejoin(&mut self, others: Vec<Ledger>) {
         self.others = others;
     }
 
-    /// Shares knowledge that one shard has gained at the end of a pass and all need.
+    /// Distributes knowledge that one shard has gained at the end of a pass, and that all shards need.
     pub(crate) fn agree(&mut self) {
         if self.is_sampled || self.others.iter().any(|other| other.is_sampled) {
             self.learn_of_samples();
@@ -408,7 +407,7 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// A block's weight must not depend on its shard.
+    /// A block's weight must not depend on the shard.
     fn agree_on_thinning(&mut self) {
         let all = self.others.iter().map(|other| other.map.thinning());
         let most = all.fold(self.map.thinning(), |most, one| most.with(one));

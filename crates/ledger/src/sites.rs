@@ -1,12 +1,12 @@
-//! Sums by allocation site, and the small tables to which entries of the live map refer.
+//! Sums by allocation site, and small tables to which entries of the live map refer.
 
 use crate::estimate::MOST_LEVELS;
 use crate::observer::CountedSite;
 use rustc_hash::FxHashMap;
 
-/// Sums of one allocation site. Live sums are the difference of allocated and released.
+/// Sums of one allocation site. Live sums are the allocated minus the released ones.
 ///
-/// It fills one cache line: sites are accessed in random order.
+/// Fills one cache line, because sites are accessed in random order.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct SiteSums {
@@ -38,21 +38,21 @@ impl SiteSums {
 }
 
 const CHUNK: usize = 4096;
-/// Separate ways of sampling: none, and one for each mean distance of samples.
+/// Number of separate ways of sampling: none, and one for each mean distance of samples.
 pub(crate) const LEVELS: usize = MOST_LEVELS as usize + 1;
 
-/// All sites, by a dense index. There are never more than stack ids, so 26 bits are enough.
+/// All sites, by a dense index. There are never more sites than stack ids, so 26 bits are enough.
 #[derive(Default)]
 pub(crate) struct SiteTable {
     sites: Vec<SiteSums>,
-    /// Index + 1 by stack id, in chunks that are created when one of their ids is seen: ids are dense, since they are
-    /// places in an arena. Each way of sampling has its own table, created at its first use.
+    /// Index + 1 by stack id, in chunks that are created with the first of their ids. Ids are dense, because they are
+    /// positions in an arena. Each way of sampling has its own table, created at its first use.
     by_stack: [Vec<Option<Box<[u32; CHUNK]>>>; LEVELS],
     /// Level of sampling of the current allocations.
     level: u8,
-    /// The last stack looked up and its index: one call site often allocates many times in a row.
+    /// Stack of the last lookup, and its index. The same call site often allocates many times in a row.
     last: Option<(u32, u32)>,
-    /// Once there are too many sites: the ones that count allocations of all further stacks, one for each way of
+    /// Once there are too many sites: the sites that count the allocations of all other stacks, one for each way of
     /// sampling, and the previous count of each.
     others: Option<[Option<(u32, u64)>; LEVELS]>,
 }
@@ -70,7 +70,7 @@ impl SiteTable {
         }
     }
 
-    /// Passes on the sums of a block of a site that has the same index in both.
+    /// Moves the sums of a block of a site that has the same index in both tables.
     pub fn hand_over(&mut self, other: &mut SiteTable, index: u32, size: u64, is_released: bool) {
         let here = &mut self.sites[index as usize];
         let there = &mut other.sites[index as usize];
@@ -147,7 +147,7 @@ impl SiteTable {
         site.released_bytes -= size;
     }
 
-    /// From now on, counts all new stacks together, as stack 0.
+    /// Counts all new stacks together, as stack 0, from now on.
     pub fn close(&mut self) {
         if self.others.is_none() {
             self.others = Some(std::array::from_fn(|level| {
@@ -157,13 +157,13 @@ impl SiteTable {
         }
     }
 
-    /// Returns the number of allocations that were counted without their stack since `close`; `None` before that.
+    /// Returns the number of allocations that were counted without their stack since `close`, or `None` before `close`.
     pub fn unattributed(&self) -> Option<u64> {
         let of = |(index, before): (u32, u64)| self.sites[index as usize].allocated_blocks - before;
         Some(self.others?.into_iter().flatten().map(of).sum())
     }
 
-    /// Returns the bytes of memory.
+    /// Returns the number of bytes of memory.
     pub fn bytes(&self) -> usize {
         let chunks = self.by_stack.iter().flatten().flatten().count();
         self.sites.capacity() * size_of::<SiteSums>() + chunks * CHUNK * size_of::<u32>()
@@ -200,7 +200,7 @@ impl SiteTable {
         }
     }
 
-    /// Returns the index of a site that was seen before.
+    /// Returns the index of a known site.
     fn known(&self, level: usize, stack: u32) -> Option<u32> {
         let chunk = self.by_stack[level].get(stack as usize / CHUNK)?;
         chunk.as_ref()?[stack as usize % CHUNK].checked_sub(1)
@@ -257,19 +257,19 @@ impl ReleaseSites {
         *bytes += weight * size as f64;
     }
 
-    /// From now on, counts all new stacks together, as stack 0.
+    /// Counts all new stacks together, as stack 0, from now on.
     pub fn close(&mut self) {
         self.is_closed = true;
     }
 
-    /// Returns the bytes of memory.
+    /// Returns the number of bytes of memory.
     pub fn bytes(&self) -> usize {
         self.sums.capacity() * (size_of::<(u32, (f64, f64))>() + 1)
     }
 
     /// Undoes one [`ReleaseSites::add`].
     pub fn remove(&mut self, stack: u32, size: u64, weight: f64) {
-        // Below zero only in a shard: it undoes additions from before the division.
+        // Below zero only in a shard, which undoes additions from before the division.
         if !self.is_closed || self.sums.contains_key(&stack) {
             let (blocks, bytes) = self.sums.entry(stack).or_default();
             *blocks -= weight;
@@ -294,7 +294,7 @@ impl ReleaseSites {
     }
 }
 
-/// Thread ids by a 16-bit index. Index 0 is thread 0, and represents all threads beyond 65,535 different ones.
+/// Thread ids by a 16-bit index. Index 0 is thread 0, and represents all threads after the first 65,535.
 #[derive(Clone)]
 pub(crate) struct ThreadTable {
     tids: Vec<u32>,

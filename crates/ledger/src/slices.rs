@@ -1,13 +1,14 @@
-//! Walks over the live blocks in slices. A lock on the ledger can be released between two slices: a walk over millions
-//! of blocks takes longer than a thread of the target should wait for room in its ring.
+//! Walks over the live blocks in slices. The lock on the ledger can be released between two slices: a walk over
+//! millions of blocks takes longer than a thread of the target should wait for space in its ring.
 //!
 //! A walk sees every block that lives from its beginning to its end exactly once, because a block keeps its position in
-//! the order of the walk, even if the table grows meanwhile. A block that comes or goes meanwhile may be seen or not.
+//! the order of the walk, even if the table grows meanwhile. A block that is allocated or released meanwhile may or may
+//! not be seen.
 
 use crate::entry::Entry;
 use crate::{Ledger, LiveBlock, Observer, SampledAllocations, SiteLive, SiteTotals};
 
-/// Places of the table in one slice; a single segment may have more.
+/// Number of places of the table in one slice. A single segment may have more.
 const SLICE_PLACES: usize = 1 << 16;
 
 /// Progress of a walk.
@@ -19,29 +20,29 @@ pub struct LiveWalk {
     shard: usize,
     /// Number of shards at the last slice.
     shards: usize,
-    /// Start of the walk in each shard but the first: how far it had come when the ledger was divided.
+    /// Start of the walk in each shard but the first: the position of the walk when the ledger was divided.
     from: u64,
 }
 
-/// A walk that sums up the live blocks of each site.
+/// Walk that sums up the live blocks of each site.
 #[derive(Clone, Debug, Default)]
 pub struct SiteWalk {
     walk: LiveWalk,
     older_than_ns: Option<u64>,
-    /// Meaning of samples, if it is wanted.
+    /// Meaning of samples, if sums of all blocks are to be estimated.
     samples: Option<SampledAllocations>,
     has_begun: bool,
-    /// Sites by their dense index as of the first slice, one shard after the other.
+    /// Sites by their dense index at the time of the first slice, one shard after the other.
     sites: Vec<SiteTotals>,
-    /// Start and number of each shard's sites. If the ledger was divided later, indices mean the same in all shards.
+    /// Start and number of each shard's sites. If the ledger was divided later, all shards have the same indices.
     of_shard: Vec<(usize, usize)>,
-    /// Counts of each site during the walk: blocks and bytes, which are estimates if not all blocks are kept. Empty if
-    /// the sums of the first slice suffice.
+    /// Counts of each site during the walk, as blocks and bytes; estimates if not all blocks are kept. Empty if the
+    /// sums of the first slice are enough.
     counted: Vec<(f64, f64)>,
 }
 
 impl SiteWalk {
-    /// Creates a walk over the blocks allocated before `older_than_ns` (nanoseconds since the attach), or over all.
+    /// Creates a walk over all blocks, or over those allocated before `older_than_ns` (nanoseconds since the attach).
     pub fn new(older_than_ns: Option<u64>) -> SiteWalk {
         SiteWalk {
             older_than_ns,
@@ -49,8 +50,8 @@ impl SiteWalk {
         }
     }
 
-    /// Creates a walk that estimates sums of all blocks where samples were recorded: live sums without bias, allocated
-    /// ones by the mean size of the site's samples.
+    /// Creates a walk that estimates sums of all blocks from the recorded samples. Live sums are unbiased; allocated
+    /// sums use the mean size of the site's samples.
     pub fn estimating(samples: &SampledAllocations) -> SiteWalk {
         SiteWalk {
             samples: samples.sample_bytes().map(|_| *samples),
@@ -58,7 +59,7 @@ impl SiteWalk {
         }
     }
 
-    /// Returns every call stack seen so far, ordered by its id; `bytes` and `blocks` are those of the walked blocks.
+    /// Returns every call stack seen so far, ordered by id. `bytes` and `blocks` are sums of the walked blocks.
     pub fn into_sites(self) -> Vec<SiteTotals> {
         let mut sites = self.into_sites_by_sampling();
         // Samples of a stack are separate sites.
@@ -131,8 +132,8 @@ impl<O: Observer> Ledger<O> {
 
     /// Takes the next slice. Returns true if there are more.
     ///
-    /// Without an age, the blocks and bytes of all sites are from one moment, that of the first slice, as long as all
-    /// blocks are kept.
+    /// Without an age, and as long as all blocks are kept, the blocks and bytes of all sites are those at the first
+    /// slice.
     pub fn walk_sites(&self, walk: &mut SiteWalk) -> bool {
         if !std::mem::replace(&mut walk.has_begun, true) {
             self.begin_sites(walk);
@@ -195,7 +196,7 @@ impl<O: Observer> Ledger<O> {
             if older_than_ns.is_some_and(|limit| time_ns >= limit) {
                 return;
             }
-            // A site that is younger than the walk is not in it.
+            // Sites that are younger than the walk are not included.
             if index >= count {
                 return;
             }
@@ -246,7 +247,7 @@ impl<O: Observer> Ledger<O> {
     }
 }
 
-/// Returns true if nothing of the shard is left.
+/// Returns true if nothing of the shard remains.
 fn is_over(walk: &LiveWalk) -> bool {
     walk.position > u64::from(u32::MAX)
 }

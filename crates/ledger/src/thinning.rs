@@ -1,32 +1,33 @@
 //! Choice of the blocks that a ledger of bounded memory keeps.
 //!
 //! A block of `size` bytes is kept with probability min(1, size / threshold): all large blocks,
-//! which dominate the sums, and so many small ones that each stands for about as many bytes as the
-//! others. A hash of the address decides, not chance, so allocation and release of one block agree,
-//! and all lower thresholds also keep a block that a higher one keeps: a ledger can raise the
-//! threshold at any time. A kept block counts for 1 / probability blocks (D. G. Horvitz and D. J.
-//! Thompson, "A generalization of sampling without replacement from a finite universe", 1952), and
-//! readers of sums know the variance from that weight.
+//! which dominate the sums, and enough small ones, so that each represents about as many bytes as
+//! any other. The choice depends on a hash of the address, so that it is the same for the
+//! allocation and the release of a block. A block that is kept with some threshold is also kept
+//! with every lower one, so a ledger can raise the threshold at any time. A kept block counts for 1
+//! / probability blocks (D. G. Horvitz and D. J. Thompson, "A generalization of sampling without
+//! replacement from a finite universe", 1952), and the variance of a sum follows from that weight.
 //!
-//! Releases of blocks that are not kept leave tombstones like all others, because the size of the
-//! block is unknown. If so many come in a few passes that they alone are too much, whole addresses
-//! are left out: one in 2^`shift` remains, and events of the others are forgotten at once.
+//! Releases of blocks that are not kept leave tombstones like all other releases, because the size
+//! of the block is unknown. If so many releases arrive in a few passes that their tombstones alone
+//! exceed the bound, whole addresses are left out: one in 2^`shift` is kept, and events of the
+//! others are dropped on arrival.
 
 /// Rule for the blocks that are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Thinning {
     /// Size in bytes from which all blocks are kept; 0 keeps all.
     pub threshold: u64,
-    /// Bits of the choice of addresses: one in 2^shift is kept.
+    /// Number of bits for the choice of addresses: one in 2^shift is kept.
     pub shift: u32,
 }
 
-/// A threshold above every size, and far below where products with a hash would lose bits.
+/// Threshold above every size, and low enough that products with a hash lose no bits.
 const MAX_THRESHOLD: u64 = 1 << 62;
 const MAX_SHIFT: u32 = 32;
 
 /// Austin Appleby's finalizer of MurmurHash3: each bit of the result depends on all of `key`. It
-/// must differ from the function that gives a block its place in the table.
+/// must differ from the function that chooses a block's position in the table.
 fn mix(mut key: u64) -> u64 {
     key ^= key >> 33;
     key = key.wrapping_mul(0xff51_afd7_ed55_8ccd);
@@ -36,7 +37,7 @@ fn mix(mut key: u64) -> u64 {
 }
 
 impl Thinning {
-    /// Keeps the blocks that both keep.
+    /// Returns the rule that keeps the blocks that both rules keep.
     pub fn with(self, other: Thinning) -> Thinning {
         Thinning {
             threshold: self.threshold.max(other.threshold),
@@ -59,13 +60,13 @@ impl Thinning {
         !self.excludes(address) && scaled < u128::from(size.max(1))
     }
 
-    /// Returns how many blocks of this size a kept block represents.
+    /// Returns the number of blocks of this size that a kept block represents.
     pub fn weight(self, size: u64) -> f64 {
         let one_in = (self.threshold as f64 / size.max(1) as f64).max(1.0);
         one_in * (1u64 << self.shift) as f64
     }
 
-    /// Drops more, so that about `room` entries remain of these.
+    /// Drops more blocks, so that about `room` of the given entries remain.
     pub fn to_fit(mut self, entries: &Census, room: f64) -> Thinning {
         let now = self;
         let blocks = |next: Thinning| -> f64 {
@@ -145,7 +146,7 @@ mod tests {
         assert_eq!((all.weight(0), all.weight(1 << 40)), (1.0, 1.0));
     }
 
-    /// Blocks kept under a higher threshold are kept under the lower ones.
+    /// Blocks kept with a higher threshold are kept with every lower one.
     #[test]
     fn samples_are_nested_and_as_large_as_they_say() {
         let addresses = || (1..40_000u64).map(|n| 0x7f12_3456_0010 + n * 48);
@@ -187,7 +188,7 @@ mod tests {
         };
         let thinned = Thinning::default().to_fit(&releases, 10_000.0);
         assert_eq!((thinned.threshold, thinned.shift), (0, 3));
-        // Sizes that no process can have do not end in an endless loop.
+        // Sizes that no process can have do not cause an endless loop.
         let mut absurd = Census::default();
         absurd.classes[64] = (1 << 40, u64::MAX);
         let thinned = Thinning::default().to_fit(&absurd, 1.0);

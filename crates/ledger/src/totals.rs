@@ -15,19 +15,19 @@ pub struct Totals {
     pub live_bytes: u64,
     /// Number of live blocks.
     pub live_blocks: u64,
-    /// Releases of blocks whose allocation was not seen: from before the attach, not recorded
-    /// because of a filter, or lost.
+    /// Releases of blocks whose allocation was not seen, because it was before the attach, was excluded by a filter, or
+    /// was lost.
     pub unknown_releases: u64,
     /// Blocks whose address was reused although no release was seen.
     pub unhooked_releases: u64,
     /// Largest `live_bytes`. Passes in which several threads recorded, and all passes of a ledger in shards, are
-    /// examined only when they end, since their events have no common order: between two ends it may have been higher.
-    /// Covers only the time until some blocks were not kept ([`Bounded`]).
+    /// examined only at their end, since their events have no common order: within such a pass, the number may have
+    /// been higher. Covers only the time in which all blocks were kept ([`Bounded`]).
     pub peak_live_bytes: u64,
 }
 
 impl Totals {
-    /// Adds the sums of another shard, but not its peak: a sum of peaks is not a peak.
+    /// Adds the sums of another shard, except its peak: a sum of peaks is not a peak.
     pub(crate) fn add(&mut self, other: &Totals) {
         self.allocations += other.allocations;
         self.releases += other.releases;
@@ -51,7 +51,8 @@ pub struct SiteTotals {
     pub bytes: u64,
     /// Live blocks.
     pub blocks: u64,
-    /// Allocation time of the oldest live block in nanoseconds since the attach, to the millisecond; 0 if none lives.
+    /// Allocation time of the oldest live block in nanoseconds since the attach, to the millisecond; 0 if there is
+    /// none.
     pub oldest_ns: u64,
     /// Blocks ever allocated.
     pub allocated_blocks: u64,
@@ -68,7 +69,7 @@ pub struct SiteTotals {
 }
 
 impl SiteTotals {
-    /// Adds another site of the same stack. The sum of forged events fits into one sum, but not into all.
+    /// Adds another site of the same stack. Each sum of forged events fits into its type, but the total may not.
     pub(crate) fn add(&mut self, other: &SiteTotals) {
         let oldest = [self.oldest_ns, other.oldest_ns].into_iter();
         self.oldest_ns = oldest.filter(|&at| at > 0).min().unwrap_or(0);
@@ -89,22 +90,22 @@ impl SiteTotals {
 pub struct Bounded {
     /// The bound.
     pub max_bytes: u64,
-    /// Time at which it was reached, in nanoseconds since the attach.
+    /// Time at which the bound was reached, in nanoseconds since the attach.
     pub since_ns: u64,
-    /// Blocks that were live then.
+    /// Number of blocks that were live at that time.
     pub live_blocks_then: u64,
-    /// Kept live blocks, out of [`Totals::live_blocks`], which is an estimate if `is_thinned`.
+    /// Number of kept live blocks, out of [`Totals::live_blocks`], which is an estimate if `is_thinned`.
     pub kept_blocks: u64,
     /// True if some live blocks are not kept: all sums of live and released blocks are estimates.
     pub is_thinned: bool,
-    /// Size from which all blocks are kept; smaller ones are kept with a probability of their size divided by this; 0
-    /// if all are.
+    /// Size from which all blocks are kept; 0 if all are kept. Smaller blocks are kept with a probability of their size
+    /// divided by this size.
     pub all_from_bytes: u64,
-    /// The ledger keeps one in this many addresses.
+    /// Sampling interval of addresses: one of this number is kept.
     pub one_address_in: u64,
-    /// Allocations counted without their stack, because there were too many stacks before.
+    /// Number of allocations counted without their stack, because there were already too many stacks.
     pub unattributed_allocations: u64,
-    /// True if releases of unknown blocks, and releases that were not seen, are no longer counted.
+    /// True if releases of unknown blocks, and blocks whose release was not seen, are no longer counted.
     pub ignores_unknown_releases: bool,
 }
 
@@ -138,7 +139,7 @@ pub struct LiveBlock {
     pub stack: u32,
     /// Time of the allocation, nanoseconds since the attach, to the millisecond.
     pub time_ns: u64,
-    /// Allocating thread (target's pid namespace); 0 if more than 65,535 threads were seen.
+    /// Allocating thread (target's PID namespace); 0 if more than 65,535 threads were seen.
     pub tid: u32,
     /// Level of sampling; 0 if every allocation was recorded ([`Ledger::set_sampling`](crate::Ledger::set_sampling)).
     pub sampling: u8,
@@ -153,21 +154,21 @@ pub struct SiteLive {
     pub bytes: u64,
     /// Live blocks.
     pub blocks: u64,
-    /// Allocation time of the oldest one in nanoseconds since the attach, to the millisecond.
+    /// Allocation time of the oldest live block in nanoseconds since the attach, to the millisecond.
     pub oldest_ns: u64,
 }
 
 /// Options of a ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LedgerOptions {
-    /// True to also keep sums by the backtrace of the release.
+    /// True to keep sums by the backtrace of the release too.
     pub track_release_stacks: bool,
-    /// True to ignore releases of unknown blocks: with a size filter they are the rule.
+    /// True to ignore releases of unknown blocks, which are the normal case with a size filter.
     pub ignore_unknown_releases: bool,
     /// True if every recorded allocation is a sample.
     pub all_are_samples: bool,
-    /// Memory that the ledger may take, in bytes, apart from the contents of one ring; at least
-    /// [`LEAST_BYTES`](crate::LEAST_BYTES). Beyond that it keeps a sample of the blocks, see
+    /// Maximum memory of the ledger in bytes, apart from the contents of one ring; at least
+    /// [`LEAST_BYTES`](crate::LEAST_BYTES). Beyond this limit, the ledger keeps a sample of the blocks; see
     /// [`Ledger::bounded`](crate::Ledger::bounded).
     pub max_bytes: Option<usize>,
 }

@@ -1,4 +1,4 @@
-//! Ledgers of bounded memory against the truth: exact before the bound, estimates after it.
+//! Compares ledgers of bounded memory with the truth: exact before the bound, estimates after it.
 
 mod divided;
 
@@ -7,7 +7,7 @@ use memhook_abi::{Op, RawEvent};
 use memhook_ledger::{LEAST_BYTES, Ledger, LedgerOptions, LiveWalk};
 use std::collections::HashMap;
 
-/// A program of one thread and the truth about it.
+/// Program of one thread, and its true state.
 struct Program {
     fed: Fed,
     /// Size and stack by address.
@@ -91,7 +91,7 @@ impl Program {
         self.event(Op::Release, address, 0, 0);
     }
 
-    /// Bytes and blocks of each stack, and the variance of the bytes by their weights.
+    /// Bytes and blocks of each stack, and the variance of the bytes that follows from their weights.
     fn truth(&self) -> HashMap<u32, (f64, f64, f64)> {
         let mut sums: HashMap<u32, (f64, f64, f64)> = HashMap::new();
         for &(size, stack) in self.live.values() {
@@ -147,8 +147,7 @@ fn a_ledger_that_is_half_full_is_not_divided() {
     }
 }
 
-/// The bounds are five standard errors wide; over all seeds, the squared errors match the stated
-/// ones.
+/// The bounds are five standard errors wide. Over all seeds, the squared errors match the stated ones.
 #[test]
 fn estimates_are_within_their_standard_errors_and_memory_within_the_bound() {
     check_estimates(LEAST_BYTES, 400_000, 1);
@@ -214,10 +213,10 @@ fn check_estimates(max_bytes: usize, all: usize, shards: usize) {
     assert!((0.2..3.0).contains(&scatter), "{scatter} over {terms}");
 }
 
-/// Blocks that a smaller sample leaves out are still in the table right after the change.
+/// Directly after the change, blocks that a smaller sample leaves out are still in the table.
 #[test]
 fn walks_see_only_what_is_kept() {
-    // The table is so large that not all places are freed in one step.
+    // The table is so large that one step does not free all places.
     let mut program = Program::new(6 * LEAST_BYTES, 6);
     let mut is_checked = false;
     while !is_checked {
@@ -236,8 +235,8 @@ fn walks_see_only_what_is_kept() {
     }
 }
 
-/// Releases find the kept blocks: when all are released, nothing is left, however often the sample
-/// became smaller meanwhile.
+/// Releases find the kept blocks: when all are released, nothing is left, regardless of how often the sample became
+/// smaller.
 #[test]
 fn every_release_matches_its_allocation() {
     let mut program = busy(LEAST_BYTES, 7, 300_000, 1);
@@ -253,12 +252,12 @@ fn every_release_matches_its_allocation() {
         program.fed.ledger.bounded().expect("bounded").kept_blocks,
         0
     );
-    // Nor is a release of a dropped block mistaken for one of a block from before the attach.
+    // A release of a dropped block is not mistaken for a release of a block from before the attach either.
     assert_eq!((totals.unknown_releases, totals.unhooked_releases), (0, 0));
 }
 
-/// Reusing an address ends the life of a kept block there although its release was not seen, even if
-/// the new block is not kept.
+/// Reuse of an address ends the life of a kept block there although its release was not seen, even if the new block is
+/// not kept.
 #[test]
 fn a_block_that_is_not_kept_replaces_the_one_before() {
     let mut program = busy(LEAST_BYTES, 8, 300_000, 1);
@@ -302,8 +301,8 @@ fn events_of_two_rings_in_any_order() {
     assert_eq!(after.allocations, before.allocations + 1000);
 }
 
-/// Releases of blocks from before the attach do not displace blocks that it can keep, and they do not
-/// fill the memory.
+/// Releases of blocks from before the attach do not displace blocks that the ledger can keep, and do not fill the
+/// memory.
 #[test]
 fn a_flood_of_unknown_releases_is_bounded() {
     let mut program = Program::new(LEAST_BYTES, 10);
@@ -319,7 +318,7 @@ fn a_flood_of_unknown_releases_is_bounded() {
     assert_eq!(program.fed.ledger.totals().live_blocks, 1000);
 }
 
-/// More call stacks than fit: their allocations are counted together.
+/// Beyond the maximum number of call stacks, allocations are counted together.
 #[test]
 fn stacks_are_bounded_too() {
     let mut program = Program::new(LEAST_BYTES, 11);

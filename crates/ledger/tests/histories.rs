@@ -13,7 +13,7 @@ use proptest::prelude::*;
 enum Allowed {
     /// Everything but unhooked releases.
     OldBlocks,
-    /// Everything but releases of unknown blocks: the two counts of one address could cancel.
+    /// Everything but releases of unknown blocks: the two counts of an address could cancel.
     Unhooked,
     /// Like `OldBlocks`, with folded pairs, so without stacks of releases.
     Folding,
@@ -107,7 +107,7 @@ fn run(setup: &Setup, actions: &[(u8, u8)], rest: usize) -> Result<(), TestCaseE
             world.check(&ledger).map_err(TestCaseError::fail)?;
             let of_shards = world.check_sums(&divided.ledger);
             of_shards.map_err(|why| TestCaseError::fail(format!("in shards: {why}")))?;
-            // Nothing is fresh now, so the numbers may advance by any distance.
+            // Nothing is fresh at this point, so the numbers may advance by any distance.
             world.advance_sequence(u32::from(choice) << 14);
         }
     }
@@ -119,7 +119,7 @@ fn run(setup: &Setup, actions: &[(u8, u8)], rest: usize) -> Result<(), TestCaseE
     divided.ledger.finish();
     let of_shards = world.check_sums(&divided.ledger);
     of_shards.map_err(|why| TestCaseError::fail(format!("in shards: {why}")))?;
-    // If a release was not seen, another one may be mistaken for it, by the order of the rings.
+    // If a release was not seen, another one may be mistaken for it, depending on the order of the rings.
     if allowed != Allowed::Unhooked {
         prop_assert_eq!(divided.ledger.release_sites(), ledger.release_sites());
     }
@@ -131,7 +131,7 @@ fn run(setup: &Setup, actions: &[(u8, u8)], rest: usize) -> Result<(), TestCaseE
     Ok(())
 }
 
-/// No file of old failures: a failing case is printed, and reruns differ.
+/// No file of old failures: a failing case is printed, and runs differ.
 fn config(cases: u32) -> ProptestConfig {
     ProptestConfig {
         failure_persistence: None,
@@ -213,7 +213,7 @@ proptest! {
         run(&setup, &actions, 150)?;
     }
 
-    /// After losses nothing is exact, but no sum goes below zero and nothing panics.
+    /// After losses, sums are not exact, but no sum falls below zero, and nothing panics.
     #[test]
     fn any_events_are_survived(
         events in prop::collection::vec((0u8..6, 0u8..4, 1u64..4, any::<u8>()), 0..300)
@@ -240,7 +240,7 @@ proptest! {
     }
 }
 
-/// A `realloc` fails after its release was assigned to the block, and the block's true release has arrived.
+/// A `realloc` fails after its release was assigned to the block, when the block's true release has arrived.
 #[test]
 fn a_failed_realloc_leaves_no_second_note_of_its_block() {
     let setup = Setup {
@@ -301,7 +301,7 @@ fn a_failed_realloc_leaves_no_second_note_of_its_block() {
     run(&setup, &actions, 150).expect("the release of each block is the true one");
 }
 
-/// The release's block was recorded a pass before the release arrived, so it leaves a pass earlier.
+/// The release's block was recorded a pass before the release arrived, so the block leaves a pass earlier.
 #[test]
 fn a_settled_release_keeps_its_block_when_that_leaves_first() {
     let setup = Setup {
@@ -339,8 +339,8 @@ fn a_settled_release_keeps_its_block_when_that_leaves_first() {
     run(&setup, &actions, 40).expect("the release of each block is the true one");
 }
 
-/// A `realloc` of a block from before the attach fails late, after the announcement of samples, which ends the
-/// counting of unknown releases.
+/// A `realloc` of a block from before the attach fails late, after samples were announced, when unknown releases are no
+/// longer counted.
 #[test]
 fn a_release_that_is_taken_back_may_be_forgotten() {
     for divides in [false, true] {

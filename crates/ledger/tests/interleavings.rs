@@ -1,5 +1,5 @@
-//! Every way in which the events of one address can arrive: all distributions over rings, all
-//! legal distributions over passes, all ring orders within a pass.
+//! Tests every way in which the events of one address can arrive: all distributions over rings, all
+//! legal distributions over passes, and all orders of rings within a pass.
 
 use memhook_abi::{Op, RawEvent};
 use memhook_ledger::{Ledger, LedgerOptions, Totals};
@@ -11,7 +11,7 @@ const ADDRESS: u64 = 0x7000_0000;
 enum Step {
     Allocate,
     Release,
-    /// Announced, and then either failed or succeeded on the same ring.
+    /// An announcement, followed by failure or success on the same ring.
     Announce,
     Fail,
 }
@@ -94,8 +94,8 @@ fn digits(mut code: usize, base: usize, count: usize) -> Vec<usize> {
         .collect()
 }
 
-/// Returns true if everything that happened before an event of pass k arrives by pass k + 1,
-/// and each ring keeps its order.
+/// Returns true if every event that happened before an event of pass k arrives by pass k + 1, and
+/// the order within each ring is kept.
 fn is_legal(rings: &[usize], passes: &[usize], history: &[Step]) -> bool {
     (0..history.len()).all(|i| {
         (i + 1..history.len()).all(|j| passes[i] <= passes[j] + usize::from(rings[i] != rings[j]))
@@ -103,7 +103,7 @@ fn is_legal(rings: &[usize], passes: &[usize], history: &[Step]) -> bool {
     })
 }
 
-/// Runs all arrivals; returns their number.
+/// Runs all arrivals. Returns their number.
 fn check_all(history: &[Step], ring_count: usize, pass_count: usize, start: u32) -> usize {
     let (events, truth) = replay(history, start);
     let n = history.len();

@@ -34,7 +34,7 @@ fn pairs_count_like_their_allocations_and_releases() {
     assert_eq!((t.unknown_releases, t.unhooked_releases), (0, 0));
 }
 
-/// A thread could get the address while the ledger has a block there: so that block was released.
+/// A thread got an address at which the ledger has a block, so that block was released.
 #[test]
 fn a_pair_shows_that_the_address_was_free() {
     let mut ledger = Ledger::new(LedgerOptions::default());
@@ -46,7 +46,7 @@ fn a_pair_shows_that_the_address_was_free() {
     assert_eq!((t.allocated_bytes, t.released_bytes), (140, 140));
 }
 
-/// Another thread's block may have come after the pair; if it is old, it has not.
+/// Another thread's block may be later than the pair. If that block is old, it is not.
 #[test]
 fn a_pair_of_another_thread_shows_it_later() {
     let mut ledger = Ledger::new(LedgerOptions::default());
@@ -63,7 +63,7 @@ fn a_pair_of_another_thread_shows_it_later() {
     assert_eq!((t.live_blocks, t.unhooked_releases), (0, 1));
 }
 
-/// The release that the pair reveals may still be on its way in another ring.
+/// The release that the pair reveals may arrive later, in another ring.
 #[test]
 fn a_release_that_comes_late_is_that_of_the_old_block() {
     let mut ledger = Ledger::new(LedgerOptions::default());
@@ -77,7 +77,7 @@ fn a_release_that_comes_late_is_that_of_the_old_block() {
     assert_eq!((t.unknown_releases, t.unhooked_releases), (0, 0));
 }
 
-/// An old number means nothing any more, even if it belongs to a block that is gone.
+/// An old number has no meaning any more, even if it belongs to a block that is gone.
 #[test]
 fn numbers_of_old_blocks_are_not_compared() {
     let mut ledger = Ledger::new(LedgerOptions::default());
@@ -88,13 +88,13 @@ fn numbers_of_old_blocks_are_not_compared() {
     }
     ledger.begin_ring(0, 1);
     event(&mut ledger, Op::Pair, 1, 100, 5);
-    // More than half of the number range ahead, which looks like an earlier number.
+    // More than half of the number range ahead, so it looks like an earlier number.
     event(&mut ledger, Op::Allocation, 0x20_0000, 70, 7);
     let t = totals(ledger);
     assert_eq!((t.live_blocks, t.live_bytes), (1, 70));
 }
 
-/// A target can forge any size. Sums beyond 64 bits are left out, so that the others stay consistent.
+/// A target can forge any size. Sums beyond 64 bits are ignored, so that the other sums stay consistent.
 #[test]
 fn sizes_that_no_program_has_allocated_are_left_out() {
     let mut ledger = Ledger::new(LedgerOptions::default());

@@ -1,4 +1,5 @@
-//! Sums against a simple table of blocks, with far more blocks than one segment or batch holds.
+//! Compares sums with a simple table of blocks, with far more blocks than one segment or batch
+//! contains.
 
 use memhook_abi::{Op, RawEvent};
 use memhook_ledger::{Ledger, LedgerOptions};
@@ -22,7 +23,7 @@ impl Pair {
         self.random % below
     }
 
-    /// Toggles random addresses out of `addresses`.
+    /// Toggles random ones of `addresses`.
     fn passes(&mut self, passes: usize, addresses: u64) {
         for pass in 0..passes {
             let tid = 1 + (pass % 3) as u32;
@@ -89,7 +90,7 @@ fn sums_with_many_blocks() {
         random: 88_172_645_463_325_252,
         number: 0x3f_0000,
     };
-    // Many live blocks, then few again: prefetching is switched on and off.
+    // Many live blocks, then few: prefetching is switched on and then off.
     pair.passes(30, 600_000);
     pair.check();
     pair.passes(30, 600_000);

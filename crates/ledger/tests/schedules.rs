@@ -1,5 +1,5 @@
-//! Small programs under every schedule: all interleavings of the steps of two threads with
-//! those of the consumer.
+//! Runs small programs under every schedule: all interleavings of the steps of two threads and of
+//! the consumer.
 
 mod model;
 

@@ -1,4 +1,5 @@
-//! Walks in slices: each block once, no slice too long, whatever happens between two of them.
+//! Walks in slices: each block once, no slice too long, regardless of what happens between two
+//! slices.
 
 mod divided;
 
@@ -8,7 +9,7 @@ use memhook_ledger::{Ledger, LedgerOptions, LiveWalk, SiteWalk};
 use std::collections::{BTreeMap, BTreeSet};
 
 const BLOCKS: u64 = 400_000;
-/// Maximum number of blocks in a slice: its places, and those of one more segment.
+/// Maximum number of blocks in a slice: the places of a slice, and those of one more segment.
 const MOST_BLOCKS: usize = 70_000;
 
 fn event(op: Op, address: u64, sequence: u32, stack: u32) -> memhook_abi::Event {
@@ -79,7 +80,7 @@ impl Heap {
 fn blocks_that_stay_are_seen_once_and_slices_are_bounded() {
     for distance in [SIDE_BY_SIDE, SCATTERED] {
         check_walk(Heap::with_distance(BLOCKS, distance), None);
-        // In shards from the beginning, and divided on the way.
+        // In shards from the beginning, or divided later.
         check_walk(Heap::with_distance(BLOCKS, distance), Some(0));
         check_walk(Heap::with_distance(BLOCKS, distance), Some(3));
     }
@@ -100,7 +101,7 @@ fn check_walk(mut heap: Heap, divided_after: Option<u64>) {
         if !more {
             break;
         }
-        // Meanwhile the table grows, and the first blocks are released.
+        // During the walk, the table grows, and the first blocks are released.
         let come = BLOCKS + slices * 20_000;
         heap.pass(come..come + 20_000, slices * 1_000..(slices + 1) * 1_000);
         slices += 1;

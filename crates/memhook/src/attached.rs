@@ -93,7 +93,8 @@ pub struct Attached<P: Profiler> {
     names: Mutex<Names>,
 }
 
-/// Reports the end if nothing else has, for example because the follower panicked: a waiting caller would wait forever.
+/// Reports the end of the trace if nothing else has, for example because the follower panicked. Otherwise a caller
+/// would wait forever.
 struct EndAtLast(Arc<Course>);
 
 impl Drop for EndAtLast {

@@ -14,7 +14,7 @@ pub(crate) type Told<P> = Moves<Heap<P>>;
 pub struct Heap<P: Profiler> {
     profiler: P,
     live: FxHashMap<u64, (Block, P::Data)>,
-    /// Block whose address belongs to another block by now, before its release was reported.
+    /// Block whose address already belongs to another block, before its release was reported.
     displaced: Option<(Block, P::Data)>,
     samples: SampledAllocations,
     /// Message of the panic of a callback. No callback is called afterwards.
@@ -76,9 +76,9 @@ impl<P: Profiler> Heap<P> {
         self.panic.as_deref()
     }
 
-    /// Calls the profiler, unless an earlier call panicked. In that case the arguments are dropped, which also runs the
-    /// user's code. A panic in the user's code must not end the thread that takes the events, because the process would
-    /// wait for it.
+    /// Calls the profiler, unless an earlier call panicked. In that case the arguments are dropped, which also runs
+    /// code of the user. A panic in that code must not end the thread that takes the events, because the process would
+    /// wait for that thread.
     fn call<T>(&mut self, call: impl FnOnce(&mut P) -> T) -> Option<T> {
         let (profiler, is_over) = (&mut self.profiler, self.panic.is_some());
         let guarded = AssertUnwindSafe(|| {
@@ -110,7 +110,7 @@ impl<P: Profiler> Heap<P> {
     }
 
     fn take(&mut self, found: &Block) -> Option<(Block, P::Data)> {
-        // The ledger reports an allocation first, and then which of the two blocks at its address is gone.
+        // The ledger reports an allocation first, and only then which of the two blocks at its address is gone.
         match self.displaced.take() {
             Some(old) if old.0 == *found => Some(old),
             Some(old) if old.0.address == found.address => self.live.insert(found.address, old),
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(heap.panic(), None);
         heap.released(&block(16, 0), 7, None);
         assert_eq!(heap.panic(), Some("dropped"));
-        // These are no longer reported, but their data must be dropped.
+        // These blocks are no longer reported, but their data must be dropped.
         heap.released(&block(32, 0), 7, None);
         heap.allocated(&block(64, 0), 7);
         let counts = (heap.profiler.allocations, heap.profiler.frees);
@@ -274,11 +274,11 @@ mod tests {
         let mut heap = heap(Numbers::default());
         heap.allocated(&block(16, 0), 7);
         heap.allocated(&block(32, 0), 7);
-        // The address is reused, and the release of the first block becomes known only afterwards.
+        // The address is reused, and the release of the first block becomes known only after that.
         heap.allocated(&block(16, 5), 7);
         heap.released(&block(16, 0), 7, None);
         assert_eq!(heap.profiler.1, [1]);
-        // A block that is already gone when its allocation is reported; the other block stays.
+        // A block that is already gone when its allocation is reported. The other block stays.
         heap.allocated(&block(16, 2), 7);
         heap.released(&block(16, 2), 7, None);
         assert_eq!(heap.profiler.1, [1, 4]);

@@ -18,7 +18,7 @@ pub enum Next {
 /// A heap profiler. Every method has a default body, so implement only the ones that you need.
 ///
 /// Calls for one address come in the order of the events. All calls are made under one lock, on threads of the library.
-/// Threads of the process with full buffers wait for that lock, so a callback should take well below a microsecond,
+/// Threads of the process with full buffers wait for that lock. So a callback should take well below a microsecond,
 /// must never wait for anything, and must not call a method of [`Attached`](crate::Attached).
 ///
 /// If a callback panics, no other one is called, and the library detaches from the process.

@@ -12,7 +12,7 @@ use std::ops::Range;
 /// Calls in one module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllocatorCalls {
-    /// Number of call sites that go through a slot, or to a function that is hooked at its entry.
+    /// Number of call sites that use a slot, or call a function that is hooked at its entry.
     pub through_slots: u64,
     /// Number of call sites that go directly to each function of the module.
     pub direct: BTreeMap<String, u64>,
@@ -83,8 +83,8 @@ impl AllocatorCalls {
     }
 }
 
-/// Counts the calls in a file; the slots of `wanted` functions are hooked. A library that exports `malloc` is itself an
-/// allocator, so its internal calls are not counted.
+/// Counts the calls in a file, given that the slots of `wanted` functions are hooked. A library that exports `malloc`
+/// is itself an allocator, so its internal calls are not counted.
 pub fn allocator_calls(
     bytes: &[u8],
     is_main: bool,

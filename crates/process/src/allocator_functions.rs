@@ -77,8 +77,9 @@ pub fn allocator_functions(bytes: &[u8]) -> Vec<AllocatorFunction> {
     among(&named.collect::<Vec<_>>())
 }
 
-/// Returns the functions of a loaded module that may be called without a slot of another module: all of an executable,
-/// and those that a library does not export. Reads only the symbol table, and only if that names such functions.
+/// Returns the functions of a loaded module that may be called without a slot of another module: all functions of an
+/// executable, and those that a library does not export. Reads only the symbol table, and only if it contains names of
+/// such functions.
 pub fn own_allocator_functions(module: &ModuleImage) -> Vec<AllocatorFunction> {
     let table = SymbolTable::read(&|offset, most| module.bytes.at(offset, most));
     let mut found = table.map_or_else(Vec::new, |table| table.allocator_functions());
@@ -145,7 +146,7 @@ impl<'a> SymbolTable<'a> {
     }
 
     fn allocator_functions(&self) -> Vec<AllocatorFunction> {
-        // Nearly all programs have no allocator, which these names show immediately.
+        // Nearly all programs contain no allocator, and these names show that immediately.
         let mut marks = [b"malloc\0".as_slice(), b"_Znwm\0", b"mallocx\0"].into_iter();
         if marks.any(|name| memchr::memmem::find(&self.names, name).is_some()) {
             among(&self.functions())

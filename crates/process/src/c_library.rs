@@ -160,7 +160,8 @@ fn functions(module: &ModuleImage, names: &[&str]) -> impl Iterator<Item = Range
     })
 }
 
-/// Returns code (avma) in which a thread blocks dl_iterate_phdr(3), or may be changing the list that it walks.
+/// Returns code (avma) in which a thread blocks dl_iterate_phdr(3), or may be changing the list that dl_iterate_phdr(3)
+/// walks.
 pub fn loader_ranges(modules: &[ModuleImage]) -> Vec<Range<u64>> {
     let mut ranges = Vec::new();
     for module in modules {

@@ -34,7 +34,7 @@ impl MemoryLevel {
     }
 }
 
-/// Writes the place of the free memory, as the continuation of an amount: "is left in the memory cgroup
+/// Writes the location of the free memory, as the continuation of an amount: "is left in the memory cgroup
 /// /sys/fs/cgroup/x".
 impl fmt::Display for MemoryLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -56,7 +56,7 @@ pub struct CgroupMemory {
 }
 
 impl CgroupMemory {
-    /// Reads the limits of a process; if they cannot be read, there are none.
+    /// Reads the limits of a process. If they cannot be read, the result has no limits.
     pub fn of(pid: i32) -> CgroupMemory {
         let groups = proc_text(proc_path(pid, "cgroup")).unwrap_or_default();
         let mounts = proc_text("/proc/self/mountinfo").unwrap_or_default();
@@ -141,7 +141,7 @@ impl CgroupMemory {
         levels
     }
 
-    /// Returns the level with the largest share in use now.
+    /// Returns the level whose limit is used most at this moment.
     pub fn fullest_now(&self) -> Option<MemoryLevel> {
         let levels = self.now().into_iter();
         levels.max_by(|a, b| a.share().total_cmp(&b.share()))

@@ -155,7 +155,7 @@ mod tests {
         assert!(has("4:memory:/a", "9:cpu:/\n4:memory:/a\n0::/\n"));
         assert!(!has("4:memory:/a", "9:cpu:/a\n4:memory:/\n0::/a\n"));
         assert!(has("/", "0::/\n") && has("/", "0::/a\n"));
-        // In another cgroup namespace (cgroup_namespaces(7)).
+        // The group is in another cgroup namespace (cgroup_namespaces(7)).
         assert!(has("/../other", "0::/../other/x\n"));
     }
 

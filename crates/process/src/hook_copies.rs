@@ -1,5 +1,6 @@
-//! Copies of our hook in a process, of this version or another, and the functions behind their wrappers. A forked child
-//! inherits the slots of its traced parent, so an address inside any of these copies is never the original of a slot.
+//! Copies of our hook in a process, of this version or another, and the functions that their wrappers call. A forked
+//! child inherits the slots of its traced parent, so an address inside any of these copies is never the original of a
+//! slot.
 
 use crate::memory::Pages;
 use crate::{Mapping, RemoteAddress, read_memory, read_word};
@@ -334,7 +335,7 @@ mod tests {
             0,
         ];
         memory[at..at + description.len()].copy_from_slice(&description);
-        // A mere copy of the bytes.
+        // A copy of only the bytes.
         memory[200..200 + description.len()].copy_from_slice(&description);
         memory[200] = DESCRIPTION_MAGIC[0];
         let mapping = |start: u64| Mapping {

@@ -4,7 +4,7 @@
 use crate::memory::Pages;
 use goblin::elf::{dynamic, program_header, sym};
 
-/// Upper bound for the entries of a dynamic section, and for the symbols with one hash.
+/// Upper bound on the number of entries of a dynamic section, and of symbols with the same hash.
 const MOST_ENTRIES: u64 = 4096;
 
 /// Parts of a loaded module that the loader itself uses (gABI, "Dynamic Section").

@@ -159,8 +159,9 @@ impl Loader {
 
     /// Returns the dynamic sections of modules that musl will never unload. musl unloads a module only if the dlopen(3)
     /// that loads it fails, and the list is marked as changing during that dlopen. So a module that is listed while the
-    /// list is not marked stays. List and mark cannot be read at the same moment. Several readings, each between two
-    /// checks of the mark, leave no room for a dlopen that begins and fails in each of them.
+    /// list is not marked stays. The list and the mark cannot be read at the same moment. So the list is read several
+    /// times, each time between two checks of the mark: no dlopen can begin and fail within every one of these
+    /// readings.
     pub(crate) fn settled_modules(&self, pid: i32) -> Vec<u64> {
         const READINGS: u32 = 3;
         let begin = Instant::now();

@@ -1,10 +1,10 @@
 //! Decides whether a dlopen(3) would run only glibc's own code.
 //!
-//! glibc's loader allocates with the functions that the program would call. At the program's start it looks up malloc
+//! glibc's loader allocates with the functions that the program would call. At the program's start, it looks up malloc
 //! and related functions in the program's scope (`__rtld_malloc_init_real` in elf/dl-minimal.c; before 2.31 through its
 //! own slots), and dlopen(3) itself calls them through slots of libc. It also calls auditors (rtld-audit(7)). Any of
-//! these may wait for a lock that a thread holds while it sleeps, far from the loader and from every allocator, so that
-//! the threads' frames would not reveal it.
+//! these may wait for a lock of a thread that sleeps outside the loader and every allocator, so that the threads'
+//! frames would not reveal the lock.
 //!
 //! Everything that cannot be proved counts as foreign.
 
@@ -15,7 +15,7 @@ use crate::module::run;
 use crate::{Loader, Mapping, ModuleImage, RemoteAddress, open_pagemap, read_memory};
 use std::os::unix::fs::FileExt;
 
-/// Functions of an allocator that the loader calls; the last two are for old loaders and thread-local storage.
+/// Functions of an allocator that the loader calls. The last two are for old loaders and thread-local storage.
 const ALLOCATING: [&str; 6] = [
     "malloc",
     "calloc",

@@ -333,7 +333,7 @@ mod tests {
             for section in (0..count).map(|n| table + n * 64) {
                 let of = u32::from_le_bytes(damaged[section + 4..section + 8].try_into().unwrap());
                 if of == kind {
-                    // Another place in the file (sh_offset), or another type.
+                    // Another offset in the file (sh_offset), or another type.
                     damaged[section + offset..section + offset + 4].fill(0x11);
                 }
             }
@@ -344,7 +344,7 @@ mod tests {
         without_sections[0x3c..0x3e].fill(0);
         assert!(!in_parts(&without_sections));
         assert!(!in_parts(&libc[..libc.len() - 100]));
-        // The file has changed since: the parts already read stay, and are not mixed with the new contents.
+        // The file has changed since: the parts already read remain, and are not mixed with the new contents.
         std::fs::write(&path, &libc).unwrap();
         let parts = parts_of(&path.to_string_lossy()).unwrap();
         std::fs::write(&path, vec![0x55; libc.len() + 1]).unwrap();

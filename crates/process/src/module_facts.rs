@@ -36,11 +36,11 @@ pub struct ModuleFacts {
     /// Hooks of glibc's allocator (malloc_hook(3)) that the module defines (svma). A program that names one in code
     /// that is not position-independent contains the variable itself, and glibc uses the program's (R_X86_64_COPY).
     pub(crate) malloc_hooks: Vec<u64>,
-    /// Name of an allocator built into it, after a search, which must read all constants.
+    /// Name of an allocator built into the module, set by the first search, which must read all constants.
     pub(crate) built_in_allocator: OnceLock<Option<&'static str>>,
 }
 
-/// Further functions to search for.
+/// Other functions to search for.
 const ALSO: [&str; 6] = [
     EVALUATION,
     "la_version",

@@ -70,7 +70,7 @@ impl ModuleFiles {
     }
 
     /// Returns the files for use with another process. Then the inode must be unchanged too: a file cannot be written
-    /// while a process executes it, but between two processes anything may have happened to it.
+    /// while a process executes it, but between two processes it may have been changed.
     pub fn for_another_process(&self) -> ModuleFiles {
         ModuleFiles {
             inherited: self.known.keys().copied().collect(),

@@ -80,7 +80,8 @@ impl OomKills {
 }
 
 /// Parses `6,1234,5678,-;oom-kill:constraint=CONSTRAINT_MEMCG,…,task_memcg=/web,task=redis,pid=12,uid=0` (since Linux
-/// 5.0), or, if there are many, only `Memory cgroup out of memory: Killed process 12 (redis) total-vm:1234kB, …`.
+/// 5.0). If there are many kills, there is only `Memory cgroup out of memory: Killed process 12 (redis)
+/// total-vm:1234kB, …`.
 fn killed_by(message: &str) -> Option<OomKill> {
     let text = message.split_once(';')?.1.lines().next()?;
     let Some(text) = text.strip_prefix("oom-kill:") else {

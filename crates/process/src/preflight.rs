@@ -148,7 +148,7 @@ mod tests {
         );
     }
 
-    /// Waits for a condition, but not forever.
+    /// Waits for a condition, with a time limit.
     fn wait_for(is_so: impl Fn() -> bool) {
         let until = Instant::now() + Duration::from_secs(60);
         while !is_so() && Instant::now() < until {

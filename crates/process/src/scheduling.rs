@@ -7,8 +7,8 @@ use std::time::Duration;
 /// /proc/PID/task/TID/schedstat of one thread, kept open: reading it again is one system call.
 pub struct SchedulingFile(File);
 
-/// Counters at one moment: time on processors, time waiting for one, and the number of turns (sched-stats.rst in the
-/// kernel's documentation).
+/// Counters at one moment: time on processors, time waiting for a processor, and the number of times that the thread
+/// was scheduled (sched-stats.rst in the kernel's documentation).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Scheduling([u8; 64]);
 

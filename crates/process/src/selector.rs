@@ -99,7 +99,7 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Creates a selector from a name (`target`) and a group, as far as they are given.
+    /// Creates a selector from a name (`target`) and a group; each may be missing.
     pub fn of(target: Option<&str>, group: Option<&str>) -> Result<Selector, SelectionError> {
         match target.map(|name| (name, name.parse())) {
             None if group.is_none() => return Err(SelectionError::Nothing),
@@ -136,7 +136,7 @@ impl Selector {
             .collect()
     }
 
-    /// Returns the only one found.
+    /// Returns the only process that was found.
     pub fn choose(&self, found: &[Candidate]) -> Result<Chosen, SelectionError> {
         match found {
             [] => Err(match &self.name {
@@ -156,7 +156,7 @@ impl Selector {
     }
 }
 
-/// Lists the first ones found.
+/// Lists the first processes that were found.
 fn list(found: &[Candidate]) -> String {
     const MOST: usize = 8;
     let shown: Vec<String> = found.iter().take(MOST).map(Candidate::shown).collect();
@@ -323,7 +323,7 @@ mod tests {
         ];
         let x = named("x");
         assert_eq!(x.choose(&found[..1]), Ok(found[0].chosen()));
-        // The start times decrease while the ids increase.
+        // The start times decrease although the ids increase.
         let several = x.choose(&found).unwrap_err().to_string();
         assert_eq!(
             several,

@@ -25,9 +25,9 @@ pub struct Slot {
     pub target: u64,
     /// PROT_* bits of its page.
     pub protection: u32,
-    /// True if the slot can be exchanged only while all threads are stopped. Either its page is writable although the
-    /// loader makes it read-only after relocation, so the module may be in relocation right now; or its loader cannot
-    /// be made to keep the module in place.
+    /// True if the slot can be exchanged only while all threads are stopped. One reason is that its page is writable
+    /// although the loader makes it read-only after relocation, so relocation of the module may be in progress. The
+    /// other is that its loader cannot be made to keep the module in place.
     pub is_unsettled: bool,
     /// True if its module is never unloaded.
     pub is_permanent: bool,
@@ -103,8 +103,8 @@ pub fn find_slots(
             if value == 0 {
                 continue; // a weak symbol that nobody defines
             }
-            // The slot leads to the program's own slot, where the call is seen. As the original of that slot it would
-            // lead back to the slot.
+            // The slot leads to the program's own slot, where the call is seen. If the original of that slot were this
+            // one, it would lead back to the slot.
             if stubs.contains(&value) {
                 continue;
             }
@@ -141,7 +141,7 @@ pub fn find_slots(
                     continue;
                 }
             }
-            // The module is in relocation, so its slots do not contain addresses yet.
+            // The module is being relocated, so its slots do not contain addresses yet.
             if !is_code(value) {
                 continue;
             }
@@ -186,8 +186,8 @@ pub fn find_slots(
         }
     }
     for mut slot in unresolved {
-        // Another namespace has its own C library, and which one is unknown here. The allocator of the wrong one would
-        // crash the program.
+        // Another namespace has its own C library, and this code does not know which. The allocator of the wrong one
+        // would crash the program.
         if !is_of_program[slot.module] && touches(&slot.symbol) {
             continue;
         }
@@ -232,7 +232,7 @@ fn mapping_of(maps: &[Mapping], address: u64) -> Option<&Mapping> {
 }
 
 /// Returns which modules the loader lists for the program's own namespace, as opposed to modules of other namespaces
-/// (dlmopen(3)) and files that are only mapped. If there is no list, all of them count.
+/// (dlmopen(3)) and files that are only mapped. If there is no list, all modules count.
 fn of_program(pid: i32, modules: &[ModuleImage], maps: &[Mapping], pages: &mut Pages) -> Vec<bool> {
     let listed = Loader::find(pid, maps, pages)
         .map(|loader| loader.modules(pages))
@@ -267,7 +267,7 @@ fn modules_that_may_go(
 /// Returns the first definition in the program's namespace. Libc is searched last, because a preloaded or linked
 /// allocator library precedes it in the link order.
 ///
-/// If a resolver chooses the function, it has already done so for the module's own calls, when the module was loaded.
+/// If the function is chosen by a resolver, the choice was made for the module's own calls when the module was loaded.
 fn look_up(
     modules: &[ModuleImage],
     is_of_program: &[bool],

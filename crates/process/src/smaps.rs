@@ -77,8 +77,8 @@ pub fn smaps(pid: i32) -> Result<Vec<MappingUse>, Error> {
     read(proc_path(pid, "smaps")).map(|text| parse_smaps(&text))
 }
 
-/// Time that the kernel took to generate `/proc/PID/smaps`. It walks the page tables of one mapping at a time, and
-/// threads of the process that map or unmap memory wait meanwhile.
+/// Time that the kernel took to generate `/proc/PID/smaps`. The kernel walks the page tables of one mapping at a time,
+/// and meanwhile threads of the process that map or unmap memory wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SmapsHold {
     /// Longest time for one mapping.

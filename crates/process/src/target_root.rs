@@ -80,8 +80,8 @@ impl TargetRoot {
     /// Returns a path that leads to the file of a mapping, which has at least this many bytes.
     ///
     /// The plain path comes first: it outlives the process, and it is right for a target behind a chroot too, because
-    /// the kernel shows paths as the reader sees them. In another mount namespace the file is reached through the root;
-    /// a deleted file only through its mapping.
+    /// the kernel shows paths as the reader sees them. In another mount namespace, the file is reached through the
+    /// root. A deleted file is reached only through its mapping.
     pub(crate) fn readable_path(&self, mapping: &Mapping, bytes: u64) -> PathBuf {
         let is_it =
             |metadata: Metadata| metadata.ino() == mapping.file_id.2 && metadata.len() >= bytes;

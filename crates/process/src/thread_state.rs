@@ -53,7 +53,7 @@ pub fn tracer(pid: i32, tid: i32) -> i32 {
     tracing_thread(pid, tid).map_or(0, |tracer| process_of(tracer).unwrap_or(tracer))
 }
 
-/// Returns true if a thread has no tracer; `false` also if that cannot be read because no descriptor is free.
+/// Returns true if a thread has no tracer. Also `false` if that cannot be read because no descriptor is free.
 pub fn is_untraced(pid: i32, tid: i32) -> bool {
     tracing_thread(pid, tid) == Some(0)
 }
@@ -62,7 +62,7 @@ fn tracing_thread(pid: i32, tid: i32) -> Option<i32> {
     status_field(pid, tid, "TracerPid:")?.parse().ok()
 }
 
-/// Returns the number of times that a thread has gone to sleep by itself.
+/// Returns the number of times that a thread has gone to sleep voluntarily.
 pub fn sleeps(pid: i32, tid: i32) -> Option<u64> {
     status_field(pid, tid, "voluntary_ctxt_switches:")?
         .parse()

@@ -114,7 +114,7 @@ fn some_living_thread(pid: i32) -> Option<i32> {
 }
 
 /// Returns the path of a file in /proc about a process, always through a living thread. Use this for every such file,
-/// so that a process looks the same with and without its initial thread.
+/// so that it does not matter whether the initial thread has ended.
 pub fn proc_path(pid: i32, file: &str) -> String {
     format!("/proc/{}/{file}", living_thread(pid))
 }

@@ -3,7 +3,7 @@
 
 use crate::proc_path;
 
-/// Returns true if a process has a userfaultfd that is not ours: ours leaves the process immediately.
+/// Returns true if a process has a userfaultfd that is not ours. Ours leaves the process immediately.
 pub fn has_userfaultfd(pid: i32) -> bool {
     let entries = std::fs::read_dir(proc_path(pid, "fd"));
     let links = entries.into_iter().flatten().flatten();
@@ -12,7 +12,7 @@ pub fn has_userfaultfd(pid: i32) -> bool {
         .any(|link| link.to_str() == Some("anon_inode:[userfaultfd]"))
 }
 
-/// Returns true if memory of a process belongs to a userfaultfd, whoever holds it: flags `um`, `uw` and `ui` of
+/// Returns true if memory of a process belongs to a userfaultfd of any process: flags `um`, `uw` and `ui` of
 /// proc_pid_smaps(5), given the text of that file.
 pub fn is_watched_by_userfaultfd(smaps: &str) -> bool {
     let mut flags = smaps

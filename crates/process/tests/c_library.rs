@@ -66,7 +66,7 @@ impl Drop for Running {
     }
 }
 
-/// Program that maps each given file as executable below everything else, opens the C library in another namespace, and
+/// Program that maps each given file as executable at low addresses, opens the C library in another namespace, and
 /// prints the addresses of functions in its own C library.
 const PROGRAM: &str = r#"
     #define _GNU_SOURCE
@@ -158,7 +158,7 @@ fn a_file_that_only_has_its_name_is_not_the_c_library() {
     assert_eq!(first_failure(&preflight(pid)), None);
 }
 
-/// Loading calls any replacement of its functions, which may hold its own lock.
+/// Loading calls any replacement of its functions, and such a replacement may hold its own lock.
 #[test]
 fn whatever_stands_in_for_a_part_of_loading_may_keep_its_locks() {
     let scratch = Scratch::new("stand-ins");

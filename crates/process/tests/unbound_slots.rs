@@ -4,8 +4,8 @@ use memhook_process::{SlotKind, find_slots, mappings, modules};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-/// Program that opens the C library in a separate namespace, where it is bound immediately and lies below the
-/// program's. It prints the addresses of functions in the program's own C library that it has not called yet.
+/// Program that opens the C library in a separate namespace, where it is bound immediately and is at lower addresses
+/// than the program's. It prints the addresses of functions in the program's own C library that it has not called yet.
 const PROGRAM: &str = r#"
     #define _GNU_SOURCE
     #include <dlfcn.h>
@@ -26,7 +26,8 @@ const PROGRAM: &str = r#"
         pause();
     }"#;
 
-/// A slot bound to the allocator of another namespace crashes the program, because its blocks are unknown there.
+/// A slot bound to the allocator of another namespace crashes the program, because the program's blocks are unknown to
+/// that allocator.
 #[test]
 fn unbound_slots_lead_into_the_namespace_of_the_program() {
     let directory = std::env::temp_dir().join(format!("memhook-unbound-{}", std::process::id()));

@@ -78,7 +78,7 @@ pub enum Error {
     /// The recording lacks the data for scores.
     #[error("the recording {0}")]
     NoScores(WhyNoScores),
-    /// The disk has too little room to start.
+    /// The disk has too little free space to start.
     #[error(
         "only {free_bytes} bytes are free on the disk of {}, {needed_bytes} are needed", path.display()
     )]
@@ -92,7 +92,7 @@ pub enum Error {
     },
 }
 
-/// Formats seconds for people. The largest number represents the end, wherever that is.
+/// Formats seconds for people. The largest number represents the end of the recording.
 fn seconds(ns: u64) -> String {
     match ns {
         u64::MAX => "the end".to_owned(),
@@ -109,7 +109,7 @@ impl Error {
         Error::Damaged { offset: None, what }
     }
 
-    /// Adds the place to an error about damage that has none.
+    /// Adds the offset to an error about damage that has none.
     pub(crate) fn in_chunk_at(self, place: u64) -> Self {
         match self {
             Error::Damaged { offset: None, what } => Error::Damaged {

@@ -144,7 +144,7 @@ fn a_window_inside_is_what_happened_there() {
     assert!(recording.window(5, 5, options(false)).is_err());
 }
 
-/// No event happens in the window, and one does much later.
+/// No event happens in the window, and the next one happens much later.
 #[test]
 fn a_window_in_a_pause_has_the_times_that_were_asked_for() {
     let dir = Dir::new("pause");

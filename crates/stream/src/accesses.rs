@@ -21,7 +21,7 @@ pub(crate) struct AccessWords {
 }
 
 impl AccessWords {
-    /// Takes a word; returns the result with the last one. Words without a beginning are skipped.
+    /// Takes a word. If it is the last word, returns the result. Words without a beginning are skipped.
     pub fn take(&mut self, event: &Event, time: TickTime) -> Option<Accesses> {
         let index = event.access_word();
         if index != 0 && index != self.next {
@@ -65,8 +65,8 @@ impl Region {
         self.counted(tally!(access_missed))
     }
 
-    /// Touches records ahead of use, as far as the allowance lasts. If a program gets none, it continues, and its block
-    /// is not counted.
+    /// Touches records ahead of use, as far as the allowance permits. If a program gets no record, it continues, and
+    /// its block is not counted.
     pub(crate) fn grant_accesses(&self) {
         if !self.counts_accesses() {
             return;
@@ -86,7 +86,7 @@ impl Region {
             if self.spend_on_growth(bytes as u64) {
                 let start = ACCESS_OFFSET + limit as usize * size_of::<AccessRecord>();
                 self.memory.touch(start, bytes);
-                // Release: a thread that finds it granted finds the pages.
+                // Release: a thread that sees the new limit also sees the pages.
                 self.memory.tell64(limit_word, limit + more, Release);
                 return;
             }
@@ -156,7 +156,7 @@ mod tests {
             RawEvent::pack_access(2, accesses.low, accesses.reads),
             RawEvent::pack_access(3, accesses.high, accesses.writes),
         ];
-        // The beginning of another block's words, whose rest was lost.
+        // The beginning of another block's words, the rest of which was lost.
         assert_eq!(take(all[0]), None);
         assert_eq!(take(all[1]), None);
         assert_eq!(all.map(&mut take), [None, None, None, Some(accesses)]);

@@ -15,7 +15,7 @@ pub enum Birth {
     None,
     /// The region waits for a child.
     Offered,
-    /// A child is setting itself up in it.
+    /// A child is setting itself up in the region.
     Taken,
     /// The process with this id (in its own pid namespace; 0: unknown) records to it.
     Claimed(u32),
@@ -24,11 +24,11 @@ pub enum Birth {
 }
 
 impl Region {
-    /// Discards all contents and prepares the region for a child of `parent`'s process: the same journal of slots, as
-    /// they are patched in the child, and the same facts. The caller then publishes the unwind tables and offers the
-    /// region. No process may be using it.
+    /// Discards all contents and prepares the region for a child of `parent`'s process, with the same journal of slots,
+    /// because they are patched in the child too, and the same facts. The caller then publishes the unwind tables and
+    /// offers the region. No process may be using the region.
     pub fn conceive(&self, config: &Config, parent: &Region) -> Result<(), Error> {
-        // No thread here is inside a wrapper, despite any marks that the last process left.
+        // No thread of the new process is inside a wrapper, so marks of the last process are cleared.
         self.memory.tell64(offset_of!(Control, magic), 0, Relaxed);
         self.initialize(config)?;
         self.birth_word().store(birth::CLOSED, Relaxed);
@@ -75,11 +75,11 @@ impl Region {
 
     /// Offers the region to the first child that comes.
     pub fn offer(&self) {
-        // Release: a child that takes it finds it complete.
+        // Release: a child that takes the region sees it complete.
         self.birth_word().store(birth::OFFERED, Release);
     }
 
-    /// Withdraws the offer; returns false if there is none because a child has taken it.
+    /// Withdraws the offer. Returns false if there is none because a child has taken the region.
     pub fn withdraw(&self) -> bool {
         self.birth_word()
             .compare_exchange(birth::OFFERED, birth::CLOSED, AcqRel, Acquire)
@@ -104,7 +104,7 @@ impl Region {
 
     /// Records that a search for rings of ended threads was made.
     pub fn note_ring_sweep(&self) {
-        // Release: a thread that sees the number finds the rings that were freed before.
+        // Release: a thread that sees the number also sees the rings that were freed before.
         let offset = offset_of!(Control, ring_sweeps);
         let sweeps = self.control64(offset);
         self.memory.tell64(offset, sweeps.wrapping_add(1), Release);

@@ -28,7 +28,7 @@ pub struct TimedCalls {
 
 impl Region {
     /// Orders sampling at this mean distance in bytes, a power of two; 0 orders the recording of all allocations.
-    /// Threads follow the order after a few hundred events, or tens of kilobytes.
+    /// Threads follow the order after a few hundred events, or after tens of kilobytes.
     pub fn order_sampling(&self, mean_bytes: u64) {
         let offset = tally!(sampling_order);
         self.memory.u64(offset).store(mean_bytes, Relaxed);

@@ -34,7 +34,8 @@ pub struct Config {
     /// Address of the vDSO's `clock_gettime` in the target (avma), or 0.
     pub vdso_clock: u64,
     /// Mean number of bytes between sampled allocations; needed with [`memhook_abi::flags::SAMPLE`] and
-    /// [`memhook_abi::flags::ADAPT_WHEN_FULL`]. With [`memhook_abi::flags::BUDGET`], the largest that will be ordered.
+    /// [`memhook_abi::flags::ADAPT_WHEN_FULL`]. With [`memhook_abi::flags::BUDGET`], the largest distance that will be
+    /// ordered.
     pub sample_bytes: u64,
     /// Pid of the attacher in its own namespace.
     pub attacher_pid: u32,
@@ -139,7 +140,7 @@ impl Region {
             || config.flags & (flags::ADAPT_WHEN_FULL | flags::LIVE_FILTER)
                 == flags::ADAPT_WHEN_FULL
         {
-            // These pages are touched here, like the rings: the hook may need all of them suddenly, and its memory
+            // These pages are touched here, like the rings: the hook may need all of them suddenly, and the memory
             // limit may be low.
             m.touch(memhook_abi::FILTER_TABLE_OFFSET, entries as usize * 8);
             self.note_spent(entries * 8);
@@ -245,7 +246,7 @@ impl Region {
     /// has this count.
     pub fn set_loader_count_seen(&self, count: u64) {
         let offset = offset_of!(Control, loader_count_seen);
-        // Release: the hook that reads it finds the slots and modules.
+        // Release: a hook that sees the count also sees the slots and modules.
         self.memory.tell64(offset, count, Release);
     }
 
@@ -291,7 +292,7 @@ impl Region {
     /// wait for it.
     pub fn answer_modules(&self, request: u32) {
         let offset = offset_of!(Control, module_answers);
-        // Release: a thread that reads the answer finds the slots.
+        // Release: a thread that sees the answer also sees the slots.
         self.memory.tell32(offset, request, Release);
         self.memory.wake_all(offset);
     }
@@ -304,10 +305,10 @@ impl Region {
         (abandoned.load(Acquire) != 0).then(|| self.reported64(tally!(abandoned_ns)))
     }
 
-    /// Tells the hook that this attacher is back, so that it records the next hooked call of the target.
+    /// Tells the hook that this attacher is back, so that the hook records the next hooked call of the target.
     pub fn resume(&self) {
         let abandoned = self.memory.u32(tally!(abandoned));
-        // Release: a thread that finds it cleared finds the current modules and unwind tables.
+        // Release: a thread that sees the cleared word also sees the current modules and unwind tables.
         abandoned.store(0, Release);
     }
 }

@@ -1,14 +1,15 @@
 //! Emptying the rings.
 //!
-//! A pass reads the heads of all rings first and then takes every event up to those heads. It never reads a head twice:
-//! a consumer that chases the producer makes the ring's cache lines travel between the cores for every event.
+//! A pass reads the heads of all rings first, and then takes every event up to those heads. It never reads a head
+//! twice: a consumer that follows the producer closely makes the ring's cache lines travel between the cores for every
+//! event.
 //!
 //! For a ring that was emptied and has had no event since, a pass reads only the head. It must do that in every pass:
-//! an event in the ring may have happened before one in another, and has to arrive at most one pass later. With a ring
-//! per thread and most threads asleep, the heads are the main cost of a pass.
+//! an event in the ring may have happened before an event in another ring, and must arrive at most one pass later. With
+//! a ring per thread and most threads asleep, the heads are the main cost of a pass.
 //!
 //! If the hook folds pairs, it may change the last events of a ring as long as they have not been claimed (its
-//! `folding.hpp` explains why that is safe). A pass then takes the events that the pass before it claimed, and claims
+//! `folding.hpp` explains why that is safe). A pass then takes the events that the previous pass claimed, and claims
 //! the new ones.
 
 use crate::Region;
@@ -31,18 +32,19 @@ pub trait Sink {
     /// Begins the events of this ring, published by the thread `tid` (target's pid namespace).
     fn begin_ring(&mut self, ring: usize, tid: u32);
     /// Sets the mean number of bytes between the recorded allocations of this ring from here on; 0: all are recorded
-    /// ([`memhook_abi::flags::ADAPT_WHEN_FULL`], [`memhook_abi::flags::BUDGET`]). At the beginning of each ring all are
-    /// recorded. The number comes from the target.
+    /// ([`memhook_abi::flags::ADAPT_WHEN_FULL`], [`memhook_abi::flags::BUDGET`]). At the beginning of each ring, all
+    /// are recorded. The number comes from the target.
     fn set_sampling(&mut self, _mean_bytes: u64) {}
     /// Takes the reads and writes of the block whose release is the next event of this ring.
     fn access(&mut self, _accesses: Accesses) {}
     /// Takes the time in the allocator for an allocation of `size` bytes, whose own event follows or is lost. `counts`:
     /// ticks of the time stamp counter, `u32::MAX` for that many or more. The numbers come from the target.
     fn call_time(&mut self, _stack: u32, _size: u64, _counts: u32) {}
-    /// Takes one event. Ticks, size extensions, changes of the sampling and events about mappings do not come here.
-    /// `size` is the requested size in bytes, including any extension; `time_ns` is the time of the ring's last tick.
+    /// Takes one event. Ticks, size extensions, changes of the sampling, and events about mappings are not passed to
+    /// this method. `size` is the requested size in bytes, including any extension; `time_ns` is the time of the ring's
+    /// last tick.
     fn event(&mut self, event: Event, size: u64, time_ns: u64);
-    /// Takes one event about a mapping. `bytes` is 0 for everything attached at the address, whatever its size.
+    /// Takes one event about a mapping. `bytes` is 0 for everything attached at the address, regardless of its size.
     fn mapping(&mut self, _event: Event, _bytes: u64, _time_ns: u64) {}
     /// Ends the pass.
     fn end_pass(&mut self);
@@ -88,7 +90,7 @@ pub enum TickTime {
         /// Nanoseconds per count.
         scale: f64,
     },
-    /// Ticks are ignored; every event gets this time: nanoseconds since the attach.
+    /// Ticks are ignored. Every event gets this time, in nanoseconds since the attach.
     Fixed(u64),
 }
 
@@ -111,7 +113,7 @@ pub struct Drain {
     /// Head of each ring when it was last found or made empty. The ring has no events as long as its head stays the
     /// same.
     emptied: Vec<Option<u64>>,
-    /// Number of freed rings when `emptied` was recorded. In a ring that was freed since, the same head belongs to
+    /// Number of freed rings when `emptied` was recorded. In a ring that was freed since then, the same head belongs to
     /// other events. `None` if a ring was being freed.
     freed: Option<u64>,
     /// Spans of the rings that had events in this pass.
@@ -144,8 +146,8 @@ impl Drain {
         self.tick_time = tick_time;
     }
 
-    /// Takes everything that was published before the pass began, and moves the tails past it. If the hook folds pairs,
-    /// takes what was published before the previous pass began.
+    /// Takes everything that was published before the pass began, and moves the tails accordingly. If the hook folds
+    /// pairs, takes what was published before the previous pass began.
     pub fn pass(&mut self, region: &Region, sink: &mut impl Sink) -> PassStats {
         let left = self.look(region);
         self.take(region, sink, left)
@@ -168,9 +170,9 @@ impl Drain {
         self.spans.iter().map(Span::to_take).sum()
     }
 
-    /// Begins a pass that several threads share: finds the events ([`Drain::pass`]). It reads all heads here, so that
-    /// no part contains an event that was published after another part's heads were read. Returns the number of events
-    /// that are left for the next pass.
+    /// Begins a pass that several threads share: finds the events ([`Drain::pass`]). This method reads all heads, so
+    /// that no part contains an event that was published after another part's heads were read. Returns the number of
+    /// events that are left for the next pass.
     pub fn look(&mut self, region: &Region) -> u64 {
         let folds = region.flags() & flags::FOLD_PAIRS != 0;
         if let Some(rest) = self
@@ -187,8 +189,8 @@ impl Drain {
         self.look_at_heads(region, false)
     }
 
-    /// Divides the events into at most this many parts of about the same size: each but the last has more
-    /// than its share.
+    /// Divides the events into at most `count` parts of about the same size. Each part but the last has slightly more
+    /// than an equal share.
     pub fn parts(&mut self, count: usize) -> impl Iterator<Item = Part<'_>> {
         let each = self.to_take() / count.max(1) as u64 + 1;
         let tick_time = self.tick_time;
@@ -232,7 +234,7 @@ impl Drain {
         stats
     }
 
-    /// Returns a lower bound of the events that are left for the next pass.
+    /// Returns a lower bound of the number of events that are left for the next pass.
     fn look_at_heads(&mut self, region: &Region, claims: bool) -> u64 {
         let used = region.rings_used();
         self.states
@@ -302,7 +304,7 @@ fn ends(region: &Region, ring: usize) -> (u64, u64) {
 
 /// Claims all events of a ring with events from `tail` to `head`, and returns the end of the events to take.
 fn claimed_end(region: &Region, ring: usize, tail: u64, head: u64) -> u64 {
-    // This comes before the claim: events claimed now may still change.
+    // This comes before the claim, because events claimed now may still change.
     let claimed_word = region.ring64(ring, offset_of!(RingHeader, claimed));
     let claimed = claimed_word.load(Relaxed);
     let folding = region
@@ -310,7 +312,7 @@ fn claimed_end(region: &Region, ring: usize, tail: u64, head: u64) -> u64 {
         .load(Acquire);
     claimed_word.store(head, Release);
     let waiting = head.wrapping_sub(tail);
-    // The head may have gone back since the claim.
+    // The head may have moved back since the claim.
     let mut taken = claimed.wrapping_sub(tail).min(waiting);
     if claimed.wrapping_sub(tail) as i64 <= 0 {
         taken = 0;
@@ -336,7 +338,8 @@ fn claimed_end(region: &Region, ring: usize, tail: u64, head: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Each ring is in exactly one part, and there are no more parts than threads, whatever heads a target has written.
+    /// Each ring is in exactly one part, and there are no more parts than threads, regardless of the heads that a
+    /// target has written.
     #[test]
     fn every_ring_is_in_a_part() {
         for ends in [[3, 0, 3, 0], [0; 4], [u64::MAX, u64::MAX / 2, 1 << 63, 5]] {

@@ -19,7 +19,7 @@ pub enum Error {
         "the shared memory in the process is not sealed against resizing: another program made it, or an older version"
     )]
     NotSealed,
-    /// No ring size gives a region of this size.
+    /// No ring size results in a region of this size.
     #[error("a shared region of {bytes} bytes belongs to no version that this program knows")]
     Size {
         /// Size of the file in bytes.

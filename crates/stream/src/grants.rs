@@ -3,7 +3,7 @@
 //! A page of a memory file belongs to the control group of the process that touches it first (`mem_cgroup_charge` in
 //! mm/memcontrol.c, called by `shmem_alloc_and_add_folio` for the faulting process). So this process touches memory for
 //! the hook before it grants the memory. Then our control group is charged and not the target's, and the sum stays
-//! below an allowance. Rings begin small; busy ones get more, and the ring of an ended thread is emptied.
+//! below an allowance. Rings begin small. Busy rings get more memory, and the ring of an ended thread is emptied.
 
 use crate::Region;
 use crate::memory::tally;
@@ -19,8 +19,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
-/// Bytes of a ring that are in use from the beginning, apart from events: the header with the frames being collected,
-/// the guides with the PC cache, remembered backtraces.
+/// Bytes of a ring that are in use from the beginning, apart from events: the header with the frames that are being
+/// collected, the guides with the PC cache, and remembered backtraces.
 const SMALL_PREFIX_BYTES: usize = 2 * PAGE + MEMO_FIRST_BYTES;
 /// Number of rings that are kept ready for new threads.
 const SPARE_RINGS: usize = 4;
@@ -32,10 +32,10 @@ const FIRST_CACHES: usize = MEMO_GUIDES_OFFSET + PAGE;
 const MOST_AT_FIRST: u64 = 16 << 10;
 /// Bytes of the stack arena that are touched ahead of use.
 const ARENA_AHEAD: usize = 64 << 10;
-/// Number of unwound backtraces after which a thread gets room to remember more.
+/// Number of unwound backtraces after which a thread gets space to remember more of them.
 const MANY_UNWINDINGS: u64 = 128;
-/// Level, in thousandths, from which a ring gets more room. It is above the level at which passes become more frequent,
-/// so at this level more room helps.
+/// Level, in thousandths, from which a ring gets more space. It is higher than the level at which passes become more
+/// frequent, so more space helps.
 const FULL: u64 = 300;
 
 /// Plan for the memory of an attach, in bytes.
@@ -45,7 +45,7 @@ pub struct Plan {
     pub allowance: u64,
     /// Initial size of a ring's events, a power of two and at least [`LEAST_RING_BYTES`].
     pub first_ring: u64,
-    /// Largest size of a ring's events, at most the room in the region.
+    /// Largest size of a ring's events, at most the space in the region.
     pub most_ring: u64,
     /// Backtraces with their index.
     pub stacks: u64,
@@ -70,8 +70,8 @@ impl Plan {
     /// Returns the best plan for this many threads within an allowance (bytes), with rings of at most `ring_bytes`.
     /// `None` if not even the smallest rings fit.
     pub fn within(allowance: u64, threads: usize, ring_bytes: u64) -> Option<Plan> {
-        // A burst of three million events a second fits into the pause between two passes over a quiet target; with a
-        // quarter of the room, into the pause between two passes over an active one.
+        // A burst of three million events a second fits into the pause between two passes over a quiet target. With a
+        // quarter of the size, it fits into the pause between two passes over an active target.
         const BEST: u64 = 256 << 10;
         const GOOD: u64 = 64 << 10;
         const FAIR: u64 = 16 << 10;
@@ -79,7 +79,7 @@ impl Plan {
         let least = LEAST_RING_BYTES as u64;
         let with = |first: u64| Plan::FIXED + threads * Plan::small_ring(first);
         let first_ring = match allowance {
-            // Most of the allowance is left for later demand.
+            // Most of the allowance is reserved for later demand.
             b if b / 64 >= with(BEST) => BEST.min(ring_bytes),
             b if b / 8 >= with(GOOD) => GOOD.min(ring_bytes),
             b if b / 2 >= with(FAIR) => FAIR.min(ring_bytes),
@@ -223,7 +223,7 @@ impl Region {
         self.accounts().spent
     }
 
-    /// Grants more memory where it is needed, as long as the allowance lasts. Call it after each pass; `waiting` has
+    /// Grants more memory where it is needed, as far as the allowance permits. Call this after each pass. `waiting` has
     /// the number of events in each ring, without empty rings.
     pub fn grant(&self, waiting: impl Iterator<Item = (usize, u64)>) {
         let mut accounts = self.accounts();
@@ -244,7 +244,7 @@ impl Region {
         self.grant_accesses();
     }
 
-    /// Touches a small ring if the allowance has room for it.
+    /// Touches a small ring if the allowance permits it.
     fn prepare_ring(&self, accounts: &mut Accounts, ring: usize) {
         let small = Plan::small_ring(accounts.first_ring);
         if !accounts.spend(small) {
@@ -260,8 +260,8 @@ impl Region {
         accounts.rings[ring] = small;
         let places = (events / size_of::<RawEvent>()) as u64;
         self.places[ring].store(places, Relaxed);
-        // If earlier threads were busy and needed more, new ones will too. They find more granted when they have filled
-        // their first places, and never wait.
+        // If earlier threads were busy and needed more, new threads will too. They find more places granted when they
+        // have filled their first ones, and never wait.
         let typical = accounts.typical.min(MOST_AT_FIRST);
         if typical > places {
             self.grow_events(accounts, ring, places, typical);
@@ -278,7 +278,7 @@ impl Region {
         accounts.rings[ring] += bytes as u64;
         accounts.typical = accounts.typical.max(more);
         self.places[ring].store(more, Relaxed);
-        // Release: a thread that finds it granted finds the pages.
+        // Release: a thread that sees the grant also sees the pages.
         self.ring64(ring, offset_of!(RingHeader, granted))
             .store(more, Release);
     }
@@ -362,14 +362,14 @@ impl Region {
     }
 
     /// Frees the memory of all rings and everything that only the hook reads, after the detach and the last pass. A
-    /// thread that is still inside a wrapper keeps the page with its mark. Other writes by such a thread, or by one
-    /// that is about to leave a wrapper, go to pages that the next attach clears.
+    /// thread that is still inside a wrapper keeps the page with its mark. Other writes by such a thread, or by a
+    /// thread that is about to leave a wrapper, go to pages that the next attach clears.
     pub fn give_rings_back(&self) {
         let mut accounts = self.accounts();
         self.retire_losses();
         let (used, ring_bytes) = (self.rings_used(), RING_PREFIX_BYTES + self.ring_bytes());
         let mut still_used = 0;
-        // If the kernel refuses, the memory stays as it is.
+        // If the kernel refuses, the memory remains as it is.
         for ring in 0..used {
             let outer = self.ring64(ring, offset_of!(RingHeader, outer));
             let kept = if outer.load(Acquire) != 0 { PAGE } else { 0 };
@@ -400,7 +400,7 @@ impl Region {
             .discard(SEQUENCE_OFFSET, RINGS_OFFSET - SEQUENCE_OFFSET);
     }
 
-    /// Charges memory (bytes) beyond the initial need; returns false if there is no room for it.
+    /// Charges memory (bytes) beyond the initial need. Returns false if the allowance does not permit it.
     pub(crate) fn spend_on_growth(&self, bytes: u64) -> bool {
         self.accounts().spend_on_growth(bytes)
     }

@@ -1,13 +1,13 @@
 //! The consumer's side of the shared region: configuration, the slot journal, interned stacks, and the event rings.
 //!
-//! [`Region`] maps the memfd that the hook inside the target also maps. The target writes it all the time and is not
-//! trusted, so every access here is an atomic load or store at a checked offset, and no value from the region is used
-//! as an index or a length before a check.
+//! [`Region`] maps the memfd that the hook inside the target also maps. The target can write to it at any time and is
+//! not trusted, so every access here is an atomic load or store at a checked offset, and no value from the region is
+//! used as an index or a length before a check.
 //!
 //! [`Drain`] empties the rings in passes and passes the events to a [`Sink`]. It guarantees only this order: events of
-//! one ring come in the order in which they were published; events of different rings come in any order; but everything
-//! that happened before an event of pass *k* has arrived by the end of pass *k + 1*. The ledger restores the common
-//! order.
+//! one ring come in the order in which they were published, and events of different rings come in any order, but every
+//! event that happened before an event of pass *k* has arrived by the end of pass *k + 1*. The ledger restores the
+//! common order.
 //!
 //! This crate has no symbols and no live blocks, and does not use ptrace.
 

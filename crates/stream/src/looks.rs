@@ -34,14 +34,14 @@ impl Region {
         state.compare_exchange(from, to, AcqRel, Relaxed).is_ok()
     }
 
-    /// Requests the next drawn block. The hook draws, on average, one event of a ring in this many.
+    /// Requests the next drawn block. On average, the hook draws one event of a ring in `distance`.
     pub fn ask_for_block(&self, distance: u32) {
         self.draw_blocks_at(distance);
         self.change_look(look::CLOSED, look::OPEN);
     }
 
-    /// Sets the mean distance of drawn blocks. Each draw makes the owner of a ring check how far the ring is read, even
-    /// while no block is requested.
+    /// Sets the mean distance of drawn blocks. Each draw makes the owner of a ring check how far the ring has been
+    /// read, even while no block is requested.
     pub fn draw_blocks_at(&self, distance: u32) {
         let offset = offset_of!(Control, look_distance);
         self.memory.tell64(offset, distance.into(), Relaxed);
@@ -49,7 +49,7 @@ impl Region {
 
     /// Returns the block whose thread waits, if there is one.
     pub fn new_block(&self) -> Option<NewBlock> {
-        // Acquire: the block was named before.
+        // Acquire: the block was named before that.
         (self.look_state().load(Acquire) == look::ASKED).then(|| NewBlock {
             address: self.reported64(tally!(look_address)),
             size: self.reported64(tally!(look_size)),
@@ -57,19 +57,19 @@ impl Region {
         })
     }
 
-    /// Lets the thread continue. Returns true if it has waited until now; otherwise the block has been in use for a
-    /// while.
+    /// Lets the thread continue. Returns true if the thread has waited until now; otherwise the block has been in use
+    /// for a while.
     pub fn hand_over_block(&self) -> bool {
         self.change_look(look::ASKED, look::CLOSED)
     }
 
-    /// Returns true if no block is requested, or if the thread of the requested one has given up.
+    /// Returns true if no block is requested, or if the thread of the requested block no longer waits.
     pub fn is_no_block_asked(&self) -> bool {
         self.look_state().load(Relaxed) == look::CLOSED
     }
 
-    /// Ends the requests. Afterwards no thread waits, except one that is about to name its block, and that one waits
-    /// only for a short time.
+    /// Ends the requests. After that, no thread waits, except one that is about to name its block, and that thread
+    /// waits only for a short time.
     pub fn stop_asking_for_blocks(&self) {
         for state in [look::OPEN, look::ASKED, look::NAMED] {
             self.change_look(state, look::CLOSED);

@@ -42,7 +42,7 @@ impl Region {
                 Relaxed,
             );
         }
-        // Release: a reader that finds the number finds the name.
+        // Release: a reader that sees the number also sees the name.
         word(offset_of!(MarkEntry, number)).store(number.wrapping_add(1), Release);
         number
     }
@@ -57,7 +57,7 @@ impl Region {
         (time != 0 && time & MARK_BY_PROGRAM == 0).then_some(time)
     }
 
-    /// Takes the marks set since the `next`th, which get the time `now_ns`. Returns the marks, and how many were
+    /// Returns the marks set since the `next`th, which get the time `now_ns`, and the number of marks that were
     /// overwritten by later ones.
     pub fn take_marks(&self, next: &mut u64, now_ns: u64) -> (Vec<NamedMoment>, u64) {
         let all = self.counted(tally!(marks));
@@ -98,7 +98,7 @@ impl Region {
                 time_ns,
                 name: text.replace(|c: char| c.is_control(), " "),
             });
-            // Release: a process that sees the time knows that everything up to now was taken before it.
+            // Release: a process that sees the time knows that everything up to `now` was taken before it.
             answer.store(time_ns.max(1), Release);
             *next += 1;
         }

@@ -127,7 +127,7 @@ impl Memory {
         self.tell(offset, &value.to_ne_bytes());
     }
 
-    /// Writes stored bytes of the guide to the hook. A process that is gone needs nothing.
+    /// Writes stored bytes of the guide to the hook. If the process is gone, nothing needs to be written.
     fn tell(&self, offset: usize, bytes: &[u8]) {
         if let Some((file, address)) = &self.private {
             let _ = file.write_all_at(bytes, address.load(Relaxed) + offset as u64);

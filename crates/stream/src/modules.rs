@@ -30,8 +30,8 @@ pub struct ModuleSpec {
 }
 
 impl Region {
-    /// Writes unwind rule `number` (see [`memhook_abi::unwind_rule`]). Rules are only added: a thread may be unwinding
-    /// with the current ones.
+    /// Writes unwind rule `number` (see [`memhook_abi::unwind_rule`]). Rules are only added, because a thread may be
+    /// unwinding with the current ones.
     pub fn write_rule(&self, number: u16, rule: u64) {
         let offset = RULES_OFFSET + usize::from(number) * 8;
         self.memory.tell64(offset, rule, Relaxed);
@@ -59,7 +59,7 @@ impl Region {
     /// Makes `modules` the module list, which invalidates all backtraces that threads remember.
     ///
     /// # Errors
-    /// There are more modules than the list can hold; the old list stays.
+    /// There are more modules than the list can contain; the old list remains.
     pub fn publish_modules(&self, modules: &[ModuleSpec]) -> Result<(), Error> {
         if modules.len() > MAX_MODULES {
             return Err(Error::ModulesFull {
@@ -71,8 +71,8 @@ impl Region {
         sorted.sort_by_key(|m| m.start);
         let word = offset_of!(Control, module_list);
         let version = (self.control64(word) >> 32).wrapping_add(1) & 0xffff_ffff;
-        // This writes the other list, because threads may be reading the published one. A thread that still reads this
-        // list, from before the last version, finds the version changed and starts again.
+        // This writes the list that is not published, because threads may be reading the other. A thread that began to
+        // read this list before the last version notices that the version has changed, and starts again.
         let list = MODULES_OFFSET + (version as usize & 1) * MAX_MODULES * size_of::<ModuleEntry>();
         for (i, module) in sorted.iter().enumerate() {
             let at = list + i * size_of::<ModuleEntry>();
@@ -99,7 +99,7 @@ impl Region {
                 self.memory.tell32(at + field, value, Relaxed);
             }
         }
-        // Release: a thread that reads the version finds list, rows and rules.
+        // Release: a thread that sees the version also sees list, rows and rules.
         self.memory
             .tell64(word, version << 32 | sorted.len() as u64, Release);
         Ok(())

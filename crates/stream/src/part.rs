@@ -8,12 +8,12 @@ use std::mem::offset_of;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-/// Events taken before the tail moves: a producer that waits for room can continue early, and the consumer's line is
-/// not written for every event.
+/// Number of events taken before the tail moves: a producer that waits for space can continue early, and the consumer's
+/// line is not written for every event.
 const BATCH_EVENTS: usize = 4096;
 
-/// Distance in events by which lines of the ring are prefetched: they come from the core of the thread that wrote them,
-/// and the processor's own prefetchers do not run so far ahead.
+/// Distance in events by which lines of the ring are prefetched. The lines come from the core of the thread that wrote
+/// them, and the processor's own prefetchers do not look so far ahead.
 const EVENTS_AHEAD: usize = 64;
 const EVENTS_OF_A_LINE: usize = 64 / size_of::<RawEvent>();
 
@@ -29,8 +29,8 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Returns the number of events that the pass takes from the ring. The heads are the target's: distances are
-    /// limited to the size of any ring, so that sums over all rings cannot overflow.
+    /// Returns the number of events that the pass takes from the ring. The heads come from the target, so distances are
+    /// limited to the size of a ring, and sums over all rings cannot overflow.
     pub fn to_take(&self) -> u64 {
         self.end.wrapping_sub(self.tail).min(u64::from(u32::MAX))
     }
@@ -45,8 +45,8 @@ pub struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// Passes about `most` events, or all that are left, to `sink`, and moves the tails. Does not end the pass. Adds to
-    /// `stats`.
+    /// Passes about `most` events, or all remaining ones, to `sink`, and moves the tails. Does not end the pass. Adds
+    /// to `stats`.
     pub fn take(
         &mut self,
         region: &Region,
@@ -77,7 +77,7 @@ impl Part<'_> {
         }
     }
 
-    /// Returns true if events are left.
+    /// Returns true if events remain.
     pub fn has_more(&self) -> bool {
         self.next < self.spans.len()
     }
@@ -87,7 +87,7 @@ impl Part<'_> {
 pub(crate) struct RingState {
     /// Resolved time of the last tick.
     time_ns: u64,
-    /// Size from an extension whose allocation has not come yet.
+    /// Size from an extension whose allocation has not arrived yet.
     extension: Option<u64>,
     /// Mean number of bytes between its samples; 0 if all allocations are recorded.
     mean_bytes: u64,
@@ -117,7 +117,7 @@ fn drain_ring(
         return;
     }
     if at == 0 {
-        // A new owner: no state of the last one applies.
+        // A new owner: no state of the previous owner applies.
         span.state = RingState::default();
     }
     // The owner wrote its tid before its first head, so it is valid.
@@ -175,8 +175,8 @@ fn take_batch(
             word0: word0.load(Relaxed),
             word1: word1.load(Relaxed),
         };
-        // Nearly all events are of these two kinds. Each has a separate call, in which the compiler knows the kind: so
-        // the kind is tested once, and an event stays in registers.
+        // Nearly all events are of these two kinds. Each kind has a separate call, in which the compiler knows the
+        // kind. So the kind is tested once, and an event stays in registers.
         if raw.is(Op::Release) {
             let event = raw.unpack_as(Op::Release);
             sink.event(event, u64::from(event.size), time_ns);

@@ -20,7 +20,7 @@ pub struct PythonConfig {
     pub evaluation: Range<u64>,
 }
 
-/// A place in a Python program.
+/// A location in a Python program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PythonLocation {
     /// The function, with the enclosing classes and functions if the interpreter has them.
@@ -31,10 +31,10 @@ pub struct PythonLocation {
     pub line: Option<u32>,
 }
 
-/// Low bits of the address of a Python frame: locations are granules apart.
+/// Low bits of the address of a Python frame: the distance between locations is at least a granule.
 const GRANULE_BITS: u32 = GRANULE_BYTES.trailing_zeros();
 
-/// Returns the placeholder for a location in [`Stack::frames`](crate::Stack::frames): no address of a process has this
+/// Returns the placeholder for a location in [`Stack::frames`](crate::Stack::frames). No address of a process has this
 /// form.
 fn address_of(location: u32) -> u64 {
     PYTHON_FRAME | u64::from(location) << GRANULE_BITS
@@ -46,7 +46,7 @@ pub fn is_python(address: u64) -> bool {
 }
 
 impl Region {
-    /// Writes the layout for the hook, as a part of the initialization.
+    /// Writes the layout for the hook, as part of the initialization.
     pub(crate) fn write_python(&self, config: &PythonLayout) {
         for (offset, value) in [
             (offset_of!(PythonLayout, key), config.key),
@@ -107,14 +107,14 @@ impl Region {
         }
     }
 
-    /// Sets how the hook may look for Python frames: one of [`memhook_abi::python_state`].
+    /// Sets how the hook may find Python frames: one of [`memhook_abi::python_state`].
     pub fn set_python_state(&self, state: u32) {
         let offset = PYTHON_OFFSET + offset_of!(PythonLayout, state);
-        // Release: a thread that finds the state finds the layout.
+        // Release: a thread that sees the state also sees the layout.
         self.memory.tell32(offset, state, Release);
     }
 
-    /// Returns how the hook looks for Python frames: one of [`memhook_abi::python_state`].
+    /// Returns how the hook finds Python frames: one of [`memhook_abi::python_state`].
     pub(crate) fn python_state(&self) -> u32 {
         let offset = PYTHON_OFFSET + offset_of!(PythonLayout, state);
         self.memory.told32(offset)
@@ -137,7 +137,7 @@ impl Region {
         Some(((head >> 32) as u8, (head >> 40) & 0xff != 0, words))
     }
 
-    /// Returns the place in a Python program for a frame of a stack.
+    /// Returns the location in a Python program for a frame of a stack.
     pub fn python_location(&self, address: u64) -> Option<PythonLocation> {
         if !is_python(address) {
             return None;
@@ -204,9 +204,9 @@ pub(crate) fn native_of(words: &[u64]) -> Option<u32> {
     (first & PYTHON_NATIVE == PYTHON_NATIVE).then_some(*first as u32)
 }
 
-/// Replaces the native frames of the evaluation function by Python functions: each call of it evaluates a run of them.
-/// If such a call is missing because the native backtrace was cut short, its functions follow at the end: they are
-/// callers of everything before.
+/// Replaces the native frames of the evaluation function by Python functions: each call of it evaluates a sequence of
+/// them. If such a call is missing because the native backtrace was cut short, its functions follow at the end, because
+/// they are callers of everything before.
 pub(crate) fn merge(native: &[u64], python: &[u64], evaluation: &Range<u64>) -> Vec<u64> {
     let mut merged = Vec::with_capacity(native.len() + python.len());
     let mut left = python.iter();
@@ -268,7 +268,7 @@ mod tests {
         let [a, b, c] = [1, 2, 3].map(|n| PYTHON_FRAME | n);
         let last = |frame| frame | PYTHON_LAST;
         let named = |ids: &[u32]| -> Vec<u64> { ids.iter().map(|&id| address_of(id)).collect() };
-        // Two calls; the inner one evaluates two functions. An address just behind the function counts.
+        // Two calls; the inner one evaluates two functions. An address directly after the function counts.
         let merged = merge(
             &[5, 150, 300, 200, 400],
             &[a, last(b), last(c)],

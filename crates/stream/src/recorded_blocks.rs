@@ -14,10 +14,10 @@ use std::sync::atomic::{
 };
 use std::time::{Duration, Instant};
 
-/// Time after which every thread that began to record before the change of phase is seen to record: a processor's
-/// stores are visible within milliseconds.
+/// Time after which it is known which threads began to record before the change of phase: a processor's stores are
+/// visible within milliseconds.
 const STORES_ARRIVE: Duration = Duration::from_millis(10);
-/// Number of passes after the one that took the last event, because the ledger holds back apparent contradictions for
+/// Number of passes after the pass that took the last event, because the ledger holds back apparent contradictions for
 /// one pass.
 const PASSES_BEHIND: u32 = 3;
 
@@ -26,7 +26,7 @@ const PASSES_BEHIND: u32 = 3;
 enum Stage {
     #[default]
     AtRest,
-    /// The other marks are set. Lists the rings that have been seen without a recording since then.
+    /// The other marks are set. Contains the rings that have been seen without a recording since then.
     Announced {
         at: Option<Instant>,
         ended: Vec<bool>,
@@ -45,7 +45,7 @@ pub struct MarkRenewal {
 }
 
 impl MarkRenewal {
-    /// Returns true if no renewal is under way.
+    /// Returns true if no renewal is in progress.
     pub fn is_at_rest(&self) -> bool {
         matches!(self.stage, Stage::AtRest)
     }
@@ -58,7 +58,7 @@ impl MarkRenewal {
         self.stage = Stage::Announced { at: None, ended };
     }
 
-    /// Advances the renewal; call it after each pass. Returns true if all live blocks must be entered now.
+    /// Advances the renewal. Call it after each pass. Returns true if all live blocks must be entered now.
     pub fn step(&mut self, region: &Region) -> bool {
         let word = |ring, offset| region.ring64(ring, offset).load(Acquire);
         let head = |ring| word(ring, offset_of!(RingHeader, head));
@@ -68,7 +68,7 @@ impl MarkRenewal {
                 if at.get_or_insert_with(Instant::now).elapsed() < STORES_ARRIVE {
                     return false;
                 }
-                // This includes a ring claimed during the change of phase: its owner may have read the previous one.
+                // This includes a ring claimed during the change of phase: its owner may have read the previous phase.
                 ended.resize(region.rings_used().max(ended.len()), false);
                 for (ring, ended) in ended.iter_mut().enumerate() {
                     *ended |= word(ring, offset_of!(RingHeader, outer)) & 1 == 0;
@@ -120,7 +120,7 @@ impl MarkRenewal {
             EACH_PAGE * marks_set_in(self.phase + 2, FIRST_ENTERED_MARK | FIRST_UNSURE_MARK);
         for word in region.page_marks() {
             if word.load(Relaxed) & others != 0 {
-                // Release: a thread that finds a page without this mark finds the other one, and the table.
+                // Release: a thread that sees a page without this mark also sees the other mark, and the table.
                 word.fetch_and(!others, Release);
             }
         }
@@ -133,7 +133,7 @@ fn marks_set_in(phase: u64, first: u8) -> u64 {
     u64::from(first) << (phase.div_ceil(2) & 1)
 }
 
-/// A word with the lowest bit of each of its eight pages.
+/// A word with the lowest bit set in each byte, one byte for each of eight pages.
 const EACH_PAGE: u64 = 0x0101_0101_0101_0101;
 /// Maximum number of attempts on a word that changes concurrently. A hostile process could change it forever.
 const MOST_TRIES: u32 = 64;
@@ -145,12 +145,12 @@ impl Region {
         self.memory.u64(tally!(mark_phase))
     }
 
-    /// Returns the marks, those of eight pages in each word.
+    /// Returns the marks. Each word contains the marks of eight pages.
     fn page_marks(&self) -> &[AtomicU64] {
         self.memory.words(FILTER_OFFSET, FILTER_PAGES / 8)
     }
 
-    /// Enters a block like the hook's function. Returns true if there was room.
+    /// Enters a block like the hook's function. Returns true if there was space.
     fn enter_table(&self, address: u64) -> bool {
         if address >> 48 != 0 {
             return false;

@@ -13,7 +13,7 @@ const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
 /// Command of membarrier(2) that makes a process reachable by [`barrier`].
 pub const REGISTER_GLOBAL_EXPEDITED: u64 = 1 << 2;
 
-/// Longest wait of one pass for a thread to end its recording, many times what a running thread needs.
+/// Maximum time for which one pass waits for a thread to end its recording, many times what a running thread needs.
 const RECORDING: Duration = Duration::from_micros(50);
 
 /// Way for a thread of the target to find its id without a system call.
@@ -32,8 +32,8 @@ fn membarrier(command: libc::c_int) -> i64 {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
 }
 
-/// Makes every running thread of every registered process pass a memory barrier. Returns false if the
-/// kernel (before 4.16) or a seccomp filter of ours does not allow it.
+/// Makes every running thread of every registered process execute a memory barrier. Returns false if the kernel (before
+/// 4.16) or a seccomp filter of ours does not allow it.
 pub fn barrier() -> bool {
     membarrier(GLOBAL_EXPEDITED) == 0
 }
@@ -75,7 +75,7 @@ impl Admission {
         for ring in 0..state.1.len() {
             while !has_ended(ring) {
                 if start.elapsed() > RECORDING {
-                    // The thread is not running, or waits for room: the next pass tries again.
+                    // The thread is not running, or waits for space: the next pass tries again.
                     return;
                 }
                 std::hint::spin_loop();

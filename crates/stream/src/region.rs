@@ -17,26 +17,27 @@ use std::sync::{Mutex, MutexGuard};
 /// The shared region, mapped into this process.
 ///
 /// All methods take `&self` and may be called from any thread, except that rings have one consumer:
-/// [`Drain::pass`](crate::Drain::pass) and [`Region::initialize`] must not run at the same time, nor may two passes. A
-/// ring may be freed while a pass is under way.
+/// [`Drain::pass`](crate::Drain::pass) and [`Region::initialize`] must not run at the same time, and neither must two
+/// passes. A ring may be freed during a pass.
 pub struct Region {
     pub(crate) memory: Memory,
     /// Size of a ring's events, from the file's size, so that the target cannot change it.
     ring_bytes: usize,
     /// Counters of rings that were freed: dropped, reentrant, truncated.
     pub(crate) retired: [AtomicU64; crate::rings::LOSS_FIELDS.len()],
-    /// Granted places for events, by ring; 0 for the initial ones. The target can change the ring's own number.
+    /// Number of places granted for events, by ring; 0 for the initial ones. The target can change the ring's own
+    /// number.
     pub(crate) places: Vec<AtomicU64>,
     accounts: Mutex<Accounts>,
-    /// Number of rings whose reuse by a next owner has begun, and the number for which it has ended.
+    /// Number of rings whose reuse by a next owner has begun, and number of those for which it has ended.
     freeing: [AtomicU64; 2],
-    /// Threads inside a wrapper that have a ring in the region that this one will replace.
+    /// Threads inside a wrapper that have a ring in the region that this region will replace.
     inside_before: Mutex<Vec<Mark>>,
     /// Trusted copies of values in the region, because the target and its forks can change the region.
     own: Own,
 }
 
-/// Values that this process has written to the region, of which it trusts only its own copy.
+/// Values that this process has written to the region, and of which it trusts only its own copy.
 struct Own {
     /// Journal of slots, except for the parts that the hook changes.
     journal: Mutex<Vec<SlotSpec>>,
@@ -45,7 +46,7 @@ struct Own {
     flags: AtomicU32,
     /// Code that evaluates Python functions.
     evaluation: Mutex<Range<u64>>,
-    /// Upper bound of the rings whose owners' stacks were set.
+    /// Upper bound on the rings whose owners' stacks were set.
     stacks_told: AtomicUsize,
 }
 
@@ -98,8 +99,8 @@ impl Region {
         self.memory.guide_is_at(address);
     }
 
-    /// Prepares this region to replace an earlier one of the process, so that threads that return to the earlier one
-    /// find their rings. Call it before [`Region::initialize`].
+    /// Prepares this region to replace an earlier region of the process, so that threads that return to the earlier one
+    /// find their rings. Call this before [`Region::initialize`].
     pub fn replace(&self, earlier: &Region) {
         *locked(&self.inside_before) = if earlier.is_blank() {
             Vec::new()
@@ -157,8 +158,8 @@ impl Region {
         self.set_evaluation(0..0);
     }
 
-    /// Writes the owner to the region, right before a hook gets it. A region without an owner was never used, and if we
-    /// are killed, a process that finds it unmaps it.
+    /// Writes the owner to the region, directly before a hook gets it. A region without an owner was never used. If we
+    /// are killed before that, a process that finds the region unmaps it.
     pub fn tell_owner(&self) {
         self.memory
             .tell64(offset_of!(Control, owner), self.owner(), Release);
@@ -176,7 +177,7 @@ impl Region {
         (begun.load(Acquire) == done).then_some(done)
     }
 
-    /// Runs the freeing of a ring, so that events of the next owner are not mistaken for those of the last.
+    /// Runs the freeing of a ring, so that events of the next owner are not mistaken for events of the last.
     pub(crate) fn freeing<T>(&self, free: impl FnOnce() -> T) -> T {
         let [begun, done] = &self.freeing;
         begun.fetch_add(1, AcqRel);

@@ -22,11 +22,11 @@ pub struct Losses {
     pub truncated: u64,
     /// Events of threads that found no free ring.
     pub ringless: u64,
-    /// Backtraces that were unwound because no remembered one matched. This is not a loss.
+    /// Number of backtraces that were unwound because no remembered one matched. This is not a loss.
     pub unwound: u64,
     /// Remembered backtraces that were verified by unwinding again.
     pub memo_checked: u64,
-    /// Number of these that were wrong.
+    /// Number of these backtraces that were wrong.
     pub memo_wrong: u64,
     /// Backtraces that did not fit into the stack table.
     pub stacks_dropped: u64,
@@ -50,7 +50,7 @@ pub struct RingView {
 pub struct Mark {
     /// Number of the ring.
     pub ring: usize,
-    /// Its owner.
+    /// Owner of the ring.
     pub tid: u32,
     /// The wrapper's frame (avma).
     pub frame: u64,
@@ -71,7 +71,7 @@ impl Region {
         for ring in 0..self.rings_used() {
             let word = |field| self.ring64(ring, field);
             let tail = word(offset_of!(RingHeader, tail)).load(Relaxed);
-            // If the ring is freed meanwhile, both are 0, the head first: this check is then too early.
+            // If the ring is freed meanwhile, both become 0, the head first: this check is then too early.
             if word(offset_of!(RingHeader, head)).load(Acquire) != tail {
                 return None;
             }
@@ -113,8 +113,8 @@ impl Region {
 
     /// Like [`Self::set_stack_bounds`], for a thread whose id the hook compares with its own.
     pub fn set_stack_of(&self, ring: usize, low: u64, high: u64, tid: u64) {
-        // The hook reads without the kernel's help if low <= sp < high, so the range must never look wider than it is:
-        // close the range, move one end, open it with the other.
+        // The hook reads without the kernel's help if low <= sp < high, so the range must never be larger than the
+        // actual one: close the range, move one end, open it with the other.
         let at = bounds_offset(self.ring_offset(ring));
         let tell = |field: usize, value| self.memory.tell64(at + field, value, Release);
         tell(offset_of!(StackBounds, high), 0);
@@ -184,7 +184,7 @@ impl Region {
     }
 
     /// Keeps a ring, in a region that was just cleared, for a thread that may still be inside the allocator's function.
-    /// No other thread gets the ring. The thread itself finds no room in it and does not wait for any, because its ring
+    /// No other thread gets the ring. The thread finds no space in it and does not wait for any, because its ring
     /// belongs to another attach.
     pub(crate) fn retain(&self, mark: &Mark) {
         let state = self.ring32(mark.ring, offset_of!(RingHeader, state));
@@ -222,8 +222,8 @@ impl Region {
         self.memory.told64(at + offset_of!(StackBounds, high))
     }
 
-    /// Makes a ring claimable again after its owner has ended. Returns false, and does nothing, if the ring is already
-    /// free or still has events: drain it first.
+    /// Makes a ring claimable again after its owner has ended. If the ring is already free or still has events, returns
+    /// false and does nothing: drain it first.
     ///
     /// Frees its memory. Adds its loss counters to a total of this `Region`, so that [`Region::losses`] never
     /// decreases.
@@ -250,8 +250,8 @@ impl Region {
         if self.empty_ring(ring) {
             return;
         }
-        // The pages stay: their words are reset one by one. A concurrent pass must not find the new tail with the old
-        // head.
+        // The pages remain, and their words are reset one by one. A concurrent pass must not find the new tail with the
+        // old head.
         word(offset_of!(RingHeader, head)).store(0, Relaxed);
         word(offset_of!(RingHeader, tail)).store(0, Release);
         for field in [
@@ -269,7 +269,7 @@ impl Region {
         }
         self.ring32(ring, offset_of!(RingHeader, tid))
             .store(0, Relaxed);
-        // Release: the next owner, which claims with acquire, finds an empty ring.
+        // Release: the next owner, which claims with acquire, sees an empty ring.
         state.store(ring_state::FREE, Release);
     }
 

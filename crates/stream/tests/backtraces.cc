@@ -1,8 +1,8 @@
-// Random stacks through the hook's own unwinding, in the region of descriptor argv[1], with the seed argv[2],
-// argv[3] times. Words of a stack change here and there, like through calls and returns, and each backtrace
-// that the hook finds with its memory is compared with one that is unwound from scratch. So many are
-// different that the index of the stack table grows several times; none may be lost. Prints "ID FUNCTION
-// TRUNCATED FRAMES..." for some of them, which the reader compares with the region.
+// Random stacks through the hook's own unwinding, in the region of descriptor argv[1], with the seed argv[2], argv[3]
+// times. Some words of a stack change between two backtraces, as through calls and returns. Each backtrace that the
+// hook finds with its memory is compared with one that is unwound from scratch. So many backtraces are different that
+// the index of the stack table grows several times; none may be lost. Prints "ID FUNCTION TRUNCATED FRAMES..." for some
+// of them, which the reader compares with the region.
 #include "backtrace.hpp"
 #include "budget.hpp"
 
@@ -50,7 +50,7 @@ static uint64_t rule(uint64_t kind, uint64_t offset, uint64_t rbp_kind, int64_t 
   return kind | rbp_kind << 8 | static_cast<uint64_t>(static_cast<uint16_t>(rbp_offset)) << 16 | offset << 32;
 }
 
-// A rule for each call site: mostly those of compilers, rarely one that ends a backtrace.
+// A rule for each call site: mostly a rule of a compiler, rarely one that ends a backtrace.
 static void write_rules() {
   auto* offsets = tells<uint32_t>(row_offsets_offset);
   auto* numbers = tells<uint16_t>(row_rules_offset);
@@ -78,8 +78,8 @@ static void write_rules() {
 
 static uint64_t return_address() { return code + below(sites) * site_bytes + 1 + below(site_bytes - 1); }
 
-// A word of the stack. Frames begin at every fourth word, above the words that the step before reads: the CFA
-// in a realigned frame, the caller's rbp, the return address. Now and then it is anything else.
+// A word of the stack. Frames begin at every fourth word, above the words that the previous step reads: the CFA in a
+// realigned frame, the caller's rbp, the return address. Occasionally, it is an arbitrary word.
 static uint64_t any_word(uint64_t at) {
   uint64_t choice = below(1'000);
   if (choice == 0) return draw() >> 8;  // no frame has the bits that say what else an entry is
@@ -132,7 +132,7 @@ int main(int, char** argv) {
   static const uint32_t depths[] = {1, 2, 7, 8, 9, 10, 16, 17, 40, 64, 100, 128};
   RingHeader* ring = ring_of(epoch, reinterpret_cast<uint64_t>(&epoch));
   if (!ring) return 4;
-  // With room for an unwinding everywhere (stack_room.hpp).
+  // With space for an unwinding everywhere (stack_room.hpp).
   uint64_t place = (reinterpret_cast<uint64_t>(ring) - reinterpret_cast<uint64_t>(region)) >> bounds_shift;
   StackBounds* bounds = tells<StackBounds>(bounds_offset) + place;
   bounds->low = reinterpret_cast<uint64_t>(&stack[0]) - room_for_unwinding;
@@ -146,13 +146,13 @@ int main(int, char** argv) {
       g.memo_mask = memos_in(ring_prefix_bytes - memo_offset) - 1;
       g.first_memo_mask = memos_in(memo_first_bytes) - 1;
       memset(in_ring(ring, memo_offset), 0, ring_prefix_bytes - memo_offset);
-      // Another owner, and all possible room.
+      // Another owner, and all possible space.
       use_caches(ring, true);
       change_modules();
       for (uint64_t i = 0; i < words; i++) stack[i] = any_word(i);
     }
     if (below(5'000) == 0) change_modules();
-    // The upper end: words outside of moved bounds must not count.
+    // The upper end: words outside of bounds that have moved must not count.
     if (below(2'000) == 0)
       bounds->high = reinterpret_cast<uint64_t>(&stack[words - below(4) * 8]);
     uint64_t at = 2 + 4 * (below(4) == 0 ? below(words / 4 - 50) : 75 + below(4));

@@ -1,5 +1,5 @@
-//! Backtraces that the hook finds with the help of remembered ones, compared with complete unwinding, on random stacks;
-//! and the stack table that it writes, read by this crate.
+//! Backtraces that the hook finds with the help of remembered ones, compared with complete unwinding, on random stacks.
+//! Also the stack table that the hook writes, read by this crate.
 
 mod hook_program;
 

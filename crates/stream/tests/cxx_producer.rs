@@ -1,5 +1,5 @@
 //! The hook's ring code, compiled unchanged, with this crate's drain: another process, several threads, and rings so
-//! small that they are full most of the time and change hands often.
+//! small that they are full most of the time and often get a new owner.
 
 mod hook_program;
 
@@ -69,7 +69,7 @@ fn expected(t: u64, i: u64) -> (u32, u64, u32) {
 #[derive(Default)]
 struct Check {
     here: (usize, u32),
-    /// For each thread: the ring and owner under which it was seen, its events, the time of the last one.
+    /// For each thread: its ring and thread id, its events, and the time of the last event.
     threads: BTreeMap<u64, ((usize, u32), u64, u64)>,
     now: u64,
 }
@@ -284,7 +284,7 @@ fn adapted(flags: u32, each_pass: impl Fn(&Region, u64)) -> Adapted {
         admission.answer(&region);
         each_pass(&region, pass);
         assert_eq!(drain.pass(&region, &mut found).damaged, 0);
-        // This runs all the time, so that pages lose their marks.
+        // This runs continuously, so that pages lose their marks.
         if has_pages && pages.is_at_rest() {
             pages.begin(&region);
         }
@@ -313,14 +313,14 @@ fn adapted(flags: u32, each_pass: impl Fn(&Region, u64)) -> Adapted {
     found
 }
 
-/// Each change of the sampling is at its place in the ring, every recorded block's release comes, and the sum of all
-/// sizes is estimated without bias.
+/// Each change of the sampling is at its position in the ring, every recorded block's release arrives, and the estimate
+/// of the sum of all sizes is unbiased.
 #[test]
 fn rings_that_are_nearly_full_take_samples() {
     adapted(memhook_abi::flags::ADAPT_WHEN_FULL, |_, _| {});
 }
 
-/// The same holds if the attacher orders the samples, at distances that change all the time.
+/// The same holds if the attacher orders the samples, at distances that change continuously.
 #[test]
 fn samples_are_taken_as_ordered() {
     adapted(
@@ -336,7 +336,7 @@ fn samples_are_taken_as_ordered() {
     );
 }
 
-/// Short waits do not lead to sampling, and neither do earlier ones.
+/// Short waits do not lead to sampling, and neither do earlier waits.
 #[test]
 fn a_thread_waits_for_a_while_before_it_takes_samples() {
     let (file, _region) = new_region(memhook_abi::flags::ADAPT_WHEN_FULL, RING_BYTES);
@@ -366,7 +366,7 @@ struct Run {
     check: Check,
     /// Number of times that a ring was seen nearly full.
     full: usize,
-    /// Number of rings that changed hands.
+    /// Number of rings that got a new owner.
     freed: usize,
     /// Largest number of events that were seen in a ring.
     most: u64,
@@ -425,14 +425,14 @@ fn nothing_is_lost_and_nothing_is_torn() {
     assert!(freed > 10, "only {freed} rings changed hands");
 }
 
-/// New threads get the memory of ended ones, and with it their thread pointers, while the rings of the ended ones are
-/// still drained. Each thread nevertheless has its own ring and keeps it.
+/// New threads get the memory of ended threads, and with it their thread pointers, while the rings of the ended threads
+/// are still drained. Each thread nevertheless has its own ring and keeps it.
 #[test]
 fn threads_never_take_another_ones_ring() {
     let Run { full, freed, .. } = run(40, 3, 20_000, RING_BYTES);
     assert!(full > 100, "the rings were full only {full} times");
     assert!(freed > 10, "only {freed} rings changed hands");
-    // The threads are so short that most end before they are seen, and there are as many as rings.
+    // The threads are so short that most of them end before they are seen, and there are as many as rings.
     run(120, 8, 20, RING_BYTES);
 }
 

@@ -12,7 +12,8 @@ use loom::sync::atomic::AtomicUsize;
 use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use loom::thread;
 
-/// Explores with at most this many forced thread switches, which finds every bug that needs no more.
+/// Explores schedules with at most this number of forced thread switches, which finds every bug that needs no more of
+/// them.
 fn explore(switches: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(switches);
@@ -29,7 +30,7 @@ struct Growing {
 }
 
 impl Growing {
-    /// Returns true if there is room for one event; uses a grant if that leaves every event in its place.
+    /// Returns true if there is space for one event. Uses a grant if that leaves every event in its place.
     fn look(&self) -> bool {
         let head = self.head.load(Relaxed);
         let capacity = self.mask.load(Relaxed) + 1;
@@ -47,7 +48,7 @@ impl Growing {
     fn commit(&self, event: u32) {
         let head = self.head.load(Relaxed);
         let place = &self.events[head & self.mask.load(Relaxed)];
-        // SAFETY: head - tail <= mask, so the consumer has done with this place; loom checks it.
+        // SAFETY: head - tail <= mask, so the consumer no longer uses this place; loom checks it.
         place.with_mut(|place| unsafe { *place = event });
         self.head.store(head + 1, Release);
     }
@@ -66,7 +67,8 @@ impl Growing {
     }
 }
 
-/// Whenever the grant comes, and whichever mask the consumer sees, no event is lost or torn, and all are in order.
+/// Regardless of when the grant arrives and which mask the consumer sees, no event is lost or torn, and all are in
+/// order.
 #[test]
 fn a_ring_grows_in_use() {
     for granted_after in [0, 2] {

@@ -1,7 +1,7 @@
 // Writes known events through the hook's own ring code into the region of descriptor argv[1]: argv[2] waves of argv[3]
 // threads, argv[4] events each. The reader knows event i of thread t (see `expected` in cxx_producer.rs). With a fifth
-// argument "fold" the threads allocate and release, and fold what can be folded; with "adapt" they take samples while
-// a ring is nearly full, or as ordered. "waits" checks how long a thread waits before it does.
+// argument "fold", the threads allocate and release, and fold what can be folded. With "adapt", they take samples while
+// a ring is nearly full, or as ordered. "waits" checks how long a thread waits before it takes samples.
 #include "budget.hpp"
 #include "folding.hpp"
 
@@ -59,8 +59,8 @@ static void release(RingHeader* ring, uint64_t address) {
   ring->outer = 0;
 }
 
-// Half of the blocks are released at once, some of them several times in a row; the others after 16 more allocations.
-// Address and size identify the block.
+// Half of the blocks are released immediately, some of them several times in a row, and the others after 16 more
+// allocations. Address and size identify the block.
 static void allocate_and_release(uint64_t t, uint64_t events) {
   constexpr uint64_t held = 16;
   uint64_t kept[held] = {}, random = t + 1;
@@ -76,7 +76,7 @@ static void allocate_and_release(uint64_t t, uint64_t events) {
       if (!reserve(ring)) abort();
       uint32_t sequence = __atomic_load_n(sequence_word(address), __ATOMIC_ACQUIRE);
       commit(ring, op_allocation, address, sequence, i & 0xffff, 7);
-      // Now and then so late that the allocation has been claimed, or taken.
+      // Sometimes so late that the allocation has been claimed, or taken.
       if ((random >> 30 & 255) == 0) usleep(random >> 20 & 255);
       if (!keep) release(ring, address);
     }
@@ -96,7 +96,7 @@ static bool is_sample(RingHeader* ring, uint64_t size) {
   return gate().flags & flag_budget ? decide_by_order(ring, size) != is_passed : decide_sample(ring, size);
 }
 
-// Replaces random ones of 64 blocks, and at last releases all. A released address is the next to be reused. An
+// Replaces random ones of 64 blocks, and finally releases all of them. A released address is the next to be reused. An
 // allocation's stack shows if the thread takes samples.
 static void adapt(uint64_t t, uint64_t events) {
   constexpr uint64_t held = 64;
@@ -156,15 +156,15 @@ static bool counts_waits() {
     return ring->waited_ns >= static_cast<uint64_t>(wait_allowance_ns);
   };
   constexpr uint64_t ms = 1'000'000;
-  // This much at once.
+  // A single wait of this length.
   bool right = !enough(0, wait_allowance_ns - ms) && enough(0, ms);
   // Then a share of the time.
   for (int i = 0; i < 100; i++)
     right = right && !enough(wait_share * ms, ms / 2) && enough(wait_share * ms / 2, ms);
-  // However long one wait was, it is forgotten after a while, and not before.
+  // A wait of any length is forgotten after a while, and not before that.
   right = right && enough(0, 10'000 * ms) && enough(wait_share * (most_waited_ns - wait_allowance_ns), 0);
   right = right && !enough(wait_share, 0);
-  // It waits when a quarter of its ring is left, but not for long at once, and then takes samples.
+  // The thread waits when a quarter of its ring is left, but only for a short time, and then takes samples.
   enough(10'000 * ms, 0);
   uint64_t nearly_full = (mask_of(ring) + 1) / 4 * 3, tail = ring->tail;
   right = right && ring->sampling == records_all;

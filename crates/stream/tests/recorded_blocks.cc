@@ -1,5 +1,5 @@
 // The live filter without a budget: threads enter and remove blocks of pages that they share. Prints nothing if each
-// thread always finds its own blocks, and if no page has a mark in the end.
+// thread always finds its own blocks, and if no page has a mark at the end.
 #include <sys/mman.h>
 
 #include <cstdio>
@@ -76,19 +76,19 @@ int main() {
   for (std::thread& one : all) one.join();
   for (uint64_t i = 0; i < pages; i++) check(marks(first + i * 4096) == 0, "marked in the end", first + i * 4096);
 
-  // A block whose release was not seen, and another one there.
+  // A block whose release was not seen, and another block at the same address.
   enter_recorded(first);
   enter_recorded(first);
   check(leave_recorded(first) && marks(first) == 0, "counted twice", first);
   check(!leave_recorded(first) && marks(first) == 0, "removed twice", first);
 
-  // More than can be counted: from then on the page is asked each time, and never forgets a block.
+  // More than can be counted: from then on the page is looked up each time, and never forgets a block.
   for (uint64_t i = 0; i < 20; i++) enter_recorded(first + i * 16);
   for (uint64_t i = 0; i < 19; i++) check(leave_recorded(first + i * 16), "not removed", first + i * 16);
   check(is_recorded_block(first + 19 * 16), "forgotten", first + 19 * 16);
   check(leave_recorded(first + 19 * 16) && !is_recorded_block(first), "not removed", first);
 
-  // The table has room for two of these three blocks. The page of the third one is marked as unsure.
+  // The table has space for two of these three blocks. The page of the third block is marked as unsure.
   constexpr uint64_t smallest = 512, apart = smallest << 8;
   gate().table_mask = smallest - 1;
   for (uint64_t i = 1; i <= 3; i++) enter_recorded(first + i * apart);

@@ -14,9 +14,9 @@
 //! | threads of the third test | `record_release`, `record_allocation` (record.hpp) |
 //! | `Gate` | `memhook_attach`, `memhook_detach`, `ring_of`: gate epoch and `thread_word` |
 //!
-//! Event places are loom's `UnsafeCell`: any access that is not ordered with the other side's is an error, which is
-//! stricter than the real consumer needs (it reads them atomically, so a misbehaving target cannot cause a data race in
-//! the attacher).
+//! Event places are loom's `UnsafeCell`: any access that is not ordered with the other side's accesses is an error.
+//! This is stricter than the real consumer needs (it reads them atomically, so a misbehaving target cannot cause a data
+//! race in the attacher).
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -85,7 +85,7 @@ impl Ring {
     fn commit(&self, event: u32) {
         let head = self.head.load(Relaxed);
         let place = &self.events[head % self.events.len()];
-        // SAFETY: head - tail < capacity, so the consumer has done with this place; loom checks it.
+        // SAFETY: head - tail < capacity, so the consumer no longer uses this place; loom checks it.
         place.with_mut(|place| unsafe { *place = event });
         self.head.store(head + 1, Release);
     }
@@ -123,7 +123,8 @@ impl Ring {
     }
 }
 
-/// Explores with at most this many forced thread switches, which finds every bug that needs no more.
+/// Explores schedules with at most this number of forced thread switches, which finds every bug that needs no more of
+/// them.
 fn explore(switches: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(switches);
@@ -156,7 +157,7 @@ fn a_full_ring_loses_nothing() {
     });
 }
 
-/// The owner ends, the consumer frees the ring, and another thread claims it.
+/// The owner ends, the consumer frees the ring, and another thread claims the ring.
 #[test]
 fn a_ring_changes_hands() {
     explore(3, || {
@@ -246,8 +247,8 @@ impl Freed {
     }
 }
 
-/// The next owner of a ring publishes as many events as the last one did. Whatever passes saw meanwhile, the first pass
-/// that begins afterwards takes the new events.
+/// The next owner of a ring publishes as many events as the last owner did. Regardless of what passes saw meanwhile,
+/// the first pass that begins after that takes the new events.
 #[test]
 fn events_of_the_next_owner_are_not_passed_by() {
     explore(2, || {
@@ -292,8 +293,8 @@ fn events_of_the_next_owner_are_not_passed_by() {
 fn the_next_owner_reads_the_number_of_the_release() {
     explore(3, || {
         let sequence = Arc::new(AtomicU32::new(0));
-        // The allocator: the block is on its free list. Its own synchronization, whatever it is, orders a free before
-        // the malloc that returns the same address.
+        // The allocator: the block is on its free list. The allocator's own synchronization, of whatever kind, orders a
+        // free before the malloc that returns the same address.
         let on_free_list = Arc::new(AtomicBool::new(false));
         let rings = [Arc::new(Ring::new(4)), Arc::new(Ring::new(4))];
         let releaser = {
@@ -319,7 +320,7 @@ fn the_next_owner_reads_the_number_of_the_release() {
         };
         let mut passes = Vec::new();
         for _ in 0..2 {
-            // All heads are read first; the later owner's is read last, which is the worst case.
+            // All heads are read first. The later owner's head is read last, which is the worst case.
             let heads = [rings[0].head.load(Acquire), rings[1].head.load(Acquire)];
             let mut pass: Vec<u32> = Vec::new();
             for (ring, head) in rings.iter().zip(heads) {
@@ -349,8 +350,8 @@ fn the_next_owner_reads_the_number_of_the_release() {
     });
 }
 
-/// Two attaches, one after the other. A call that begins when the gate is open for the second sees the settings of the
-/// second, and claims a new ring, whatever its thread's word contains.
+/// Two attaches, one after the other. A call that begins when the gate is open for the second attach sees the settings
+/// of that attach, and claims a new ring, regardless of its thread's word.
 #[test]
 fn a_thread_of_the_last_attach_claims_anew() {
     struct Gate {
@@ -403,8 +404,8 @@ const ALLOCATION: u32 = 1;
 const RELEASE: u32 = 2;
 const PAIR: u32 = 3;
 
-/// Ring in which pairs are folded. The two fences represent the time between a claim and the taking. Within that time a
-/// store becomes visible, or its thread is interrupted, which also makes it visible.
+/// Ring in which pairs are folded. The two fences represent the time between a claim and the taking. Within that time,
+/// a store becomes visible, or its thread is interrupted, which also makes the store visible.
 struct Folding {
     ring: Ring,
     claimed: AtomicUsize,

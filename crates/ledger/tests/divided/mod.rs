@@ -1,4 +1,4 @@
-//! A ledger that may be divided, fed by one thread before and by several afterwards.
+//! A ledger that may be divided. One thread feeds it before the division, and several after it.
 
 use memhook_abi::Event;
 use memhook_ledger::{Ledger, Router};
@@ -22,7 +22,7 @@ impl Fed {
         }
     }
 
-    /// Divides it; returns true if that was possible.
+    /// Divides the ledger. Returns true if that was possible.
     pub fn divide(&mut self, shards: usize) -> bool {
         self.routers = self.ledger.divide(shards).unwrap_or_default();
         !self.routers.is_empty()

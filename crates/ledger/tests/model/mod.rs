@@ -1,4 +1,4 @@
-//! A program under the hook, in steps as small as the hook's own, and the consumer of its rings.
+//! Model of a program with the hook, in steps as small as the hook's own, and of the consumer of its rings.
 //!
 //! | here | hook-cxx |
 //! |---|---|
@@ -10,28 +10,28 @@
 //! | `Ended` | a thread is gone; its ring is freed once it is empty, and claimed by the next |
 //!
 //! All addresses share one sequence word, like the blocks of a page. Between any two steps of a thread, other threads
-//! and the consumer may do anything. The consumer takes one head per step; with the last one the pass has its events,
-//! whatever is published afterwards.
+//! and the consumer may do anything. The consumer reads one head per step. When it has read the last head, the contents
+//! of the pass are fixed, regardless of what is published after that.
 
 use memhook_abi::{Op, RawEvent};
 use memhook_ledger::{BlockOf, Ledger, Observer, ReleaseBy};
 use std::collections::BTreeMap;
 
 const BASE: u64 = 0x7f00_0000_0000;
-/// Distance between addresses, so large that a ledger in shards spreads them.
+/// Distance between addresses. It is so large that a ledger in shards distributes them.
 const APART: u64 = 1 << 16;
 /// First stack of releases, above those of allocations.
 const FIRST_RELEASE: u32 = 1000;
 const SEQUENCE_MASK: u32 = 0x3f_ffff;
 
-/// A recorded block: size in bytes and the ring that records it. Unrecorded ones are from before the attach.
+/// A recorded block: its size in bytes, and the ring that records it. Unrecorded blocks are from before the attach.
 type Block = Option<(u64, usize)>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Address {
     Free,
     Owned(Block),
-    /// In some thread's call.
+    /// The address is used in a call of some thread.
     Busy,
 }
 
@@ -80,7 +80,7 @@ pub enum Outcome {
     NewBlock(usize),
 }
 
-/// An event: its two words, and the true size.
+/// An event, as its two words and the true size.
 pub type Published = (u64, u64, u64);
 
 /// Events of one ring within one pass.
@@ -102,7 +102,7 @@ pub struct Sums {
     unhooked: u64,
 }
 
-/// Collects matches: stacks of releases by sizes of blocks, which no two blocks share.
+/// Collects matches: stacks of releases by the sizes of blocks. No two blocks have the same size.
 #[derive(Default)]
 pub struct Told(BTreeMap<u64, u32>);
 
@@ -128,7 +128,7 @@ impl Observer for Told {
     }
 }
 
-/// Program, rings and consumer. Give `passes` to a ledger and compare.
+/// Program, rings and consumer. Feed `passes` to a ledger, and compare the results.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct World {
     addresses: Vec<Address>,
@@ -137,7 +137,7 @@ pub struct World {
     sequence: u32,
     next_size: u64,
     rings: Vec<Vec<Published>>,
-    /// Events that the consumer claimed in the last pass, by ring, if pairs are folded.
+    /// Number of events that the consumer claimed in the last pass, by ring, if pairs are folded.
     claimed: Option<Vec<usize>>,
     taken: Vec<usize>,
     heads: Vec<usize>,
@@ -145,7 +145,7 @@ pub struct World {
     /// Recorded blocks whose release the hook did not see, until the address is reused.
     ghosts: BTreeMap<usize, (u64, usize)>,
     pub sums: Sums,
-    /// Stacks of their releases by the sizes of blocks, and the last such stack.
+    /// Stacks of releases by the sizes of their blocks, and the last such stack.
     released_by: BTreeMap<u64, u32>,
     last_release: u32,
     has_unhooked: bool,
@@ -177,14 +177,14 @@ impl World {
         }
     }
 
-    /// Makes the hook fold pairs. This excludes unhooked releases: another thread's pair does not always reveal
+    /// Makes the hook fold pairs. This excludes unhooked releases, because another thread's pair does not always reveal
     /// them.
     pub fn with_folding(mut self) -> Self {
         self.claimed = Some(vec![0; self.rings.len()]);
         self
     }
 
-    /// Makes a pair of the block's allocation, if that is this thread's last event.
+    /// Makes a pair of the block's allocation, if that is the last event of this thread.
     fn fold(&mut self, thread: usize, address: usize) -> bool {
         let Some(claimed) = &self.claimed else {
             return false;
@@ -273,7 +273,7 @@ impl World {
                 }
             }
             (Address::Owned(block), Call::Unhooked) => {
-                // Another block of the page is released too: allocations with one number have no order.
+                // Another block of the page is released too: allocations with the same number have no order.
                 self.advance_sequence(1);
                 self.has_unhooked = true;
                 self.addresses[address] = Address::Free;
@@ -296,7 +296,7 @@ impl World {
         true
     }
 
-    /// Ends the real `realloc` in which this thread is.
+    /// Ends the allocator's part of the `realloc` of this thread.
     pub fn return_from_realloc(&mut self, thread: usize, outcome: Outcome) {
         let Todo::InRealloc(address, block) = self.threads[thread] else {
             panic!("not in a realloc");
@@ -318,7 +318,7 @@ impl World {
         };
     }
 
-    /// Takes the next step of a call that has no choice left.
+    /// Takes the next step of a call that is not free to choose.
     pub fn step(&mut self, thread: usize) {
         use Todo::*;
         self.threads[thread] = match self.threads[thread] {
@@ -361,7 +361,7 @@ impl World {
         };
     }
 
-    /// Takes one more head; with the last one the pass is complete. `order` selects the order of the rings in it:
+    /// Reads one more head. After the last one, the pass is complete. `order` selects the order of the rings in it:
     /// rotations, forwards or backwards.
     pub fn consumer_step(&mut self, order: usize) {
         let ring = self.heads.len();
@@ -399,7 +399,7 @@ impl World {
         self.passes.push(pass);
     }
 
-    /// Ends every call under way, except reallocs, which may take forever, and lets the consumer see all of it.
+    /// Ends every call in progress, except reallocs, which may take forever, and lets the consumer read everything.
     pub fn come_to_rest(&mut self) {
         for thread in 0..self.threads.len() {
             for _ in 0..4 {
@@ -430,10 +430,10 @@ impl World {
             .collect()
     }
 
-    /// Compares a ledger that was given all passes. Only reallocs may be under way.
+    /// Compares a ledger that was given all passes. Only reallocs may be in progress.
     pub fn check(&self, ledger: &Ledger<Told>) -> Result<(), String> {
         self.check_sums(ledger)?;
-        // Releases of folded pairs are unknown, and where one was not seen, another may be mistaken for it.
+        // Releases of folded pairs are unknown. If a release was not seen, another may be mistaken for it.
         let is_exact = self.claimed.is_none() && !self.has_unhooked;
         if is_exact && ledger.observer().0 != self.released_by {
             return Err(format!(
@@ -445,7 +445,7 @@ impl World {
         Ok(())
     }
 
-    /// Compares all but the matching of releases and blocks.
+    /// Compares everything but the matching of releases and blocks.
     pub fn check_sums<O: Observer>(&self, ledger: &Ledger<O>) -> Result<(), String> {
         let live = self.live();
         let mut found: Vec<_> = ledger

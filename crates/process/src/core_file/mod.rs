@@ -31,9 +31,9 @@ const EM_X86_64: u16 = 62;
 const PN_XNUM: u16 = 0xffff;
 const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
-/// Upper bound of the segments, far more than vm.max_map_count allows by default.
+/// Upper bound on the number of segments, far more than vm.max_map_count allows by default.
 const MOST_SEGMENTS: u64 = 1 << 22;
-/// Upper bound of the notes: the size for 10,000 threads with all vector registers.
+/// Upper bound on the size of notes: the size for 10,000 threads with all vector registers.
 const MOST_NOTE_BYTES: u64 = 256 << 20;
 /// End of the addresses of user space (5-level paging); the page of vsyscall(2) is above.
 const END_OF_ADDRESSES: u64 = 1 << 56;
@@ -280,7 +280,7 @@ impl CoreFile {
         &self.name
     }
 
-    /// Reads the memory from this address on, as far as the file contains it; returns `false` if that is not all of it.
+    /// Reads memory from this address on, as far as the file contains it. Returns `false` if the buffer was not filled.
     pub fn read(&self, address: u64, into: &mut [u8]) -> bool {
         let after = self
             .segments

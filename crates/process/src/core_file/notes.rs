@@ -31,7 +31,7 @@ const PF_X: u32 = 1;
 const PF_W: u32 = 2;
 const PF_R: u32 = 4;
 
-/// Upper bound of the threads: far more than any process has, and few enough to examine each.
+/// Upper bound on the number of threads: far more than any process has, and few enough to examine each thread.
 const MOST_THREADS: usize = 1 << 16;
 
 /// A thread at the end of its process.

@@ -169,7 +169,7 @@ fn what_is_no_core_is_said() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
-    /// A core is not trusted: any contents are either read or refused.
+    /// A core dump is not trusted: any contents are either read or refused.
     #[test]
     fn damage_is_an_error(changes in prop::collection::vec((0usize..1200, any::<u8>()), 1..6), cut in 0usize..14_000) {
         let mut bytes = built().bytes;

@@ -136,7 +136,7 @@ const CAP_DAC_OVERRIDE: u32 = 1;
 const CAP_SYS_PTRACE: u32 = 19;
 pub(super) const CAP_SYS_ADMIN: u32 = 21;
 
-/// Checks that we may trace the process, by which right, and Yama's setting.
+/// Checks that we may trace the process, and names the applicable permission and Yama's setting.
 pub(super) fn permission(pid: i32, status: &Status) -> Result<Vec<Check>, Check> {
     // Opening mem asks the kernel the same question as PTRACE_ATTACH (ptrace(2), "Ptrace access
     // mode checking").
@@ -223,7 +223,7 @@ fn refusal(pid: i32, error: &std::io::Error) -> (String, &'static str) {
         };
         return (format!("kernel.yama.ptrace_scope is {scope}"), remedy);
     }
-    // A sandbox may hide the namespace, which says nothing about the process's own.
+    // A sandbox may hide the namespace, which does not show the process's own namespace.
     if let (Ok(its), Ok(ours)) = (
         fs::read_link(proc_path(pid, "ns/user")),
         fs::read_link("/proc/self/ns/user"),

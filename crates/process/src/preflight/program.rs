@@ -27,7 +27,7 @@ struct Head {
 /// links it in).
 const ATTACHER_NOTE: &[u8] = b"memhook-rs\0\0";
 
-/// Upper bound of the size of notes that are searched for these names.
+/// Upper bound on the size of notes that are searched for these names.
 const MOST_NOTE_BYTES: u64 = 4096;
 
 /// Reads only the headers of the executable, because it may be large.
@@ -226,8 +226,8 @@ pub(super) fn allocators(modules: &[ModuleImage]) -> Vec<Check> {
     found
 }
 
-/// Reports code mapped from files that are not modules, so that it cannot be hooked: one note per file, however many
-/// mappings it has.
+/// Reports code mapped from files that are not modules, so that it cannot be hooked: one note per file, regardless of
+/// the number of mappings.
 pub(super) fn unreadable(pid: i32, maps: &[Mapping], modules: &[ModuleImage]) -> Vec<Check> {
     // A program may map its own code again, as V8 does with its built-in functions.
     let is_of = |m: &Mapping, module: &ModuleImage| {

@@ -34,9 +34,9 @@ pub(super) fn namespaces(pid: i32) -> Vec<Check> {
 }
 
 /// Checks seccomp. Mode 1 kills at any system call except four (seccomp(2)), so our first call would end the target. A
-/// filter may kill too, which this check cannot find out. A tracer with CAP_SYS_ADMIN and without a filter can suspend
-/// it while a thread is stopped (ptrace(2), PTRACE_O_SUSPEND_SECCOMP). And if the filter applies to us too, as usual in
-/// a container, it allows the target the same calls as us.
+/// filter may kill too, which this check cannot determine. A tracer with CAP_SYS_ADMIN and without a filter can suspend
+/// a filter while a thread is stopped (ptrace(2), PTRACE_O_SUSPEND_SECCOMP). And if the filter applies to us too, as
+/// usual in a container, it allows the target the same calls as us.
 pub(super) fn seccomp(pid: i32, status: &Status) -> Result<Check, Check> {
     judge_seccomp(pid, status, &Rights::ours())
 }

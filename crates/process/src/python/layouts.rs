@@ -1,8 +1,8 @@
 //! Layouts of CPython's structures by version, from its headers (`Include/internal`, with `Py_BUILD_CORE`): 64-bit,
 //! without `Py_TRACE_REFS`, with the global lock.
 //!
-//! 3.13 and 3.14 describe most of themselves in `_Py_DebugOffsets`, at the beginning of `_PyRuntime`. This table
-//! provides the offsets that are missing there. If both have an offset and disagree, the interpreter is unknown.
+//! 3.13 and 3.14 describe most of their structures in `_Py_DebugOffsets`, at the beginning of `_PyRuntime`. This table
+//! provides the offsets that are missing there. If an offset is in both and differs, the interpreter is unknown.
 
 use memhook_abi::{NO_OFFSET, python_entry, python_instruction, python_lines};
 

@@ -1,10 +1,10 @@
 //! Addresses of blocks at a few moments of a run, as cells of one or several pages with the live
 //! blocks of each site.
 //!
-//! However many blocks are live, a moment has a bounded number of cells. If there are too many, the
-//! size of all cells is doubled. With very many sites, the bound allows a few cells for each site,
-//! because every site is in at least one cell, however large cells are. A block that covers several
-//! cells completely has one entry for all of them.
+//! The number of cells of a moment is bounded, regardless of how many blocks are live. If there are
+//! too many cells, the size of all cells is doubled. With very many sites, the bound allows a few
+//! cells for each site, because every site is in at least one cell of any size. A block that covers
+//! several cells completely has one entry for all of them.
 
 use memhook_ledger::LiveBlock;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -353,7 +353,8 @@ mod tests {
         assert_eq!(map.cells[0].oldest_ns, 0);
     }
 
-    /// Ten million scattered blocks take no more entries than requested, and no bytes are lost.
+    /// Ten million scattered blocks have at most the requested number of entries, and no bytes are
+    /// lost.
     #[test]
     fn however_many_blocks_live_the_entries_are_bounded() {
         const COUNT: u64 = 10_000_000;

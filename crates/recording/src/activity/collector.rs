@@ -404,7 +404,7 @@ impl Observer for Collector {
         }
     }
     fn unknown_released(&mut self, address: u64, by: ReleaseBy) {
-        // Another thread has received the address since, and its ring was emptied first.
+        // Another thread has received the address since then, and its ring was emptied first.
         if by.thread != 0
             && let Some(last) = self.last_of_thread.get_mut(usize::from(by.thread))
             && last.address == address

@@ -408,8 +408,7 @@ impl Recording {
         }
         stretch.run(self, start)?;
         if stretch.replay.now_ns() >= end_ns {
-            // At the end of the file, no later events can decide about the events that are held
-            // back.
+            // At the end of the file, there are no later events to decide about the events that are held back.
             stretch.replay.ledger.finish();
         }
         self.meter().end();

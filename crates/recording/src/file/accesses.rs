@@ -12,8 +12,8 @@ const BY_SEVERAL: u64 = 2;
 /// Collects the entries of a frame.
 #[derive(Default)]
 pub(crate) struct AccessWriter {
-    /// Accesses of blocks that the frame releases. Each entry follows the number of releases
-    /// without an entry before it.
+    /// Accesses to blocks that the frame releases. Before each entry is the number of preceding
+    /// releases without an entry.
     released: Vec<u8>,
     /// Accesses to blocks that are still live at the end of the run. The block's address precedes
     /// each entry.
@@ -118,8 +118,7 @@ fn read_entry(cursor: &mut Cursor<'_>, last_ns: &mut u64) -> Result<Accesses, Er
 pub(crate) struct AccessReader<'a> {
     released: Cursor<'a>,
     live: Cursor<'a>,
-    /// Number of releases without an entry before the next entry; `None` if there are no more
-    /// entries.
+    /// Number of releases without an entry before the next entry; `None` if no entries remain.
     without: Option<u64>,
     last_ns: u64,
 }

@@ -1,7 +1,7 @@
 //! The live heap at one moment.
 //!
-//! The drain thread only makes a copy ([`Checkpoint::take`]). The thread that writes does the
-//! sorting, coding and compressing.
+//! The drain thread only makes a copy ([`Checkpoint::take`]). The writing thread sorts, encodes and
+//! compresses it.
 
 use crate::Error;
 use crate::file::varint::{Cursor, put, zigzag};

@@ -5,7 +5,7 @@ use crate::file::format::{
     CHUNK_HEADER_BYTES, CHUNK_MAGIC, FILE_HEADER_BYTES, Kind, MAGIC, MAX_CHUNK_BYTES, VERSION,
 };
 
-/// The lowest compression level. The next ones hardly make files smaller (docs/measurements.md).
+/// The lowest compression level. Higher levels hardly make files smaller (docs/measurements.md).
 const ZSTD_LEVEL: i32 = 1;
 
 /// Contents of a chunk header.

@@ -82,7 +82,7 @@ pub(crate) struct Encoder {
     ring: Option<(u64, u32)>,
     empty_passes: u64,
     empty_until_ns: u64,
-    /// Accesses of the block that the next release is about.
+    /// Accesses to the block that the next release concerns.
     pending: Option<Accesses>,
 }
 
@@ -221,7 +221,7 @@ impl Encoder {
         std::mem::replace(&mut self.frame, next)
     }
 
-    /// Records the reads and writes of the block that the next release is about.
+    /// Records the reads and writes of the block that the next release concerns.
     pub fn access(&mut self, accesses: &Accesses) {
         self.pending = Some(*accesses);
     }
@@ -270,7 +270,7 @@ impl Encoder {
                 self.release(kind::RELEASE, granule, sequence, stack);
             }
             Op::Pair => self.pairs(&event, granule, size),
-            // These events are not about blocks.
+            // These events do not concern blocks.
             _ => self.frame.events -= 1,
         }
     }

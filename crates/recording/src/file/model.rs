@@ -4,11 +4,11 @@
 //! frame starts with an empty model, so that each frame can be read alone.
 //!
 //! - *Releases* name their block by the number of allocations since.
-//! - *Allocations* are predicted where a block of their size class was just released, as allocators
-//!   do, or directly after the previous allocation.
-//! - *Stacks* are predicted to follow each other as they did the last time, and a stack to request
-//!   its previous size again.
-//! - *Sequence numbers* are predicted to match the target's table of sequence words.
+//! - *Allocations* are predicted at the address of a block of their size class that was just
+//!   released, as in most allocators, or directly after the previous allocation.
+//! - *Stacks* are predicted in the same sequence as the last time, and a stack is predicted to
+//!   request its previous size again.
+//! - *Sequence numbers* are predicted from the target's table of sequence words.
 
 use memhook_abi::{SEQUENCE_BITS, SEQUENCE_WORDS};
 use rustc_hash::FxHashMap;
@@ -40,8 +40,8 @@ impl Released {
     /// Removes the address at `rank`.
     #[inline]
     pub fn remove(&mut self, rank: usize) -> u64 {
-        // They are moved individually, because a copy whose length is unknown at compile time is a
-        // call.
+        // The addresses are moved individually, because a copy whose length is unknown at compile
+        // time is a call.
         let [a, b, c, d] = self.0;
         let granule;
         (granule, self.0) = match rank {

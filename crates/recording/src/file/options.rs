@@ -23,10 +23,10 @@ pub struct Options {
     pub mode: Mode,
     /// Maximum size of a file in bytes.
     pub max_file_bytes: Option<u64>,
-    /// Number of files to keep. When one is full, the next one begins (`run.mhk`, `run.1.mhk`,
-    /// ...), and the oldest is deleted. Each can be read alone. With 1, the recording ends instead.
-    /// A part ends at three quarters of the size, and grows beyond the size only while the disk
-    /// lags behind.
+    /// Number of files to keep. When a file is full, the next one begins (`run.mhk`, `run.1.mhk`,
+    /// ...), and the oldest is deleted. Each file can be read alone. If the number is 1, the
+    /// recording ends instead. A part ends at three quarters of the size, and exceeds the size only
+    /// if the disk is too slow.
     pub max_parts: u32,
     /// Free bytes on the disk below which the recording ends, or does not start.
     pub min_free_bytes: u64,

@@ -192,7 +192,7 @@ impl PartFile {
         Ok(())
     }
 
-    /// Writes the index. A file without an index can be read, too, by walking over its chunks.
+    /// Writes the index. A file without an index can be read too, by walking over its chunks.
     pub fn close(&mut self, end: &RecordingEnd) -> Result<(), Stop> {
         let mut payload = Vec::new();
         end.write(&mut payload);

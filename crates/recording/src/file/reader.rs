@@ -67,9 +67,8 @@ impl Recording {
     /// Reads a stream to its end, as [`Recording::open`] reads a file. `name` is the stream's name
     /// in errors.
     ///
-    /// Chunks are read in any order, so the stream is copied into an unnamed file in the directory
-    /// for temporary files. Fails for a stream that would take more than half of the free room
-    /// there.
+    /// Chunks are read in any order, so the stream is copied into an unnamed file in the directory for temporary files.
+    /// Fails for a stream that would take more than half of the free space there.
     pub fn read(name: &str, stream: impl Read) -> Result<Self, Error> {
         let name = Path::new(name);
         let file = copied(stream).map_err(|cause| Error::Io {

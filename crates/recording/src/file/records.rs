@@ -74,7 +74,7 @@ pub struct Module {
     pub base: u64,
     /// First byte (avma).
     pub start: u64,
-    /// Past the last byte (avma).
+    /// Address after the last byte (avma).
     pub end: u64,
     /// Time at which the module was first seen, in nanoseconds since the attach; 0 for modules
     /// loaded before the attach.

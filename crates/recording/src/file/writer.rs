@@ -76,7 +76,7 @@ impl Writer {
     /// Creates the file at `path` and writes the known facts about the run.
     ///
     /// Fails if the file exists (unless [`Options::overwrite`]) or cannot be created, or if the
-    /// disk has too little room.
+    /// disk has too little space.
     pub fn create(path: impl Into<PathBuf>, meta: &Meta, options: &Options) -> Result<Self, Error> {
         let writer = Self {
             spool: Spool::start(path.into(), options)?,
@@ -194,7 +194,7 @@ impl Writer {
         }
     }
 
-    /// Writes the reads and writes of the block that the next release is about.
+    /// Writes the reads and writes of the block that the next release concerns.
     pub fn access(&mut self, accesses: &Accesses) {
         if self.active && self.mode == Mode::Events {
             self.encoder.access(accesses);
@@ -395,10 +395,10 @@ impl Writer {
     }
 
     /// Writes the state of a ledger that has received exactly these passes, between two passes: the
-    /// live heap, or the sums of the interval that ends. `stack` has the meaning that it has for
+    /// live heap, or the sums of the interval that ends. `stack` has the same meaning as for
     /// [`end_pass`](Writer::end_pass).
     ///
-    /// This only copies the live blocks. Another thread does the rest.
+    /// This only copies the live blocks. Another thread encodes and writes them.
     pub fn checkpoint(
         &mut self,
         ledger: &Ledger<impl Observer>,
@@ -487,7 +487,7 @@ impl Writer {
         self.events
     }
 
-    /// Returns true if sums of intervals are recorded, not events.
+    /// Returns true if sums of intervals are recorded instead of events.
     pub fn is_summary(&self) -> bool {
         self.mode != Mode::Events
     }

@@ -19,7 +19,7 @@ const BATCHES: usize = 8;
 /// Distance in events for prefetching. The processor's own prefetching ends at each page.
 const AHEAD: usize = 32;
 
-/// A call of a [`Visitor`] that is not about an event.
+/// A call of a [`Visitor`] that does not concern an event.
 #[derive(Clone, Copy)]
 enum Mark {
     Ring(usize, u32),

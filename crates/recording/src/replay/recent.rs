@@ -78,7 +78,7 @@ impl LastPasses {
                         open.insert(ring, (tid, event, is_last));
                     }
                     Op::Allocation | Op::Release => recent.note(&event, is_last),
-                    // Pairs leave no live block, and the other events are not about blocks.
+                    // Pairs leave no live block, and the other events do not concern blocks.
                     _ => {}
                 }
             }

@@ -2,12 +2,12 @@
 //! blocks that were watched.
 //!
 //! A *look* watches one block, beginning before the program gets it. Up to four words of the block
-//! have watchpoints. A watchpoint fires once and is set again a while later; the older the block,
-//! the longer that takes. So for each word, the first access is known, and the last access is known
-//! to be within a certain time. Uncertainty remains if the look was given up before the release, or
-//! if the word was not watched for a while. It is expressed as a range that contains the score of
-//! the block, whatever the program did. The estimate for a site is the middle of the mean range.
-//! Its interval includes the range and the random error.
+//! have watchpoints. A watchpoint fires once and is set again after some time, which grows with the
+//! age of the block. So for each word, the first access is known, and the last access is known to
+//! be within a certain time. Uncertainty remains if the look was abandoned before the release, or
+//! if the word was not watched for some time. The uncertainty is expressed as a range that contains
+//! the score of the block in any case. The estimate for a site is the middle of the mean range. Its
+//! interval includes the range and the random error.
 //!
 //! A trap takes some time while the block lives. If a block would otherwise live for only a few
 //! microseconds, most of its lifetime is spent in traps, and its active life remains unknown.
@@ -36,8 +36,8 @@ const WORD_BYTES: u64 = 8;
 /// released block. The program's last access to a watched word is followed by its trap, which takes
 /// longer than this.
 const RELEASE_NS: u64 = 1000;
-/// Duration of the longest trap of a watchpoint, even in a virtual machine, where a trap costs
-/// most.
+/// Duration of the longest trap of a watchpoint, even in a virtual machine, where traps take
+/// longest.
 const TRAP_NS: u64 = 50_000;
 /// Maximum delay of an allocation's event after the look. They use different clocks.
 const CLOCKS_NS: u64 = 50_000;
@@ -258,8 +258,8 @@ pub(super) fn sampled(outcomes: &[Outcome]) -> Option<SampledAccesses> {
     })
 }
 
-/// Returns the range given by two kinds of looks. If the kinds err, one shows too little and the
-/// other too much.
+/// Returns the range given by two kinds of looks. If they are wrong, the first kind shows too
+/// little and the second too much.
 fn between(little: Bounds, much: Bounds) -> SampledScore {
     let least = little.least.min(much.most);
     let most = much.most.max(little.least);
@@ -303,7 +303,7 @@ impl Bounds {
 /// Returns the sum of numbers with ranges, divided by the sum of their weights.
 ///
 /// The standard error is that of a ratio (Cochran, "Sampling Techniques", 2.11). A few equal looks
-/// do not prove that all others are equal, so one of each extreme is added (Agresti and Coull,
+/// do not prove that all others are equal, so one look of each extreme is added (Agresti and Coull,
 /// 1998, for shares).
 fn ratio(numbers: impl Iterator<Item = (f64, f64, f64)>) -> Option<Bounds> {
     let mut all: Vec<(f64, f64, f64)> = numbers.collect();

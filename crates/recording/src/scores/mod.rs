@@ -147,7 +147,7 @@ pub struct ScoredSite {
     pub most_live: u64,
     /// Maximum bytes that were live at one time.
     pub most_live_bytes: u64,
-    /// Chunks that came and went in loops.
+    /// Chunks that were allocated and released in loops.
     pub loops: Loops,
     /// Blocks that were replaced by larger ones.
     pub runs: GrowingRuns,

@@ -3,9 +3,9 @@
 //!
 //! If a site does not call `realloc`, a run belongs to one site and thread. A block then replaces
 //! its predecessor if the predecessor is released after the new block was allocated and before the
-//! next one is. `realloc` replaces the block that the thread released just before, whichever site
-//! allocated that block. So a chain is followed from block to block, and each site has its own
-//! steps of the chain. Blocks that merely happen to grow are not a run.
+//! next block is. `realloc` replaces the block that the thread released just before, regardless of
+//! the site that allocated that block. So a chain is followed from block to block, and each site
+//! has its own steps of the chain. Blocks that merely happen to grow are not a run.
 
 /// The runs of a site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,9 +29,9 @@ pub struct GrowingRuns {
 impl GrowingRuns {
     /// Minimum number of steps of a run. Fewer steps may be chance.
     pub const LEAST_STEPS: u64 = 3;
-    /// Growth per step from which growing is fine. On average, such runs copy about as many bytes
-    /// as the last block has, however long they get. Buffers of libraries grow by a half or double,
-    /// and sizes are rounded.
+    /// Growth per step from which growing is efficient. On average, such runs copy about as many
+    /// bytes as the last block has, regardless of their length. Buffers of libraries grow by a half
+    /// or double, and sizes are rounded.
     pub const FACTOR: f64 = 1.4;
 
     /// Adds a site's part of a run.

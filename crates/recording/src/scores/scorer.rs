@@ -113,8 +113,8 @@ impl Scorer {
         self.known.is_live(accesses);
     }
 
-    /// Counts this number of blocks, at least one, that were allocated and released again one after
-    /// another.
+    /// Counts this number of blocks, at least one, that were allocated and released one after the
+    /// other.
     pub fn pairs(&mut self, block: &BlockOf, stack: u32, count: u64) {
         self.add(Happening::Pairs(*block, stack, count));
     }
@@ -448,8 +448,8 @@ impl Scorer {
             }
             sites.push(site.scored());
         }
-        // No program uses none of its blocks. This one was linked to the runtime, but not compiled
-        // with the callbacks.
+        // Every program uses some of its blocks. This one was linked to the runtime, but not
+        // compiled with the callbacks.
         let accessed = |sums: &AccessSums| sums.reads > 0 || sums.writes > 0;
         let mut known = sites.iter().filter_map(|site| site.accesses.as_ref());
         if !known.any(accessed) {

@@ -11,7 +11,7 @@ pub(super) struct Release {
     pub size: u64,
     pub lifetime_ns: u64,
     /// True if `realloc` released the chunk. A chunk released by `free` is not part of a chain,
-    /// whatever follows.
+    /// regardless of what follows.
     pub by_realloc: bool,
     /// The chain of `realloc` calls that led to the chunk.
     pub chain: Option<Box<Chain>>,

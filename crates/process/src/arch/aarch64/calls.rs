@@ -32,8 +32,8 @@ fn loaded(place: u64, adrp: u32, ldr: u32) -> Option<(u64, u32)> {
 }
 
 /// Finds calls through slots. `blr` of a value loaded from a slot is a call. `br` of such a value is a PLT entry, and
-/// calls of that entry count. Between load and jump, a PLT entry adds (`add x16, x16, #offset`), and a call without PLT
-/// may set up arguments.
+/// calls of that entry count too. Between load and jump, a PLT entry adds (`add x16, x16, #offset`), and a call without
+/// PLT may set up arguments.
 pub(crate) fn slot_jumps(
     svma: u64,
     code: &[u8],

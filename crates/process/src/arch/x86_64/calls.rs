@@ -15,7 +15,7 @@ fn displaced(svma: u64, code: &[u8], at: usize, length: usize) -> Option<u64> {
 }
 
 /// Finds calls through slots. `call *slot(%rip)` is a call. `jmp *slot(%rip)` is a PLT entry, and calls of that entry
-/// count; it may also be a tail call, whose address is never called.
+/// count too. It may also be a tail call, whose address is never called.
 pub(crate) fn slot_jumps(
     svma: u64,
     code: &[u8],
