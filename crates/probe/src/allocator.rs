@@ -1,7 +1,7 @@
 //! Allocators described by the user: one function at a time on the command line, or several allocators in a file.
 //!
-//! A description has the name of the function, the meaning of its arguments and the place where the block is returned:
-//! `pool_alloc(size=arg2) -> ptr`, `pool_free(ptr=arg1)`, `get(count=arg1, size=arg2, ptr=*arg3) -> 0`.
+//! A description has the name of the function, the meaning of its arguments, and the location in which the block is
+//! returned: `pool_alloc(size=arg2) -> ptr`, `pool_free(ptr=arg1)`, `get(count=arg1, size=arg2, ptr=*arg3) -> 0`.
 
 use crate::{FunctionSelector, Wanted};
 use memhook_abi::{
@@ -24,7 +24,7 @@ pub const MAIN_HEAP: &str = "malloc";
 pub struct AllocatorFunction {
     /// Selects the function.
     pub selector: FunctionSelector,
-    /// Effect of the function; its heap is that of its allocator.
+    /// Effect of the function. Its heap is the heap of its allocator.
     pub does: DescribedFunction,
 }
 
@@ -309,7 +309,7 @@ impl Allocator {
                 name: described.name.get_ref().clone(),
                 functions,
             });
-            // All earlier ones were checked, so the mistake is in the last one.
+            // All earlier allocators were checked, so the mistake is in the last one.
             check_allocators(&all).map_err(|why| wrong(described.name.span(), why))?;
         }
         if all.is_empty() {
@@ -319,7 +319,7 @@ impl Allocator {
     }
 }
 
-/// Checks that the limits allow all of them, and that they are distinguishable.
+/// Checks that the number of allocators and functions is allowed, and that they are distinguishable.
 pub fn check_allocators(all: &[Allocator]) -> Result<(), String> {
     for (number, allocator) in all.iter().enumerate() {
         let name = &allocator.name;

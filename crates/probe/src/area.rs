@@ -1,7 +1,8 @@
 //! Layout of the memory that holds pads: a header, a journal of the replaced bytes, and the pads.
 //!
-//! The memory is complete before any jump leads to it, and never changes again. The journal is in the memory of the
-//! process itself, so that a later attacher can restore every byte after this one was killed, or in a forked process.
+//! The memory is complete before any jump leads to it, and never changes after that. The journal is in the memory of
+//! the process itself, so that a later attacher can restore every byte after this attacher was killed, or in a forked
+//! process.
 
 use crate::pad::{Shared, Task};
 use crate::thread_block::find_block;
@@ -15,7 +16,7 @@ const VERSION: u32 = 1;
 const HEADER_BYTES: u64 = 128;
 const ENTRY_BYTES: u64 = 24;
 const PAGE_BYTES: u64 = 4096;
-/// Room for the routine shared by all pads.
+/// Space for the routine shared by all pads.
 const SHARED_CODE_BYTES: u64 = 512;
 /// Maximum number of entries; a header with more is not ours.
 const MOST_ENTRIES: u32 = 1 << 20;
@@ -89,12 +90,12 @@ impl AreaHeader {
         (is_ours && header.entries <= MOST_ENTRIES).then_some(header)
     }
 
-    /// Returns the size of the journal behind the header, in bytes.
+    /// Returns the size of the journal after the header, in bytes.
     pub fn journal_bytes(&self) -> usize {
         self.entries as usize * ENTRY_BYTES as usize
     }
 
-    /// Reads the journal, which is behind the header.
+    /// Reads the journal, which is after the header.
     pub fn journal(bytes: &[u8]) -> Vec<JournalEntry> {
         let (entries, _) = bytes.as_chunks::<{ ENTRY_BYTES as usize }>();
         entries.iter().map(JournalEntry::read).collect()
@@ -120,7 +121,7 @@ impl JournalEntry {
     }
 }
 
-/// Place in a function at which a jump leads to a pad.
+/// Location in a function at which a jump leads to a pad.
 #[derive(Clone, Copy, Debug)]
 pub struct AreaFunction<'p> {
     /// Displaced instructions.

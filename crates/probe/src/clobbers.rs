@@ -1,8 +1,8 @@
 //! Decides whether callers can know which registers a function preserves.
 //!
-//! GCC's -fipa-ra keeps values across a call in registers that the psABI lets the callee clobber, if it has seen all
+//! GCC's -fipa-ra keeps values across a call in registers that the psABI lets the callee clobber, if GCC has seen all
 //! code that the call can reach: a function of the same file that calls only functions of the same file. A call of
-//! unknown code may change everything that the psABI allows. So a function that reaches an indirect call, or one
+//! unknown code may change everything that the psABI allows. So a function that reaches an indirect call, or a call
 //! through the PLT, can be redirected to our code, which follows the psABI.
 
 use crate::Code;
@@ -10,11 +10,11 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Maximum number of examined functions; beyond it, some calls were not followed.
+/// Maximum number of examined functions. Beyond it, some calls were not followed.
 const MOST_FUNCTIONS: usize = 4096;
 
-/// Returns true if a function, or one that it calls or jumps to directly, calls code that was unknown when it was
-/// compiled. `functions`: all functions of the module, sorted by address.
+/// Returns true if a function, or a function that it calls or jumps to directly, calls code that was unknown when it
+/// was compiled. `functions`: all functions of the module, sorted by address.
 pub fn calls_unknown_code(
     code: &Code<'_>,
     function: &Range<u64>,

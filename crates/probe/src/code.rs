@@ -77,7 +77,7 @@ impl<'a> Code<'a> {
         }
         tables.sort_unstable();
         tables.dedup();
-        // Tables lie side by side, and the offsets in the next one are relative to its own beginning.
+        // Tables are adjacent, and the offsets in the next table are relative to its own beginning.
         let mut end = u64::MAX;
         for &table in tables.iter().rev() {
             if code.add_cases(constants, table..end) {
@@ -137,7 +137,7 @@ impl<'a> Code<'a> {
         part_at(self.text, range.start)?.get(..bytes)
     }
 
-    /// Returns the address of an actual or possible branch into this range.
+    /// Returns the address of a branch, actual or possible, into this range.
     pub(crate) fn branch_into(&self, range: Range<u64>) -> Option<u64> {
         let first = self.branches.partition_point(|b| b.to < range.start);
         let found = self.branches.get(first)?;

@@ -96,7 +96,7 @@ impl Condition {
     }
 }
 
-/// Reads a decimal or hexadecimal number; an unsigned 64-bit number is read as the signed one with the same bits.
+/// Reads a decimal or hexadecimal number. An unsigned 64-bit number is read as the signed number with the same bits.
 fn value_of(text: &str) -> Option<i64> {
     let (negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),

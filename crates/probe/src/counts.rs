@@ -1,8 +1,9 @@
 //! Memory in which the pads count.
 //!
-//! Each thread counts in its own block, so that no cache line is shared and no increment needs a lock prefix. A thread
-//! finds its block by its thread pointer, in a table of private memory that a fork wipes (`MADV_WIPEONFORK`): a forked
-//! process finds no block, and counts nothing. The blocks are in shared memory, so that they outlive the process.
+//! Each thread counts in its own block, so that no cache line is shared, and no increment needs a lock prefix. A thread
+//! finds its block by its thread pointer, in a table of private memory that a fork wipes (`MADV_WIPEONFORK`). So a
+//! forked process finds no block, and counts nothing. The blocks are in shared memory, so that they outlive the
+//! process.
 //!
 //! ```text
 //! table (private, wiped by a fork)          blocks (shared)
@@ -20,11 +21,11 @@ use memhook_abi::{ProbeThread, STACK_PLACES, VALUE_TABLE_BYTES};
 pub struct CountsLayout {
     /// Number of probes.
     pub probes: usize,
-    /// True if blocks have room for entries that wait for their exits, and for histograms.
+    /// True if blocks have space for entries that wait for their exits, and for histograms.
     pub has_latency: bool,
     /// Number of arguments per function for which blocks have tables.
     pub arguments: usize,
-    /// True if blocks have room for call stacks.
+    /// True if blocks have space for call stacks.
     pub has_stacks: bool,
 }
 
@@ -34,7 +35,7 @@ pub const MOST_EVENTS: usize = 256;
 /// Number of entries in the table.
 const ENTRIES: u64 = 4096;
 const ENTRY_BYTES: u64 = 16;
-/// Number of blocks, including the one for threads without their own.
+/// Number of blocks, including the block for threads without their own.
 const BLOCKS: u64 = 1024;
 const PAGE_BYTES: u64 = 4096;
 
@@ -57,7 +58,7 @@ impl CountsLayout {
     pub(crate) const WAITING_ENTRY: u8 = 32;
     /// Size of all entries that can wait in a block, in bytes.
     pub(crate) const WAITING_BYTES: u64 = 128 * Self::WAITING_ENTRY as u64;
-    /// Upper bound of the block numbers.
+    /// Upper bound on the block numbers.
     pub const MOST_BLOCKS: u64 = BLOCKS;
 
     /// Returns the distance of two blocks in bytes: whole pages, so that threads do not share pages.
@@ -70,7 +71,7 @@ impl CountsLayout {
         self.arguments > 0 || self.has_stacks
     }
 
-    /// Returns the offset in a block of the total size of the waiting entries, which is in bytes.
+    /// Returns the offset in a block of the total size of the waiting entries, in bytes.
     pub(crate) fn depth(&self) -> u64 {
         8 + 8 * self.probes as u64
     }
@@ -104,8 +105,8 @@ impl CountsLayout {
         self.thread() + size_of::<ProbeThread>() as u64
     }
 
-    /// Returns the offset in a block of the table with the values of an argument, by its position among the requested
-    /// ones.
+    /// Returns the offset in a block of the table with the values of an argument, given by its position among the
+    /// requested arguments.
     pub fn value_table(&self, probe: usize, argument: usize) -> u64 {
         self.values() + ((probe * self.arguments + argument) * VALUE_TABLE_BYTES) as u64
     }
@@ -159,7 +160,7 @@ impl CountsLayout {
         8 + 8 * probe as u64
     }
 
-    /// Returns the initial words behind the entries of the table; the rest is zero.
+    /// Returns the initial words after the entries of the table; the remaining words are zero.
     pub fn table_words(shared_at: u64) -> [u8; 16] {
         let mut words = [0; 16];
         words[0] = 1;
@@ -167,7 +168,7 @@ impl CountsLayout {
         words
     }
 
-    /// Returns the initial words of the shared memory; the rest is zero. Block 0 counts as taken.
+    /// Returns the initial words of the shared memory; the remaining words are zero. Block 0 counts as taken.
     pub fn shared_words() -> [u8; 8] {
         1u64.to_le_bytes()
     }

@@ -34,14 +34,14 @@ pub(crate) fn check_movable(instruction: &Instruction) -> Result<(), Refusal> {
         FlowControl::IndirectCall => {
             instruction.is_call_near_indirect() && !refers_to_stack_pointer(instruction)
         }
-        // A transaction would abort to code elsewhere; interrupts and system calls would keep the thread in the pad for
-        // their duration.
+        // A transaction would abort to code outside the pad. Interrupts and system calls would keep the thread in the
+        // pad for their duration.
         FlowControl::XbeginXabortXend | FlowControl::Interrupt | FlowControl::Exception => false,
     };
     is_movable.then_some(()).ok_or_else(immovable)
 }
 
-/// Loops and jumps on rcx have no form with a wide displacement.
+/// Returns true for conditional jumps that have a form with a wide displacement, unlike loops and jumps on rcx.
 fn is_plain_conditional(instruction: &Instruction) -> bool {
     instruction.is_jcc_short_or_near()
 }
@@ -50,7 +50,7 @@ fn is_bound_to_its_place(instruction: &Instruction) -> bool {
     instruction.is_privileged()
         || matches!(
             instruction.mnemonic(),
-            // After the entry, this may be the target of an indirect branch.
+            // An endbr64 after the entry may be the target of an indirect branch.
             Mnemonic::Endbr64
                 | Mnemonic::Endbr32
                 | Mnemonic::Syscall
@@ -61,7 +61,7 @@ fn is_bound_to_its_place(instruction: &Instruction) -> bool {
         )
 }
 
-/// Returns true if an instruction uses rsp: a relocated call first pushes its return address, which changes rsp.
+/// Returns true if an instruction uses rsp. A relocated call pushes its return address first, which changes rsp.
 fn refers_to_stack_pointer(instruction: &Instruction) -> bool {
     let of_memory = [instruction.memory_base(), instruction.memory_index()];
     of_memory.contains(&Register::RSP)
@@ -69,7 +69,7 @@ fn refers_to_stack_pointer(instruction: &Instruction) -> bool {
             && instruction.op0_register() == Register::RSP)
 }
 
-/// Returns true if the next instruction is never executed after this one.
+/// Returns true if the following instruction is never executed after this one.
 pub(crate) fn ends_here(instruction: &Instruction) -> bool {
     matches!(
         instruction.flow_control(),
@@ -85,9 +85,9 @@ pub(crate) fn is_call(instruction: &Instruction) -> bool {
     )
 }
 
-/// Returns the machine code of displaced instructions at `address`. A call, which can only be the last one, becomes a
-/// push of its original return address and a jump. So its callee returns to the function, and a backtrace through it
-/// looks like the original one.
+/// Returns the machine code of displaced instructions at `address`. A call, which can only be the last instruction,
+/// becomes a push of its original return address and a jump. So its callee returns to the function, and a backtrace
+/// through the call looks like the original one.
 pub(crate) fn relocated(instructions: &[Instruction], address: u64) -> Result<Vec<u8>, Refusal> {
     let (plain, call) = match instructions.split_last() {
         Some((last, before)) if is_call(last) => (before, Some(last)),
@@ -105,8 +105,8 @@ pub(crate) fn relocated(instructions: &[Instruction], address: u64) -> Result<Ve
     Ok(code)
 }
 
-/// Returns true if code at `address` is the correct result of `relocated` for these instructions. It is decoded again,
-/// and each instruction must have the same operands, address the same memory, and branch to the same target.
+/// Returns true if code at `address` is the correct result of `relocated` for these instructions. The code is decoded
+/// again, and each instruction must have the same operands, address the same memory, and branch to the same target.
 pub(crate) fn is_same(instructions: &[Instruction], code: &[u8], address: u64) -> bool {
     let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
     for original in instructions {
@@ -199,7 +199,7 @@ fn encoded(instructions: &[Instruction], address: u64) -> Result<Vec<u8>, Refusa
         .map_err(|_| Refusal::OutOfReach)
 }
 
-/// `push imm32` extends the sign; the upper half is overwritten afterwards.
+/// `push imm32` extends the sign; the upper half is overwritten after that.
 fn push_address(address: u64, code: &mut Vec<u8>) {
     code.push(0x68);
     code.extend((address as u32).to_le_bytes());

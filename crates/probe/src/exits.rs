@@ -1,8 +1,8 @@
 //! Exits of a function, and the instructions that a jump displaces there.
 //!
 //! Return addresses stay unchanged: a function with a measured latency has a pad at each of its exits. So code that
-//! reads the stack (exceptions, longjmp, backtraces, shadow stacks) notices nothing. A call that ends by an exception
-//! or longjmp is not measured.
+//! reads the stack (exceptions, longjmp, backtraces, shadow stacks) is unaffected. A call that ends by an exception or
+//! longjmp is not measured.
 
 use crate::displaced::{self, check_movable, ends_here, is_call};
 use crate::plan::{PAGE_BYTES, has_endbr64};
@@ -60,8 +60,8 @@ fn is_exit(
     })
 }
 
-/// Plans the jump at an exit, which is the last of these instructions. Displaces as many of the instructions before it
-/// as necessary. If that is not possible, the jump also uses the padding after it, which is never executed.
+/// Plans the jump at an exit, which is the last of these instructions. Displaces as many of the instructions before the
+/// exit as necessary. If that is not possible, the jump also uses the padding after the exit, which is never executed.
 fn plan_exit(code: &Code<'_>, until: &[Instruction], entry_end: u64) -> Result<Plan, Refusal> {
     let no_room = |exit: &Instruction| Refusal::NoRoomAtExit { at: exit.ip() };
     let Some((exit, before)) = until.split_last() else {
@@ -109,7 +109,7 @@ fn plan_exit(code: &Code<'_>, until: &[Instruction], entry_end: u64) -> Result<P
 
 /// Returns true if the bytes are padding: nothing but instructions without effect.
 fn is_padding(code: &Code<'_>, range: Range<u64>) -> bool {
-    // The last one may extend further.
+    // The last instruction may extend further.
     let longer = (0..16)
         .rev()
         .find_map(|more| code.bytes(&(range.start..range.end + more)));

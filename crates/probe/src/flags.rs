@@ -14,7 +14,7 @@ const ARITHMETIC: u32 = RflagsBits::OF
 const MOST_INSTRUCTIONS: usize = 32;
 
 /// Returns true if the code at `address` overwrites all arithmetic flags before anything can read them. The ABI does
-/// not preserve flags across calls, but code that is not bound by the ABI might rely on them: assembly, and calls
+/// not preserve flags across calls, but code that is not bound by the ABI might rely on flags: assembly, and calls
 /// between functions of one file, whose registers GCC's -fipa-ra tracks.
 pub(crate) fn are_dead(code: &[u8], address: u64) -> bool {
     let mut live = ARITHMETIC;
@@ -36,8 +36,8 @@ pub(crate) fn are_dead(code: &[u8], address: u64) -> bool {
     false
 }
 
-/// Returns the flags that an instruction overwrites. Flags that it leaves undefined do not count, because most
-/// processors leave them unchanged: after `bt`, SF is what it was before. Code should not rely on that, but it should
+/// Returns the flags that an instruction overwrites. Flags that the instruction leaves undefined do not count, because
+/// most processors leave them unchanged: after `bt`, SF has its earlier value. Code should not rely on that, but should
 /// not be able to detect a pad by it either. AF is the exception, because it is undefined after every logical
 /// operation, and only LAHF and PUSHF can read it.
 fn overwritten(instruction: &Instruction) -> u32 {

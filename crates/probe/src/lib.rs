@@ -1,12 +1,12 @@
 //! Jump pads at the entries of functions: decides whether a function can have one, and computes the bytes to write.
 //!
 //! This crate converts bytes to bytes. A pad counts a call, executes the instructions that the jump at the function's
-//! entry has displaced, and jumps to the instruction after them. Nothing ever returns into a pad, so no frame of a pad
-//! is on any stack: backtraces, exceptions, longjmp and shadow stacks are unaffected.
+//! entry has displaced, and jumps to the instruction after them. Nothing ever returns into a pad, so no stack contains
+//! a frame of a pad: backtraces, exceptions, longjmp and shadow stacks are unaffected.
 //!
 //! [`Code`] has the branch targets of a module's code, [`plan`] decides about one function, [`Pad`] is its machine code
-//! at an address, and [`Area`] is the memory that holds the pads, with the journal for their removal. Everything that
-//! cannot be proved safe is a [`Refusal`].
+//! at an address, and [`Area`] is the memory that contains the pads, with the journal for their removal. Everything
+//! that cannot be proved safe is a [`Refusal`].
 
 mod allocator;
 mod area;

@@ -1,7 +1,7 @@
 //! Machine code of pads.
 //!
-//! A pad preserves all registers, the flags and the red zone: at the entry of a function the ABI lets some registers be
-//! clobbered, but GCC's -fipa-ra and assembly rely on more than the ABI promises.
+//! A pad preserves all registers, the flags and the red zone. At the entry of a function, the ABI lets some registers
+//! be clobbered, but GCC's -fipa-ra and assembly rely on more than the ABI promises.
 
 use crate::assembler::{Assembler, distance, moved_by};
 use crate::counts::CountsLayout;
@@ -16,7 +16,7 @@ pub struct Pad {
     pub code: Vec<u8>,
     /// Offset in the code where the displaced instructions begin.
     pub displaced_at: usize,
-    /// Offset in the code where they end.
+    /// Offset in the code at which the displaced instructions end.
     pub displaced_end: usize,
     /// Instructions that the jump displaces, as text.
     pub displaced: Vec<String>,
@@ -67,7 +67,7 @@ pub(crate) struct Task<'p> {
     pub conditions: &'p [Condition],
 }
 
-/// Upper bound for the size of a pad without its conditions.
+/// Upper bound on the size of a pad without its conditions.
 const MOST_PAD_BYTES: u64 = 320;
 /// Size of the call of code that examines arguments and stacks.
 const HIT_BYTES: u64 = 96;
@@ -79,8 +79,8 @@ pub const MOST_CONDITIONS: usize = 6;
 impl Assembler {
     /// Stores the stack pointer and the time of an entry. In: rax, the block. Changes rax, rcx and the flags.
     ///
-    /// Entries at or below this stack pointer have ended unnoticed (by an exception or longjmp). A signal handler that
-    /// interrupts this routine leaves as many entries as it found, and its stack is below.
+    /// Entries at or below this stack pointer have ended without notice (by an exception or longjmp). A signal handler
+    /// that interrupts this routine leaves as many entries as it found, and its stack is below.
     fn note_begin(&mut self, layout: &CountsLayout, probe: usize, pushed: u32) {
         let word = |value: u64| (value as u32).to_le_bytes();
         let waiting = layout.waiting();
@@ -119,12 +119,12 @@ impl Assembler {
 
     /// Calls the code that examines arguments and stacks. In: rax, the block. Changes the flags and rcx, but not rax.
     ///
-    /// The code consists of general-purpose instructions only, and preserves the callee-saved registers of the psABI;
-    /// the others are saved here. The first six arguments are stored side by side for it.
+    /// The code consists of general-purpose instructions only, and preserves the callee-saved registers of the psABI.
+    /// This routine saves the others. It stores the first six arguments in adjacent words for the code.
     fn call_hit(&mut self, probe: usize, pushed: u32, shared: Shared) -> Result<(), Refusal> {
         self.put(b"\x41\x53\x41\x52\x50"); // push r11; push r10; push rax
         self.put(b"\x41\x51\x41\x50"); // push r9; push r8
-        // The caller's rcx lies below its rax: push qword [rsp + pushed - 16 - 128 + 5 * 8]
+        // The caller's rcx is below the caller's rax: push qword [rsp + pushed - 16 - 128 + 5 * 8]
         self.put(b"\xff\xb4\x24");
         self.put(&(pushed - 128 - 16 + 5 * 8).to_le_bytes());
         self.put(b"\x52\x56\x57"); // push rdx; push rsi; push rdi
@@ -146,7 +146,7 @@ impl Assembler {
 }
 
 impl Role {
-    /// Returns an upper bound for the size of a pad with this role.
+    /// Returns an upper bound on the size of a pad with this role.
     pub(crate) fn most_bytes(self, conditions: usize) -> u64 {
         let plain = match self {
             Role::Counts => 192,
@@ -157,7 +157,7 @@ impl Role {
 }
 
 impl Pad {
-    /// Returns its machine code as text.
+    /// Returns the machine code as text.
     pub fn assembly(&self) -> Vec<String> {
         use iced_x86::{Decoder, DecoderOptions};
         let decoder = Decoder::with_ip(64, &self.code, self.at, DecoderOptions::NONE);
@@ -320,7 +320,7 @@ impl Pad {
         pad.put(b"\x73\x07"); // jae over the next
         pad.put(b"\x48\x89\x81"); // mov [rcx + longest], rax
         pad.put(&word(histogram));
-        // The shortest class: cmp rax, 8; jae over the next; mov eax, 8
+        // The shortest class: cmp rax, 8; jae over the next instruction; mov eax, 8
         pad.put(b"\x48\x83\xf8\x08\x73\x05\xb8\x08\0\0\0");
         pad.put(b"\x48\x89\xce"); // mov rsi, rcx
         pad.put(b"\x48\x0f\xbd\xc8"); // bsr rcx, rax

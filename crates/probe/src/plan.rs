@@ -23,11 +23,12 @@ pub struct Plan {
     pub at: u64,
     /// Bytes that the jump overwrites.
     pub original: [u8; JUMP_BYTES],
-    /// Displaced instructions; none if the jump replaces padding that was left for it (`-fpatchable-function-entry`).
+    /// Displaced instructions; none if the jump replaces padding that was reserved for it
+    /// (`-fpatchable-function-entry`).
     pub(crate) displaced: Vec<Instruction>,
     /// Number of bytes of the displaced instructions, or of the padding.
     pub displaced_bytes: usize,
-    /// True if the pad jumps to the instruction after them. A relocated call returns there by itself.
+    /// True if the pad jumps to the instruction after them. A relocated call returns to that instruction by itself.
     pub(crate) goes_on: bool,
     /// True if nothing reads the arithmetic flags at the entry.
     pub(crate) flags_are_dead: bool,

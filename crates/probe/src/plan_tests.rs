@@ -150,7 +150,7 @@ fn tables_and_pointers_are_targets() {
     }
 }
 
-/// The offsets in a table that lies behind another one are relative to its own beginning.
+/// The offsets in a table that follows another one are relative to the table's own beginning.
 #[test]
 fn a_table_ends_where_the_next_one_begins() {
     // xor eax, eax; inc eax; lea rdx, [rip + 0x100]; lea rsi, [rip + 0xfd]; ret

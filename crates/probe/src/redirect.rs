@@ -1,13 +1,13 @@
 //! Functions redirected to a replacement that can still call the original.
 //!
-//! A jump at the function's entry leads to a pad, and the pad jumps to the address in its *cell*. At first that is the
-//! function's *trampoline*: the displaced instructions, and a jump to the code after them. So a call still has the same
-//! effect as before. The cell serves the function as a GOT slot serves an imported one: writing the address of a
-//! wrapper into it redirects the calls, and the wrapper calls the trampoline.
+//! A jump at the function's entry leads to a pad, and the pad jumps to the address in its *cell*. Initially, that is
+//! the address of the function's *trampoline*: the displaced instructions, and a jump to the code after them. So a call
+//! still has the same effect as before. The cell serves the function as a GOT slot serves an imported one: writing the
+//! address of a wrapper into it redirects the calls, and the wrapper calls the trampoline.
 //!
 //! This memory contains no calls, so nothing ever returns into it, and no frame on any stack belongs to it. The bytes
 //! are complete before any jump leads to them. A journal of the replaced code comes first, so that a later attacher can
-//! restore every byte after this one was killed, or in a forked process.
+//! restore every byte after this attacher was killed, or in a forked process.
 
 use crate::assembler::{Assembler, distance, moved_by};
 use crate::{JUMP_BYTES, Plan, Refusal};
@@ -18,9 +18,9 @@ const VERSION: u64 = 1;
 const HEADER_BYTES: u64 = 64;
 const ENTRY_BYTES: u64 = 48;
 const PAGE_BYTES: u64 = 4096;
-/// Upper bound for the size of a pad and a trampoline.
+/// Upper bound on the size of a pad and a trampoline.
 const CODE_BYTES: u64 = 192;
-/// Maximum number of functions; memory that names more is not ours.
+/// Maximum number of functions; memory with a higher number is not ours.
 const MOST_ENTRIES: u64 = 1 << 16;
 
 /// A function to redirect.
@@ -30,9 +30,8 @@ pub struct Redirected<'p> {
     pub plan: &'p Plan,
     /// Load bias of its module.
     pub bias: u64,
-    /// Code of the module (svma) whose calls do not go through the cell: a part of the allocator itself, which uses its
-    /// own functions for blocks that the program has never seen. The pad may use r11, like a call through a module's
-    /// PLT.
+    /// Code of the module (svma) whose calls bypass the cell: a part of the allocator itself, which uses its own
+    /// functions for blocks that the program has never seen. The pad may use r11, like a call through a module's PLT.
     pub inner: Option<&'p Range<u64>>,
 }
 
@@ -64,7 +63,7 @@ pub struct Redirects {
 /// Number of bytes to read for the size of a journal.
 pub const REDIRECT_HEADER_BYTES: usize = HEADER_BYTES as usize;
 
-/// Returns the size of the pads of this many functions: whole pages.
+/// Returns the size of the pads of the given number of functions: whole pages.
 pub fn redirect_bytes(functions: usize) -> u64 {
     (code_offset(functions as u64) + functions as u64 * CODE_BYTES).next_multiple_of(PAGE_BYTES)
 }
@@ -188,7 +187,7 @@ impl RedirectEntry {
     }
 }
 
-/// Returns the size of the journal behind the header in bytes; `None` if this is not the header of such memory.
+/// Returns the size of the journal after the header in bytes; `None` if this is not the header of such memory.
 pub fn redirect_journal_bytes(header: &[u8]) -> Option<usize> {
     let words = header.as_chunks::<8>().0;
     let word = |n: usize| words.get(n).map(|w| u64::from_le_bytes(*w));

@@ -3,7 +3,7 @@
 /// Reason why a function gets no pad.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// There is not enough room for the jump.
+    /// There is not enough space for the jump.
     #[error("it is too short: a jump takes 5 bytes, and it has {bytes}")]
     TooShort {
         /// Number of bytes that can be displaced.
@@ -18,7 +18,7 @@ pub enum Refusal {
     /// The jump would have to be written in two pieces.
     #[error("the jump would cross the end of a page, and could not be written in one piece")]
     CrossesPage,
-    /// An instruction would have another effect elsewhere.
+    /// An instruction would have another effect at another address.
     #[error("'{instruction}' at its entry cannot be moved")]
     Immovable {
         /// The instruction.
@@ -45,7 +45,7 @@ pub enum Refusal {
         /// Address where decoding fails (svma).
         at: u64,
     },
-    /// The latency cannot be measured: there is not enough room for a jump at an exit of the
+    /// The latency cannot be measured: there is not enough space for a jump at an exit of the
     /// function.
     #[error(
         "its latency cannot be measured: it returns at {at:#x}, where there is no room for a jump"

@@ -115,8 +115,8 @@ impl FunctionSelector {
         }
     }
 
-    /// Returns true if a function is selected by its name without scopes, as reports omit `(anonymous namespace)::`:
-    /// `f` is also `ns::f`. Use it if no function has the whole name.
+    /// Returns true if a function is selected by its name without scopes, as in reports, which omit `(anonymous
+    /// namespace)::`: `f` is also `ns::f`. Use this if no function has the whole name.
     pub fn is_unscoped_name(&self, symbol: &str, demangle: &dyn Fn(&str) -> String) -> bool {
         let Wanted::Name(wanted) = &self.wanted else {
             return false;
@@ -168,7 +168,8 @@ fn without_parameters(name: &str) -> &str {
     name
 }
 
-/// Returns the names most similar to `wanted`, best first: by the number of edits, at most a third of its letters.
+/// Returns the names most similar to `wanted`, the best first. The number of edits may be at most a third of its
+/// letters.
 pub fn nearest<'n>(
     wanted: &str,
     names: impl Iterator<Item = &'n str>,

@@ -1,8 +1,8 @@
 //! Decides whether a function reads arguments that its caller has left on the stack.
 //!
-//! Code that calls such a function from another place would have to know their number. The stack pointer is followed
-//! through the function, and rbp where it is a frame pointer. An access at or above the position of the first argument
-//! (psABI 3.2.3: 8 bytes above the stack pointer at the entry) means that there are such arguments.
+//! Other code that calls such a function would have to know their number. The stack pointer is followed through the
+//! function, and rbp where it is a frame pointer. An access at or above the position of the first argument (psABI
+//! 3.2.3: 8 bytes above the stack pointer at the entry) means that there are such arguments.
 
 use crate::Code;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
@@ -20,7 +20,7 @@ struct Depths {
     frame: Option<i64>,
 }
 
-/// Returns true if the function, or one that it jumps to at its end, may read arguments on the stack.
+/// Returns true if the function, or a function that it jumps to at its end, may read arguments on the stack.
 pub fn may_take_stack_arguments(code: &Code<'_>, function: &Range<u64>) -> bool {
     let at_entry = Depths {
         stack: Some(0),

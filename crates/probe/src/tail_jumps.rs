@@ -1,14 +1,14 @@
-//! Functions that a call may end up in although the called function has no frame on the stack, because it has jumped
-//! there.
+//! Functions that a call may end up in although the called function has no frame on the stack, because it has jumped to
+//! them.
 //!
-//! Functions that are called normally by another one are not included, because the caller's frame is above their own.
+//! Functions that another function calls normally are not included, because the caller's frame is above their own.
 
 use crate::clobbers::containing;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Maximum number of examined functions; beyond it, there is no result.
+/// Maximum number of examined functions; beyond that, there is no result.
 const MOST_FUNCTIONS: usize = 512;
 /// Maximum number of instructions between the computation of a jump table's entry and the jump.
 const NEAR: usize = 4;
@@ -24,8 +24,8 @@ pub struct JumpingCode<'a> {
 }
 
 impl JumpingCode<'_> {
-    /// Returns the functions at these addresses, and all that are reached from them by jumps. `None` if that is
-    /// unknown, because one jumps to an address that is not in its code.
+    /// Returns the functions at these addresses, and all functions that are reached from them by jumps. `None` if that
+    /// is unknown, because one of them jumps to an address that is not in its code.
     pub fn reached(&self, entries: impl IntoIterator<Item = u64>) -> Option<Vec<Range<u64>>> {
         let mut open = Vec::new();
         for entry in entries {

@@ -12,9 +12,9 @@ const RESERVED: u8 = 1;
 /// Emits the routine by which a thread finds its block. In: rcx, the thread pointer; rax, the first entry to examine.
 /// Out: rax, the block, or 0 in a forked process. Changes no other register except the flags.
 ///
-/// A signal handler may interrupt it and run it too. An entry is reserved first, and gets the thread pointer only when
-/// it is complete, so that the handler takes its own entry. The caller increments with a lock prefix, because several
-/// threads use block 0.
+/// A signal handler may interrupt the routine and run it too. An entry is reserved first, and gets the thread pointer
+/// only when it is complete, so that the handler takes its own entry. The caller increments with a lock prefix, because
+/// several threads use block 0.
 pub(crate) fn find_block(
     at: u64,
     table_pointer: u64,

@@ -1,7 +1,8 @@
-//! Functions of random instructions compute the same with a probe as without it: registers, flags, memory, red zone.
+//! Functions of random instructions have the same results with a probe as without it: registers, flags, memory, red
+//! zone.
 //!
-//! They are executed in a separate process, which a wrong pad may crash. The pads call code that changes every register
-//! that it may change.
+//! The functions are executed in a separate process, which a wrong pad may crash. The pads call code that changes every
+//! register that it may change.
 //!
 //! A longer run: `cargo test -p memhook-probe --test executed -- --ignored`
 
@@ -139,11 +140,11 @@ const AREA: u64 = TABLE + CountsLayout::TABLE_BYTES;
 const AREA_BYTES: u64 = 64 << 10;
 const COUNTS: u64 = AREA + AREA_BYTES;
 const COUNTS_BYTES: u64 = 1 << 20;
-/// Offset of a function that other code calls, behind the code under test.
+/// Offset of a function that other code calls, after the code under test.
 const HELPER: u64 = 2048;
 /// Offset in the data of that function's address.
 const HELPER_POINTER: u64 = 2048;
-/// Number of the probe: not the first one.
+/// Number of the probe, which is not the first.
 const PROBE: usize = 2;
 
 impl Memory {
@@ -191,8 +192,8 @@ impl Memory {
     fn run(&self, state: &State, data: &[u8]) -> (State, Vec<u8>) {
         self.write(CODE_BYTES, data);
         let mut state = *state;
-        // SAFETY: the code is made of instructions that touch registers, the data, and the stack below the return
-        // address; if it goes wrong nevertheless, this process has no other purpose.
+        // SAFETY: the code consists of instructions that touch registers, the data, and the stack below the return
+        // address. If something goes wrong nevertheless, only this process is affected, which has no other purpose.
         unsafe { memhook_test_run(&raw mut state, self.at) };
         state[FLAGS] &= COMPARED_FLAGS;
         (state, self.part(CODE_BYTES, data.len()).to_vec())
@@ -223,8 +224,8 @@ impl Random {
     }
 }
 
-/// Maximum number of pushed registers. With more, the red zone would begin below the entry's red zone, which a pad may
-/// overwrite.
+/// Maximum number of pushed registers. With more of them, the red zone would begin below the entry's red zone, which a
+/// pad may overwrite.
 const MOST_PUSHED: usize = 8;
 
 /// Function under construction.
@@ -385,7 +386,7 @@ impl Function {
     }
 }
 
-/// Executes this many functions, both with and without a probe. Returns how many had a probe.
+/// Executes the given number of functions, both with and without a probe. Returns how many had a probe.
 fn execute(sequences: u64, seed: u64) -> u64 {
     let memory = Memory::new();
     let mut random = Random(seed | 1);

@@ -10,9 +10,9 @@ use rustc_hash::FxHashMap;
 /// Largest requested alignment, as a power of two. The recording contains only the address of a
 /// block, not the alignment that the program requested.
 const LARGEST_ALIGNMENT: u8 = 12;
-/// Recorded time between two clock steps of a replay, whatever its allocator.
+/// Recorded time between two clock steps of a replay, the same for all allocators.
 const CLOCK_STEP_NS: u64 = 5_000_000;
-/// Maximum number of slots in the table. Blocks beyond it are left out.
+/// Maximum number of slots in the table. Blocks beyond this number are left out.
 const MOST_SLOTS: u32 = u32::MAX - 1;
 
 /// Operation of the replayer, as in `replayer.cc`.

@@ -10,7 +10,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Number of consecutive empty passes that matter. After these, no event waits in a ledger.
 const MOST_EMPTY_PASSES: u64 = 32;
-/// One release in this many may be missing, because some functions of some libraries have no slot.
+/// One release in this number may be missing, because some functions of some libraries have no
+/// slot.
 const MOST_UNSEEN: u64 = 20;
 
 /// Fails if the recording does not contain every call in order.

@@ -29,7 +29,7 @@ pub struct WhatIf {
     pub libraries: Vec<PathBuf>,
     /// Time limit for one replay.
     pub at_most: Duration,
-    /// Limit on the resident bytes of a replay; `None` to use all that is available.
+    /// Limit on the resident bytes of a replay; `None` to use all available memory.
     pub max_memory: Option<u64>,
 }
 
