@@ -16,8 +16,7 @@ fn main() {
         .args([
             "-std=c++20",
             "-O2",
-            // With this, the address of malloc is that of the function itself, not of a stub in
-            // this program.
+            // This makes the address of malloc the address of the function itself, not of a stub in this program.
             "-fPIE",
             "-pie",
             "-fno-plt",

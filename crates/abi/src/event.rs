@@ -22,9 +22,10 @@
 //!                are its first value and word 1 its second
 //! ```
 //!
-//! Eight-byte alignment is enough: jemalloc and tcmalloc hand out 8-byte aligned blocks for 8-byte requests, glibc
-//! hands out 16-byte aligned ones, and no hooked function returns less. 48 bits are enough because Linux gives
-//! addresses above 2^47 only to an mmap with such a hint (Documentation/arch/x86/x86_64/5level-paging.rst).
+//! Eight-byte alignment is enough: jemalloc and tcmalloc return 8-byte aligned blocks for 8-byte requests, glibc
+//! returns 16-byte aligned blocks, and no hooked function returns a smaller alignment. 48 bits are enough because Linux
+//! returns addresses above 2^47 only from an mmap with a hint above 2^47
+//! (Documentation/arch/x86/x86_64/5level-paging.rst).
 //!
 //! 22 bits of the sequence word are enough. Two events of one address are compared while both are at most two consumer
 //! passes old, and the increments of one word between them cannot exceed the number of releases that fit into all
@@ -290,7 +291,7 @@ impl RawEvent {
 ///
 /// The result is exact while the two are less than 2^21 increments apart. Both events are younger than two consumer
 /// passes, so the increments between them are releases that were in rings at the same time. With the default ring
-/// (65,536 events), this holds for up to 32 rings filled with nothing but releases of blocks in one page group.
+/// (65,536 events), this holds for up to 32 rings that contain only releases of blocks in one page group.
 #[inline]
 pub const fn sequence_before(a: u32, b: u32) -> bool {
     let half = 1u32 << (SEQUENCE_BITS - 1);

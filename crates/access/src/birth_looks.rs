@@ -1,10 +1,10 @@
 //! Words of single blocks, watched from before the program gets the block until it is released.
 //!
 //! The hook selects an allocation at random, and its thread waits while the words get their watchpoints. So the first
-//! access is seen whenever it happens. A watchpoint fires once, and is set again when the block is one fiftieth older.
-//! A word in constant use therefore costs at most a few hundred traps in the block's life, and its last access is known
-//! to one fiftieth of the lifetime. A watched thread also costs time whenever it is scheduled. If this cost has used up
-//! the budget, all looks are abandoned, and the threads are left alone for a while.
+//! access is always seen. A watchpoint fires once, and is set again when the block is one fiftieth older. A word in
+//! constant use therefore costs at most a few hundred traps in the block's life, and its last access is known to one
+//! fiftieth of the lifetime. A watched thread also costs time whenever it is scheduled. If this cost has used up the
+//! budget, all looks are abandoned, and no thread is watched for some time.
 //!
 //! Half of the looks watch words, which detects every access. The other looks watch one random byte of each word or
 //! quarter, which shows how much of the first and the last one is used.

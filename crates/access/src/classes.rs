@@ -1,5 +1,5 @@
 //! Measures how long four watched words take to distinguish the untouched sites of a simulated
-//! server from those that are touched occasionally.
+//! server from sites that are touched occasionally.
 
 use crate::answer::{Evidence, State, answer};
 use crate::looks::{Look, Looks, kept_ms};

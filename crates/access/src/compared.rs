@@ -46,8 +46,8 @@ impl Contents {
         Contents(all.collect())
     }
 
-    /// Compares these contents with later ones, by site. Sites with the most unchanged bytes come
-    /// first.
+    /// Compares these contents with later contents, by site. Sites with the most unchanged bytes
+    /// come first.
     pub fn compare(&self, later: &Contents, blocks: &EarlierBlocks) -> Vec<Compared> {
         let mut sums: FxHashMap<Site, Compared> = FxHashMap::default();
         for block in blocks.iter() {

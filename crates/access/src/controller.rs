@@ -96,7 +96,7 @@ impl Controller {
             .spend(now_ms, faults as f64 * self.costs.fault_ns);
     }
 
-    /// Charges traps of this many threads at watched words.
+    /// Charges traps of `count` threads at watched words.
     pub fn trapped(&mut self, count: usize, now_ms: u32) {
         self.trap_count += count as u64;
         self.traps.spend(now_ms, count as f64 * self.costs.trap_ns);
@@ -117,8 +117,8 @@ impl Controller {
         self.traps.all_ns()
     }
 
-    /// Returns how many more watchpoints may be armed, given the number of armed ones. Each counts
-    /// once for each thread.
+    /// Returns how many more watchpoints may be armed, given the number of armed ones. Each
+    /// watchpoint counts once per thread.
     pub fn watchpoint_room(&mut self, armed: usize, now_ms: u32) -> usize {
         let outstanding = armed as f64 * self.costs.trap_ns;
         (self.traps.room_ns(now_ms, outstanding) / self.costs.trap_ns) as usize

@@ -14,7 +14,7 @@ use std::ops::Range;
 pub struct Kind {
     /// Class of the blocks, or the kind of their contents: `text`, `pointers`, `zeros`, `data`.
     pub what: String,
-    /// Lower bound on the blocks' usable bytes, a power of two. The upper bound is twice as much.
+    /// Lower bound on the blocks' usable bytes, a power of two. The upper bound is twice as large.
     pub from_bytes: u64,
 }
 

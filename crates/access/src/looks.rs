@@ -57,7 +57,7 @@ struct SiteLooks {
     is_known: Option<bool>,
 }
 
-/// Number of looks at a site, one of which explores another place of the block.
+/// Share (1/n) of the looks at a site that explore another place of the block.
 const EXPLORING: u64 = 4;
 /// Expected length of the first look, in seconds.
 const LOOK_S: f64 = 1.0;
@@ -65,7 +65,7 @@ const LOOK_S: f64 = 1.0;
 const EXPLORED_MS: u32 = 2000;
 /// Number of first looks of random length. Later looks last for the whole time.
 const ENOUGH_SHORT: usize = 8;
-/// After that, one in this many looks has a random length, so that a change of a part is noticed.
+/// Share (1/n) of the later looks that have a random length, so that a change of a part is noticed.
 const SOMETIMES_SHORT: u64 = 8;
 /// Number of looks at a place before it is compared.
 const ENOUGH_LOOKS: u32 = 4;
@@ -94,8 +94,8 @@ pub struct Looks {
 
 impl Looks {
     /// Chooses the next look, in proportion to its expected information. Most looks go to sites
-    /// with an unknown state, and to their parts by bytes and uncertainty. Removes the block from
-    /// the drawn ones.
+    /// with an unknown state, and to the parts of these sites by bytes and uncertainty. Removes the
+    /// block from the drawn ones.
     pub fn choose(
         &self,
         sites: &mut FxHashMap<Site, SiteBlocks>,
@@ -235,9 +235,9 @@ impl Looks {
         }
     }
 
-    /// Returns the stale share of a part of a site; `None` if no look at it has ended. Memory that
-    /// was touched before the time in question may have become stale since, so earlier looks count
-    /// only if they agree with the later ones.
+    /// Returns the stale share of a part of a site, or `None` if no look at it has ended. Memory
+    /// that was touched before the time in question may have become stale since then, so earlier
+    /// looks count only if they agree with the later ones.
     pub fn share(&self, site: Site, stratum: Stratum, older_ms: u32) -> Option<Share> {
         let index = STRATA.iter().position(|s| *s == stratum)?;
         let watched = &self.sites.get(&site)?.watched[index];
@@ -287,7 +287,7 @@ impl SiteLooks {
         best.map(|(at, offset)| (*at, *offset))
     }
 
-    /// Chooses the place of the next look at a block of this many words.
+    /// Chooses the place of the next look at a block of `words` words.
     fn place(&self, words: u64, random: &mut Random) -> u64 {
         let fits = |offset: &u64| *offset < words * 8;
         if random.below(EXPLORING) != 0 {
@@ -325,7 +325,7 @@ pub fn kept_ms(older_ms: u32) -> u32 {
     older_ms.saturating_mul(4).max(20_000)
 }
 
-/// Lengths of short looks, many of which fit into the time of a long one.
+/// Lengths of short looks. Many short looks fit into the time of a long one.
 const SHORT_MS: [u32; 2] = [100, 300];
 
 /// Returns one of these lengths or the whole time. Each is chosen for an equal share of the time in

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// Number of measurements, of which the median counts.
+/// Number of measurements. Their median counts.
 const TIMES: usize = 7;
 const PAGES: usize = 64;
 

@@ -221,8 +221,7 @@ pub(crate) fn watchable(pid: i32) -> Vec<Range<u64>> {
     all.map(|m| m.start..m.end).collect()
 }
 
-/// Returns the start of each new mapping that would stay separate from adjacent watched ones,
-/// sorted.
+/// Returns the start of each new mapping that would stay separate from adjacent watched mappings, sorted.
 fn apart(maps: &[Mapping], before: &[Range<u64>]) -> Vec<u64> {
     let may = maps
         .iter()

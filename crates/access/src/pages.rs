@@ -167,8 +167,8 @@ impl Pages {
     }
 
     /// Processes the result of a look. The pages of these runs are not protected, and all other
-    /// pages still are. Returns the number of guarded pages that were written, each of which cost a
-    /// fault.
+    /// pages still are. Returns the number of guarded pages that were written. Each of these writes
+    /// cost a fault.
     pub fn looked(&mut self, runs: &[Range<u64>], now_ms: u32) -> usize {
         let mut faults = 0;
         self.each_of(runs, |page| {

@@ -108,7 +108,7 @@ pub struct SiteBlocks {
     pub live_blocks: u64,
     /// Bytes of blocks that were certainly touched within the time.
     pub touched_bytes: u64,
-    /// Blocks that were certainly neither read nor written within the time. None of them is drawn.
+    /// Blocks that were certainly neither read nor written within the time. No such block is drawn.
     pub idle: Part,
     /// The other blocks, by stratum.
     pub parts: [Part; 2],

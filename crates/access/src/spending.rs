@@ -1,11 +1,11 @@
 //! Cost of watching for the target, and a rule that keeps any five seconds within the budget.
 //!
 //! A protected page costs its writer one fault, and an armed watchpoint one trap per thread. After
-//! that, neither has any cost. So the possible further cost is bounded by the outstanding cost:
-//! that of the protected pages and armed watchpoints. The rule is that the cost of the last five
-//! seconds plus the outstanding cost never exceeds the budget of five seconds. Consider any five
-//! seconds that end between this step and the next. Their cost either arose before this step, and
-//! is in the sum of the last five seconds, or arose later, and was outstanding at this step.
+//! that, neither has any cost. So the possible further cost is bounded by the outstanding cost of
+//! the protected pages and armed watchpoints. The rule is that the cost of the last five seconds
+//! plus the outstanding cost never exceeds the budget of five seconds. Consider any five seconds
+//! that end between this step and the next. Their cost either arose before this step, and is in the
+//! sum of the last five seconds, or arose later, and was outstanding at this step.
 
 use std::collections::VecDeque;
 

@@ -15,7 +15,7 @@
 /// Result of a look.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Watched {
-    /// Seconds until the word was touched or the look was given up.
+    /// Seconds until the word was touched or the look was abandoned.
     pub seconds: f64,
     /// True if the word was touched at that time.
     pub is_touched: bool,
@@ -53,9 +53,9 @@ impl Share {
 }
 
 /// The 95 % quantile of chi-squared with three degrees of freedom. Words touched once or twice in T
-/// can hardly be distinguished from stale ones, so their share counts as a parameter too. So does
+/// can hardly be distinguished from stale words, so their share counts as a parameter too. So does
 /// the share of words touched once in twice T, some of which are stale at any moment.
-/// `adversary.rs` has programs of that kind.
+/// `adversary.rs` has programs with such words.
 const CHI_SQUARED: f64 = 7.815;
 /// Lowest rate of words that are not stale, in touches within T. At this rate, few words are
 /// untouched within T.

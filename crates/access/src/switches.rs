@@ -59,13 +59,13 @@ impl Switches {
     }
 }
 
-/// Returns the cost of scheduling a thread with this many watchpoints once.
+/// Returns the cost of scheduling a thread with the given number of watchpoints once.
 pub fn switch_ns(watchpoints: usize) -> f64 {
     RING_NS + WATCHPOINT_NS * watchpoints as f64
 }
 
-/// Returns an upper bound on the cost when this many threads get an event each, or one thread gets
-/// this many. Only as many threads run as there are processors.
+/// Returns an upper bound on the cost when `events` threads get an event each, or one thread gets
+/// all of them. At most as many threads run as there are processors.
 pub fn events_ns(events: usize, processors: usize) -> f64 {
     EVENT_NS * events.min(processors) as f64
 }

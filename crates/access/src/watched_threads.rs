@@ -27,7 +27,7 @@ impl WatchedWord {
 pub struct WatchedThreads {
     pid: i32,
     with_kernel: bool,
-    /// Maximum number of watched threads. Beyond it, chance selects the watched ones.
+    /// Maximum number of watched threads. If there are more threads, the watched ones are chosen at random.
     most: usize,
     rings: BTreeMap<i32, Option<AccessRing>>,
     watched: usize,

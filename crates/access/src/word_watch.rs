@@ -104,8 +104,8 @@ impl WordWatch {
         self.active.iter().map(|active| &active.look)
     }
 
-    /// Updates the threads, and charges the cost of watching them. Looks that are given up because
-    /// of this cost are added to `ended`.
+    /// Updates the threads, and charges the cost of watching them. Looks that are abandoned because of this cost are
+    /// added to `ended`.
     pub fn turn(&mut self, controller: &mut Controller, ended: &mut Vec<Ended>, now_ms: u32) {
         if now_ms >= self.next_switches_ms {
             self.next_switches_ms = now_ms + SWITCHES_MS;
@@ -197,7 +197,7 @@ impl WordWatch {
         self.resting_since_ms = Some(now_ms);
     }
 
-    /// Watches as many words as there are watchpoints and as the budget allows.
+    /// Watches as many words as the watchpoints and the budget allow.
     pub fn arm(
         &mut self,
         controller: &mut Controller,

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 const REALLOCS: [&str; 2] = ["realloc", "reallocarray"];
 /// Number of standard errors beyond which a difference is not due to chance.
 const DEVIATIONS: f64 = 3.0;
-/// Maximum number of findings of each kind. The commands in the findings show further ones.
+/// Maximum number of findings of each kind. The commands in the findings show more.
 pub const MOST: usize = 3;
 /// Maximum number of sites listed with their class.
 const MOST_CLASSED: usize = 20;
@@ -25,7 +25,7 @@ pub enum Class {
     Leaked,
     /// The site keeps a growing number of bytes.
     Unbounded,
-    /// The site allocates as much as is released in the same sizes.
+    /// The site releases as much as it allocates, in the same sizes.
     Bounded,
     /// The site keeps more than before, but grows ever more slowly.
     Warming,

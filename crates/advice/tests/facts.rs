@@ -129,7 +129,7 @@ fn mib(share: f64, most: f64) -> f64 {
     share * most * MIB as f64
 }
 
-/// The process allocated 40 MiB of new blocks, and released as many old ones, so nothing grows.
+/// The process allocated 40 MiB of new blocks, and released 40 MiB of old blocks, so nothing grows.
 #[test]
 fn a_full_cache_is_bounded() {
     let mut profile = run(&[("remember", &|t| mib(t, 40.0))]);
@@ -267,7 +267,7 @@ fn a_buffer_that_was_there_before_grows_by_what_was_added() {
     assert!(found.findings[0].found.contains("by realloc"));
 }
 
-/// Certain findings come before probable ones, even if those are larger.
+/// Certain findings come before probable ones, even if the probable ones are larger.
 #[test]
 fn what_is_certain_comes_first() {
     let mut profile = run(&[("grow", &|t| mib(t, 30.0))]);

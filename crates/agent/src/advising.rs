@@ -136,7 +136,7 @@ impl Advising {
             return Ok(Err((reason(&other), chain(&other))));
         }
         // This is written before the examination, so that the next examination is not early, regardless of what happens
-        // to this one or to the agent.
+        // to the examination or to the agent.
         self.begun = Kept::begins(pid, searches.executable());
         let kept = self.begun.clone().map(|begun| match &advised.last {
             Some(last) => begun.with(last),

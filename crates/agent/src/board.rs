@@ -125,7 +125,7 @@ pub struct Advised {
     pub attempts: u64,
     /// Number of attempts that led to advice.
     pub given: u64,
-    /// The last advice, by this agent or an earlier one.
+    /// The last advice, by this agent or a previous one.
     pub last: Option<Arc<Given>>,
     /// Total time for which one thread was held for the attaches.
     pub held: Duration,

@@ -123,9 +123,8 @@ impl Stat {
         })
     }
 
-    /// Reads the state of a process, if any thread of it lives. Name and start are those of the
-    /// initial thread. An initial thread that ended before the others (pthread_exit(3)) no longer
-    /// has memory.
+    /// Reads the state of a process, if any thread of it is alive. Name and start time are those of the initial thread.
+    /// An initial thread that ended before the others (pthread_exit(3)) no longer has memory.
     fn of(pid: i32, page: u64) -> Option<Stat> {
         let read = |path: String| Stat::parse(&proc_text(path).ok()?, page);
         let stat = read(format!("/proc/{pid}/stat"))?;

@@ -8,8 +8,8 @@ const VARIABLE: &str = "MEMHOOK_AGENT_HASTE";
 /// Maximum divisor.
 const MOST: u32 = 100;
 
-/// Returns the configured pause, or a shorter one if a test has asked for it. Does not shorten
-/// limits that protect processes.
+/// Returns the configured pause, or a shorter pause if a test requested it. Does not shorten limits
+/// that protect processes.
 pub fn hastened(pause: Duration) -> Duration {
     static DIVISOR: OnceLock<u32> = OnceLock::new();
     pause / *DIVISOR.get_or_init(|| divisor(std::env::var(VARIABLE).ok().as_deref()))

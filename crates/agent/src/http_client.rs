@@ -147,7 +147,7 @@ fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, ClientError> {
     Ok(found)
 }
 
-/// Returns the faults of configured files: those with a secret, and those with certificates.
+/// Returns the faults of configured files with secrets or certificates.
 pub fn unusable_files<'a>(
     secrets: impl IntoIterator<Item = &'a PathBuf>,
     ca: Option<&Path>,
@@ -267,7 +267,8 @@ impl Client {
             401 | 403 | 407 => later(format!(
                 "it answers {status}: check the token, the password or the tenant"
             )),
-            // The path may be wrong, or the store may not be up yet behind its proxy. The profile is not the cause.
+            // The path may be wrong, or the store may not be running yet behind its proxy. The profile is not the
+            // cause.
             404 => later(format!(
                 "it answers 404 (there is nothing at {}): check url, and whether the store is up",
                 self.uri.path()

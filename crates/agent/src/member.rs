@@ -155,8 +155,8 @@ impl Member {
         self.state = State::Traced(worker);
     }
 
-    /// Records an obstacle that may pass without action. Returns true if it has lasted too long for
-    /// that.
+    /// Records an obstacle that may disappear without action. Returns true if it has lasted too
+    /// long for that.
     pub fn wait_a_moment(&mut self, now: Instant) -> bool {
         self.clearance = Clearance::Unasked;
         let State::Waiting {

@@ -120,7 +120,7 @@ impl Reads {
         }
     }
 
-    /// Passes a question to the thread that works for its owner, or to a new one.
+    /// Passes a question to the thread that works for its owner, or to a new thread.
     fn hand_over(&mut self, asked: Asked) -> Handed {
         let (mut at_work, mut hung_in_realm) = (0, 0);
         self.desks.retain(|desk| !lock(desk).is_done);

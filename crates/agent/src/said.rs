@@ -27,7 +27,7 @@ impl Repeats {
         true
     }
 
-    /// Removes the warnings whose time is over, or all of them, and returns the repeated ones with
+    /// Removes the warnings whose time is over, or all warnings. Returns the repeated ones with
     /// their numbers.
     fn over(&mut self, now: Instant, all: bool) -> Vec<(String, u64)> {
         let mut over = Vec::new();

@@ -358,8 +358,8 @@ impl Searches {
         numbers.scan_held += captured.snapshot.meta.held_ms / 1e3;
     }
 
-    /// Returns the resident memory of a copied process, and the blocks that pin it, if the rule
-    /// asks for that.
+    /// Returns the resident memory of a copied process, and the blocks that pin it if the rule
+    /// requests them.
     fn account(
         &self,
         captured: &Captured,

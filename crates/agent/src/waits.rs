@@ -116,7 +116,7 @@ mod tests {
             // The thread's last turn was short.
             (Some(7), Some(7), 50, true),
             (Some(7), Some(7), 500, false),
-            // The thread sleeps, has slept, or slept in between.
+            // The thread sleeps now, or has slept since the last look.
             (Some(7), None, 0, false),
             (None, Some(7), 0, false),
             (None, None, 0, false),

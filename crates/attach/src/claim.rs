@@ -5,8 +5,8 @@ use memhook_process::{Chosen, Kept, mappings, proc_path, still_chosen};
 use std::fs::{File, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Longest time that a lock may outlive the attacher that the process names. A watchdog that a killed attacher had just
-/// started has a copy of the lock's descriptor for a moment, until it is killed too.
+/// Longest time for which a lock may outlive the attacher that the process names. A watchdog that a killed attacher had
+/// just started has a copy of the lock's descriptor for a moment, until the watchdog is killed too.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -16,13 +16,13 @@ pub struct Claim {
     _chosen: Kept,
 }
 
-/// Locks the process with flock(2). The kernel releases the lock when its holder or the process ends, and no file stays
-/// behind. The locked file is the process's memory in /proc, which only a process that may trace it can open
-/// (PTRACE_MODE_ATTACH, proc(5)). Anybody could lock a file that everybody may read.
+/// Locks the process with flock(2). The kernel releases the lock when its holder or the process ends, and no file
+/// remains. The locked file is the process's memory in /proc, which only a process that may trace it can open
+/// (PTRACE_MODE_ATTACH, proc(5)). A file that everybody may read could be locked by anybody.
 ///
 /// If the initial thread has ended, the memory can be opened only through another thread, and another attacher may have
-/// locked it through a third one. So a second file, which belongs to the process and which only its owner can open, is
-/// locked too.
+/// locked it through a third thread. So a second file is locked too, which belongs to the process and which only its
+/// owner can open.
 ///
 /// If the pid was reused after the user chose the process, this function fails.
 pub fn claim(pid: i32) -> Result<Claim, Error> {

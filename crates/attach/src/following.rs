@@ -6,9 +6,9 @@
 //! ended before the process was seen, its descent is not known.
 //!
 //! A child that a traced process forks is not missed: it inherits everything that it needs to record by itself from its
-//! first call of an allocator, and is found by its recording ([`births`]). A child is found by a search and attached to
-//! only if there is no more room for this, or if it cannot be used (counted accesses, allocators that are reached by
-//! pads, a limited address space).
+//! first call of an allocator, and is found by its recording ([`births`]). A search finds and attaches to a child only
+//! if there is no space left for this, or if this method does not apply (counted accesses, allocators that are reached
+//! by pads, a limited address space).
 //!
 //! The alternative is to stay attached to the parent by ptrace(2) with PTRACE_O_TRACEFORK, as `run` does with the
 //! programs that it starts. That is too expensive for a program that serves others: it would stop at each fork, each
@@ -43,7 +43,7 @@ use worker::{Begin, Permits, Until, Worker};
 const CHILDREN_PAUSE: Duration = Duration::from_millis(2);
 /// Time between two searches for matching processes, which read some files of every process of the machine.
 const MATCHING_PAUSE: Duration = Duration::from_millis(100);
-/// Searches take at most this fraction (1/n) of a processor's time, however many processes exist.
+/// Searches take at most this fraction (1/n) of a processor's time, regardless of the number of processes.
 const SHARE: u32 = 20;
 /// Longest time until a termination signal is noticed.
 const LONGEST_WAIT: Duration = Duration::from_millis(100);

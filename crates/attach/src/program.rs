@@ -54,8 +54,8 @@ pub trait Observer {
     fn at_end(&mut self, _child: &Child, _pid: i32, _modules: Option<Vec<ModuleImage>>) {}
     /// A process executes another program, which is traced in its place if possible.
     fn executes(&mut self, _pid: i32) {}
-    /// Returns true if a program that a process begins to execute should be traced. The first process is traced
-    /// whatever it executes.
+    /// Returns true if a program that a process begins to execute should be traced. The first process is traced in any
+    /// case.
     fn wants(&mut self, _pid: i32) -> bool {
         true
     }
@@ -74,8 +74,8 @@ enum Attached {
 }
 
 impl Program {
-    /// Starts the program and leaves it stopped before its first instruction. `follow_forks`: the processes that it
-    /// forks are traced too.
+    /// Starts the program and leaves it stopped before its first instruction. If `follow_forks` is true, the processes
+    /// that it forks are traced too.
     pub fn start(
         command: &[OsString],
         follow_forks: bool,

@@ -18,7 +18,7 @@ pub struct Recording {
     path: PathBuf,
     recorder: Recorder,
     facts: Facts,
-    /// True if the file replaced an earlier one, which is lost.
+    /// True if the file replaced an earlier file, which is lost.
     has_replaced: bool,
     /// Recordings of other memory in the same run: mappings, heaps of described allocators.
     beside: Vec<Recording>,

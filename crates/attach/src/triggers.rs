@@ -96,7 +96,7 @@ impl std::str::FromStr for Action {
 /// Rule for firing again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
-    /// Only after the condition was false in between.
+    /// Only if the condition has been false since the last time.
     Anew,
     /// Also if the value gets much worse: half of the remaining distance to a limit is used up, or any other quantity
     /// has grown by an eighth.
@@ -295,8 +295,8 @@ mod tests {
         Triggers::new(std::process::id() as i32, again, all)
     }
 
-    /// Returns a measurement with this many live bytes, twice as many resident bytes, and the same number of used bytes
-    /// out of a limit of 1000.
+    /// Returns a measurement with `live_bytes` live bytes, twice as many resident bytes, and the same number of used
+    /// bytes out of a limit of 1000.
     fn live(live_bytes: u64) -> Measured {
         Measured {
             live_bytes,

@@ -29,9 +29,9 @@ pub enum AdviceError {
     Recording(#[from] memhook_recording::Error),
 }
 
-/// Advises on the process of a recording. `resident` is its current resident memory; `None` selects
-/// that of the recording. `is_running` is true if the process still runs, so that commands may name
-/// it.
+/// Advises on the process of a recording. `resident` is its current resident memory; if it is
+/// `None`, the memory in the recording is used. `is_running` is true if the process still runs, so
+/// that commands may name it.
 pub fn advice_of(
     recording: &Recording,
     mut symbols: Symbolizer,

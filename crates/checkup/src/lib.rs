@@ -31,7 +31,7 @@ use memhook_report::StackFrame;
 
 /// Names of the call stacks of a session.
 pub trait StackNames {
-    /// Looks up the names of these backtraces, and waits for them until the wait is given up.
+    /// Looks up the names of these backtraces, and waits for them until the wait is abandoned.
     fn look_up(&mut self, session: &Session, stacks: &mut dyn Iterator<Item = u32>);
 
     /// Returns the kind of a backtrace, true if it was cut short, and its frames with the names

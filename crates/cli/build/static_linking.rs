@@ -1,4 +1,4 @@
-//! Links the command statically against glibc, whatever cargo's configuration is.
+//! Links the command statically against glibc, regardless of cargo's configuration.
 //!
 //! `.cargo/config.toml` requests `crt-static` in a clone, but `cargo install` does not read it from a repository or a
 //! package, and a package cannot request a target feature. Without the feature, rustc passes the names of shared

@@ -1,5 +1,5 @@
-// The service that `memhook-rs demo` starts. Workers serve requests of several kinds, each of which
-// allocates. One kind forgets a session when the client asks for a rare thing.
+// The service that `memhook-rs demo` starts. Workers serve requests of several kinds, and each kind
+// allocates. One kind forgets to release a session when the client sends a rare request.
 #include <sys/prctl.h>
 #include <unistd.h>
 

@@ -21,7 +21,7 @@ pub const BAD_INPUT: u8 = 2;
 pub const NOT_RESTORED: u8 = 3;
 /// A remembered backtrace was wrong.
 pub const WRONG: u8 = 3;
-/// `gate`: a limit is exceeded. This is the default for that case.
+/// `gate`: a limit is exceeded. This is the default code.
 pub const LIMIT_EXCEEDED: u8 = 1;
 /// `gate`: no limit was exceeded, but not everything was seen.
 pub const NO_VERDICT: u8 = 3;

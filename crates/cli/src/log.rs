@@ -22,7 +22,7 @@ use tracing_subscriber::{Layer, Registry, layer::SubscriberExt, util::Subscriber
 const FILTER: &str = "MEMHOOK_LOG";
 /// Prefix of the names of our crates, which are the log targets.
 const OURS: &str = "memhook";
-/// Name of the crate whose events are those of the command itself.
+/// Name of the crate whose events count as events of the command itself.
 const AGENT: &str = "memhook_agent";
 /// Maximum number of lines that wait to be written. Further lines are lost.
 const MOST_WAITING: usize = 1024;

@@ -51,7 +51,7 @@ mod of_attach {
     }
 }
 
-/// Returns the error inside a transparent one, which no source leads to.
+/// Returns the error inside a transparent error, which no source leads to.
 fn shown<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
     if let Some(RecordingError::Output(output)) = error.downcast_ref() {
         return output;

@@ -309,7 +309,7 @@ impl Allocators {
 
 /// Parses a number of threads, which may not exceed the number of processors.
 fn drains(text: &str) -> Result<usize, String> {
-    // The processors are those of the process's affinity and of its control group's quota.
+    // The processors are limited by the process's affinity and by the quota of its control group.
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     match text.parse::<usize>() {
         Ok(count) if (1..=processors.min(memhook_ledger::MOST_SHARDS)).contains(&count) => {

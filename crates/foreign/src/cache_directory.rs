@@ -55,7 +55,7 @@ fn home_of_root() -> Option<PathBuf> {
     home.map(PathBuf::from).filter(|home| home.is_absolute())
 }
 
-/// Directory of replaceable files, below that of all our caches.
+/// Directory of replaceable files, in the directory of all our caches.
 pub struct CacheDirectory<'a> {
     /// Directory of all our caches.
     pub caches: &'a Path,
@@ -70,7 +70,7 @@ impl CacheDirectory<'_> {
         (is_ours(self.caches) && is_ours(&directory)).then(|| directory.join(name))
     }
 
-    /// Creates the directory, and that of all our caches, unless they exist.
+    /// Creates the directory and its parent, the directory of all our caches, unless they exist.
     ///
     /// # Errors
     /// They are not ours, or cannot be created.

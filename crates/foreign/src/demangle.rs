@@ -47,8 +47,8 @@ fn rust(name: &str) -> Option<String> {
     out.finished()
 }
 
-/// Returns true for a namespace at the end that looks like a hash: the mark of Rust's old scheme, which is otherwise
-/// that of C++.
+/// Returns true for a namespace at the end that looks like a hash: the mark of Rust's old scheme, which otherwise
+/// equals that of C++.
 fn has_rust_hash(name: &str) -> bool {
     let hash = name.rfind("17h").and_then(|at| name.get(at + 3..at + 20));
     hash.and_then(|hash| hash.strip_suffix('E'))
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(class_name("not mangled"), "not mangled");
     }
 
-    /// Returns a type whose last argument is a pair of the previous argument, repeated this many times.
+    /// Returns a type whose last argument is a pair of the previous argument, nested `times` times.
     fn doubling(times: usize) -> String {
         // `1PI i i E` is substitution S_ for `1P`, S0_ for P<int, int>. Each next P<X, X> is the following
         // substitution.

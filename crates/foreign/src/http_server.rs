@@ -1,11 +1,11 @@
 //! A server of fixed answers to GET, for the agent's numbers and the page of a recording.
 //!
 //! One request per connection, without keep-alive, uploads or TLS. One thread waits for all requests and reads them as
-//! they arrive, so that a slow client costs only a descriptor; it also gives the answers that need no work. A few
-//! further threads make and write the other answers. Each client has limits on total time and on bytes; each address
-//! has a limit on connections. If there are too many connections, the oldest one of the address with the most is
-//! closed, so that a client that only holds connections does not lock out others. A browser that uses a foreign host
-//! name gets no answer.
+//! they arrive, so that a slow client costs only a descriptor. It also gives the answers that need no work. A few other
+//! threads make and write the remaining answers. Each client has limits on total time and on bytes, and each address
+//! has a limit on connections. If there are too many connections, the address with the most connections loses its
+//! oldest one, so that a client that only keeps connections open does not lock out others. A browser that uses a
+//! foreign host name gets no answer.
 
 mod places;
 mod request;
@@ -135,7 +135,7 @@ impl HttpServer {
             // The time before the wait counts, and this check comes after reading. A client that sent its request in
             // time is answered, even if this thread was stopped.
             silent.retain(|client| client.until > now);
-            // Only a few are accepted in a row, so that present clients are served too.
+            // Only a few connections are accepted in a row, so that present clients are served too.
             for _ in 0..if ready.has_new { MOST_SILENT } else { 0 } {
                 match listener.accept() {
                     Ok((stream, address)) => {
@@ -154,7 +154,7 @@ impl HttpServer {
         }
     }
 
-    /// Accepts a connection. A client that has already sent its request does not count among the silent ones.
+    /// Accepts a connection. A client that has already sent its request does not count as silent.
     fn enter(
         self: &Arc<Self>,
         stream: TcpStream,

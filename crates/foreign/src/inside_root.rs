@@ -1,4 +1,4 @@
-//! Lookup of a path in a root other than ours: that of a target, or a copy of one.
+//! Lookup of a path in a root other than ours: the root of a target, or a copy of one.
 
 use crate::regular_file::open_found;
 use nix::errno::Errno;

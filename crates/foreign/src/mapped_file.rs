@@ -13,7 +13,7 @@ use std::{
 /// the file at its path in the root of the process, if it has this inode number.
 ///
 /// # Errors
-/// There is no such file, or it is not a regular one.
+/// There is no such file, or it is not a regular file.
 pub fn open_mapped(pid: i32, at: &Range<u64>, path: &str, inode: u64) -> Result<File> {
     let by_mapping = format!("/proc/{pid}/map_files/{:x}-{:x}", at.start, at.end);
     if let Ok(file) = open_regular(by_mapping.as_ref()) {

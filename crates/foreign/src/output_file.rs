@@ -111,8 +111,8 @@ enum Standing {
 }
 
 impl OutputFile {
-    /// Creates a file for its owner only. Refuses an existing one unless `replace`: then keeping the new file replaces
-    /// the old one. Terminals, pipes and other streams of the user are opened directly.
+    /// Creates a file for its owner only. Refuses an existing file unless `replace` is true: then keeping the new file
+    /// replaces the old one. Terminals, pipes and other streams of the user are opened directly.
     ///
     /// # Errors
     /// [`OutputError`]
@@ -270,7 +270,7 @@ fn new_file(path: &Path) -> Result<File> {
         .open(path)
 }
 
-/// Creates a file in the same directory, by which a rename replaces the old one.
+/// Creates a file in the same directory, which a rename can put in place of the old file.
 fn beside(path: &Path) -> Result<(File, PathBuf)> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let mut last = Error::from(ErrorKind::AlreadyExists);
@@ -330,8 +330,8 @@ mod tests {
         let error = put(&path, false, "second").unwrap_err();
         assert!(matches!(error, OutputError::Exists { .. }), "{error}");
         assert_eq!(read_to_string(&path).unwrap(), "first");
-        // A new file replaces the old one. A process that has the old file open, or another name of it, does not see
-        // the new one.
+        // A new file replaces the old one. A process that has opened the old file, or uses another name of it, does not
+        // see the new file.
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
         let other = scratch.0.join("other");
         std::fs::hard_link(&path, &other).unwrap();

@@ -124,7 +124,7 @@ impl OwnDirectory {
         only_regular(options.open(self.name(name))?)
     }
 
-    /// Writes a file, which appears under its name when it is complete, in place of an existing one.
+    /// Writes a file, which appears under its name when it is complete, and then replaces an existing file.
     ///
     /// # Errors
     /// Errors of open(2), write(2) and rename(2).

@@ -90,7 +90,7 @@ impl Extent {
         Ok(Extent::from(&file.metadata()?))
     }
 
-    /// Returns true if this many bytes of the file may be read into memory. A file with holes can have any length at no
+    /// Returns true if `bytes` bytes of the file may be read into memory. A file with holes can have any length at no
     /// cost to its creator, and reading it would cost us memory for its whole length.
     pub fn may_hold(&self, bytes: u64) -> bool {
         bytes <= self.believable_bytes()

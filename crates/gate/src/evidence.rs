@@ -182,7 +182,7 @@ pub struct Leak {
     pub site: usize,
     /// Blocks to which no other leaked block points.
     pub direct: Sum,
-    /// Blocks that are reachable only from the directly leaked ones, by site.
+    /// Blocks that are reachable only from directly leaked blocks, by site.
     pub indirect: Vec<(usize, Sum)>,
     /// Set if the leak was found by its growth, not by reachability.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -282,7 +282,7 @@ pub enum Subject {
     Leaks,
     /// Sites that keep growing.
     Growth,
-    /// Live blocks, without a search for unreachable ones.
+    /// Live blocks, without a search for unreachable blocks.
     Live,
 }
 
@@ -317,8 +317,7 @@ pub struct Evidence {
     /// asked for them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub possible: Vec<PossibleLeak>,
-    /// Described heaps, in the order of their descriptions. All other sums are those of malloc's
-    /// heap.
+    /// Described heaps, in the order of their descriptions. All other sums refer to malloc's heap.
     #[serde(skip)]
     pub heaps: Vec<crate::HeapEvidence>,
     /// Maximum bytes that were live at one time.
@@ -331,8 +330,7 @@ pub struct Evidence {
     /// Length of the observation.
     #[serde(skip)]
     pub elapsed: Duration,
-    /// True if there were times in which no event was seen, so that neither a leak nor a sum is
-    /// certain.
+    /// True if no events were seen for some of the time, so that neither a leak nor a sum is certain.
     #[serde(skip)]
     pub is_blind: bool,
     /// Events that the trace may have missed; `None` if the process was not traced.

@@ -13,12 +13,12 @@ use std::collections::{BTreeMap, HashMap};
 pub struct Lost {
     /// Blocks of this backtrace that no other leaked block points to.
     pub direct: Sum,
-    /// Blocks that only the direct ones reach, by backtrace.
+    /// Blocks that only direct leaks reach, by backtrace.
     pub indirect: HashMap<Option<u32>, Sum>,
 }
 
 impl Lost {
-    /// Returns the sum of the blocks that only the direct ones reach.
+    /// Returns the sum of the blocks that only direct leaks reach.
     pub fn held(&self) -> Sum {
         let mut held = Sum::default();
         self.indirect.values().for_each(|&sum| held.add(sum));

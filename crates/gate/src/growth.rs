@@ -49,7 +49,7 @@ pub enum GrowthKind {
 pub struct Growth {
     /// Quantity that grows.
     pub kind: GrowthKind,
-    /// Probability that a site that does not grow looks like this one.
+    /// Probability that a site without growth looks like this site.
     pub p: f64,
     /// Blocks gained from one moment to the next (Sen's slope).
     pub blocks_per_interval: f64,
@@ -62,7 +62,7 @@ pub struct Growth {
 pub enum Course {
     /// The series does not grow visibly.
     Steady,
-    /// The series rises, but perhaps only because the site's blocks replace those from before the
+    /// The series rises, but perhaps only because the site's blocks replace blocks from before the
     /// attach.
     Replacing,
     /// The series rises ever more slowly.
@@ -184,7 +184,7 @@ mod tests {
 
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Site {
-        /// Keeps the block of one in this many requests forever.
+        /// Keeps the block of one request in `one_in` forever.
         Leak { one_in: f64 },
         /// Fills up to a size, then replaces entries at random.
         Cache { size: usize },
@@ -192,7 +192,7 @@ mod tests {
         Load,
     }
 
-    /// Simulates the births of the live blocks, step by step. Returns the number of old ones at
+    /// Simulates the births of the live blocks, step by step. Returns the number of old blocks at
     /// each moment.
     fn simulate(site: Site, seed: u64) -> Vec<f64> {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);

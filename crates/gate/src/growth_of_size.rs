@@ -3,14 +3,15 @@
 //!
 //! Such a block is often young, because each realloc(3) creates it again, so a test of the blocks
 //! that outlive requests does not see it. This test therefore uses all live blocks of a site: their
-//! bytes and their mean size. More load makes more blocks, not larger ones, so a site with more
+//! bytes and their mean size. More load makes more blocks, not larger blocks, so a site with more
 //! blocks than before is left to the other test. A site grows if both series rise by the criteria
 //! of the other test: in the whole window and in the second half, by more than a random walk, above
-//! every earlier level, and not ever more slowly.
+//! every earlier level, and without continuously slowing down.
 //!
-//! Some of the freed blocks from before the attach may have been replaced at this site. They are at
-//! most as many as the site has gained blocks since its minimum, and none is larger than the site's
-//! largest block. If a site still grows after these are subtracted, it certainly grows.
+//! Some of the freed blocks from before the attach may have been replaced at this site. Their
+//! number is at most the number of blocks that the site has gained since its minimum, and none is
+//! larger than the site's largest block. If a site still grows after these are subtracted, it
+//! certainly grows.
 
 use crate::growth::{Course, Growth, GrowthKind, LEAST_MOMENTS};
 use crate::trend::{Trend, corrected, drift, ends_above, mean};
@@ -94,8 +95,8 @@ fn at_least(held: &[Held]) -> Vec<f64> {
     bytes.collect()
 }
 
-/// Returns the less certain of two trends, that of the whole series and that of its second half, if
-/// both are upward.
+/// Returns the less certain of two trends, of the whole series and of its second half, if both are
+/// upward.
 fn rise(series: &[f64], alpha: f64) -> Option<Trend> {
     let late = &series[series.len() / 2..];
     let trends = [corrected(series), corrected(late)];
@@ -173,9 +174,9 @@ mod tests {
     enum Site {
         /// A buffer to which data is appended.
         Buffer,
-        /// Entries, of which this many are replaced by longer ones at each moment.
+        /// Entries. At each moment, the given number of them is replaced by longer entries.
         LongerEntries(usize),
-        /// Entries, of which this many are replaced by entries of any size at each moment.
+        /// Entries. At each moment, the given number of them is replaced by entries of any size.
         Entries(usize),
         /// Like the variant above, with a few very large entries.
         HeavyTail(usize),

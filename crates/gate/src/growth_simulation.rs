@@ -44,10 +44,10 @@ enum Program {
     Fixed(f64),
     /// Sessions arrive at random, and stay for an exponential time.
     Pool(f64),
-    /// Fills up evenly, and is emptied after this many seconds.
+    /// Fills up evenly, and is emptied after the given number of seconds.
     Sawtooth(f64),
-    /// A cache or a program that warms up ever more slowly. After this many seconds, it is two
-    /// thirds full.
+    /// A cache or a program that warms up more and more slowly. After the given number of seconds,
+    /// it is two thirds full.
     Filling(f64),
 }
 

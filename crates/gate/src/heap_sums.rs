@@ -66,8 +66,8 @@ impl HeapSums {
         }
     }
 
-    /// Returns the limits that this heap exceeds. With `has_several`, there are other heaps, so
-    /// this one is named.
+    /// Returns the limits that this heap exceeds. If `has_several` is true, there are other heaps,
+    /// so this heap is named.
     pub fn violations(
         &self,
         evidence: &Evidence,

@@ -1,4 +1,4 @@
-//! Selects the processes of a command that are judged: those that run a program of the user.
+//! Selects the processes of a command that are judged: processes that run a program of the user.
 //!
 //! Shells, make, ctest, compilers and interpreters deliberately keep memory until they end, and a
 //! leak in them is irrelevant to a user who runs tests with them. User programs are built in

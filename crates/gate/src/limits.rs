@@ -8,7 +8,7 @@ use crate::pattern::template_matches;
 pub struct SiteLimit {
     /// Maximum number of live bytes.
     pub bytes: u64,
-    /// Sites to which the limit applies, added together. The syntax is that of `leak:`
+    /// Sites to which the limit applies, added together. The syntax is the same as for `leak:`
     /// suppressions.
     pub pattern: String,
 }
@@ -49,7 +49,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Returns true if anything besides leaks is limited.
+    /// Returns true if there are limits other than those on leaks.
     pub fn has_any_but_leaks(&self) -> bool {
         let sums = [self.live_bytes, self.peak_bytes, self.allocations];
         sums.iter().any(Option::is_some)

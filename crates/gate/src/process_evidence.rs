@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
 
 impl Evidence {
-    /// Returns evidence about a process of which no facts are known.
+    /// Returns evidence about a process without known facts.
     pub fn lacking(program: String, gap: String) -> Evidence {
         Evidence {
             program,
@@ -116,7 +116,7 @@ impl Ending {
 }
 
 /// Returns the blocks of a traced process, as its memory shows them at one moment, if the memory could be copied.
-/// Otherwise `memory` contains the reason. The ledger is that of [`reached`].
+/// Otherwise `memory` contains the reason. The ledger is the same as for [`reached`].
 pub fn traced_blocks(
     ledger: &Ledger,
     memory: Result<&Snapshot, String>,

@@ -201,7 +201,7 @@ pub(crate) fn judge_heap(heap: &Heap, gaps: &mut Vec<String>) {
     }
 }
 
-/// Blocks in heaps that were not dissected: those of other allocators, or of an unknown glibc.
+/// Blocks in heaps that were not dissected: heaps of other allocators, or of an unknown glibc.
 struct Foreign {
     search: Search,
     is_glibcs: bool,

@@ -90,7 +90,7 @@ impl Survivors {
         }
     }
 
-    /// Returns all blocks of a site at each moment except the first ones.
+    /// Returns all blocks of a site at each moment except the first moments.
     fn held(&self, series: &Series, skipped: usize) -> Vec<Held> {
         let moments = series.all.iter().zip(&self.freed).skip(skipped);
         let held = moments.map(|(sum, &freed)| Held {

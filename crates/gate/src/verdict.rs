@@ -145,7 +145,7 @@ impl Verdict {
     }
 }
 
-/// Returns the outcome for several processes: the worst one.
+/// Returns the worst outcome of several processes.
 pub fn outcome(verdicts: &[Verdict]) -> Outcome {
     let is = |outcome| verdicts.iter().any(|v| v.outcome == outcome);
     match (is(Outcome::Failed), is(Outcome::Unsound)) {

@@ -14,7 +14,7 @@ const SYSTEM_LIBRARIES: [&str; 5] = [
     "libm.so",
 ];
 
-/// Recognizes wrappers: functions with a known name, and those that match patterns of the user.
+/// Recognizes wrappers: functions with a known name, and functions that match patterns of the user.
 #[derive(Clone, Debug, Default)]
 pub struct Wrappers {
     patterns: Vec<String>,

@@ -54,7 +54,7 @@ pub struct Heap {
     pub parameters: Option<Parameters>,
     /// Number of chunks that have their own mapping, and the bytes of these mappings.
     pub mmapped: (u64, u64),
-    /// True if the chunks found are exactly those that `mp_` counts.
+    /// True if the chunks found are exactly the chunks that `mp_` counts.
     pub mmapped_exact: bool,
     /// The heaps of other allocators. [`SegmentKind::Sized`] has an index into them.
     pub others: Vec<OtherHeap>,
@@ -122,7 +122,7 @@ pub struct Undissected {
 }
 
 impl Undissected {
-    /// Returns the minor version of a glibc that is newer than all known ones.
+    /// Returns the minor version of a glibc that is newer than all known versions.
     pub fn newer_glibc(&self) -> Option<u32> {
         match self.reason {
             NotDissected::NewerGlibc { minor } => Some(minor),
@@ -199,7 +199,7 @@ impl Heap {
     /// ascending user address. A half-written header can then mislead the walk no further than to
     /// the next of these blocks. Findings of the first walk remain.
     pub fn walk_again(&mut self, snapshot: &Snapshot, known: &[u64]) {
-        // Blocks of memory pools lie inside blocks of malloc.
+        // Blocks of memory pools are inside blocks of malloc.
         let is_of_arena = |&user: &u64| {
             let found = self.blocks.find(user).filter(|found| found.1 == 0);
             found.is_none_or(|(number, _)| self.blocks.segment_of(number).kind.is_arena())

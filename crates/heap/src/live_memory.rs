@@ -21,7 +21,7 @@ pub(crate) trait Memory {
     /// Returns the byte at an address.
     fn byte(&self, address: u64) -> Option<u8>;
 
-    /// Returns true if this many bytes exist from an address on.
+    /// Returns true if `bytes` bytes exist from an address on.
     fn has(&self, start: u64, bytes: u64) -> bool;
 }
 

@@ -29,8 +29,8 @@ impl Scan {
         })
     }
 
-    /// Returns the reachable blocks that only interior pointers reach. Each block is judged by
-    /// itself.
+    /// Returns the reachable blocks that only interior pointers reach. Each block is judged
+    /// separately.
     pub fn possibly_lost(&self, snapshot: &Snapshot, options: MarkOptions) -> Vec<Leak> {
         let blocks = possibly_lost(snapshot, &self.heap, &self.marked, options);
         let all = 0..self.heap.blocks.len();

@@ -5,7 +5,7 @@ use crate::snapshot::{Area, AreaKind, CopiedRegion, Meta, Method, Snapshot};
 use memhook_inject::Error as Hold;
 use std::time::{Duration, Instant};
 
-/// Returns a snapshot with this memory, all of it anonymous.
+/// Returns a snapshot with this memory. All of it is anonymous.
 pub fn snapshot(memory: Vec<(u64, Vec<u8>)>) -> Snapshot {
     let areas = memory.iter().map(|(start, bytes)| Area {
         start: *start,

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 pub enum Act {
     /// Threads were stopped for this time.
     Stop(Duration),
-    /// A function was called this many times: once with these arguments, or once for each of several blocks.
+    /// A function was called this number of times: once with these arguments, or once for each of several blocks.
     Call {
         /// Address of the function.
         function: u64,

@@ -220,7 +220,7 @@ fn an_attacher_that_never_leaves_its_loop_is_ended() {
     ended_by_the_watchdog(steps::SPIN, "600000", || {});
 }
 
-/// Releases at every third step. The effect on the target is that of a kill, but the attacher survives.
+/// Releases at every third step. The effect on the target equals that of a kill, but the attacher survives.
 #[test]
 fn a_target_that_is_let_go_in_the_middle_goes_on() {
     let targets = [("canary", &[][..]), ("waits", &["epoll"][..])];

@@ -86,7 +86,7 @@ pub enum Error {
         /// Thread id.
         tid: i32,
     },
-    /// After all attempts, some threads did not stop within the time for which each of them may be held.
+    /// After all attempts, some threads did not stop within the limit for the hold of each thread.
     #[error(
         "thread {tid} of process {pid} did not stop within {limit:?} (uninterruptible sleep, as during vfork, or no processor); the other threads were released after each of {attempts} attempts: try again, or allow a longer hold"
     )]
@@ -201,7 +201,7 @@ pub enum Error {
         /// Thread id.
         tid: i32,
     },
-    /// Another process runs in the same memory, and its threads are not held with those of the target.
+    /// Another process runs in the same memory, and its threads are not held together with the target's.
     #[error(
         "process {other} shares the memory of process {pid} (vfork): try again when it has called execve"
     )]
@@ -211,7 +211,7 @@ pub enum Error {
         /// Process id of the other process.
         other: i32,
     },
-    /// A thread does not have the thread pointer that the ABI requires, by which pads tell threads apart.
+    /// A thread does not have the thread pointer that the ABI requires, by which pads distinguish threads.
     #[error(
         "thread {tid} of process {pid} has no thread pointer of its own, which probes need to tell threads apart"
     )]

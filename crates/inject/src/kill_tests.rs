@@ -1,4 +1,5 @@
-//! Kills the attacher at every step of remote work, and at random moments in between. The target must never notice.
+//! Kills the attacher at every step of remote work, and at random moments between the steps. The target must never
+//! notice.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -354,7 +355,7 @@ fn random(state: &mut u64, below: u64) -> u64 {
     *state % below
 }
 
-/// Returns the number of random kills. MEMHOOK_TEST_ROUNDS may reduce it, as for the end-to-end tests, whose harness
+/// Returns the number of random kills. MEMHOOK_TEST_ROUNDS may reduce it, as in the end-to-end tests, whose harness
 /// needs this crate.
 fn rounds() -> u64 {
     let asked = std::env::var("MEMHOOK_TEST_ROUNDS").ok();

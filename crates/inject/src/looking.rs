@@ -7,8 +7,8 @@
 //!
 //! Without a write, a call that a stop ends with EINTR cannot be set to be repeated (signal(7) lists such calls; they
 //! include calls on sockets for which the program has set a timeout). So threads that sleep in such a call are not
-//! stopped. /proc shows where they sleep, and afterwards that they are still asleep. The same applies to threads that
-//! were seen in such a call shortly before.
+//! stopped. /proc shows where they sleep, and later that they are still asleep. The same applies to threads that were
+//! seen in such a call shortly before.
 
 use crate::guard::Guard;
 use crate::regs::{self, Registers};
@@ -424,7 +424,7 @@ unsafe fn ask(request: Request, tid: i32, address: usize, data: usize) -> io::Re
 /// Reads a register set into `room`, which must be large enough; returns its size in bytes.
 ///
 /// # Safety
-/// `room` points to this many writable bytes, of a type for which any bytes are a value.
+/// `room` points to this number of writable bytes, of a type for which any bytes are a value.
 unsafe fn read_set(tid: i32, set: usize, room: *mut u8, bytes: usize) -> io::Result<usize> {
     let mut vector = libc::iovec {
         iov_base: room.cast(),

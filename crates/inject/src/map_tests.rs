@@ -246,7 +246,7 @@ fn what_a_killed_attacher_leaves_of_an_object_can_be_taken_away() {
                 unfinished += 1;
                 unmap_unfinished(held, place)?;
             }
-            // The next attacher would keep complete objects, but here they are in the way.
+            // The next attacher would keep complete objects, but here they must not exist.
             let maps = mappings(pid).unwrap();
             let first =
                 |m: &&memhook_process::Mapping| m.path == "/memfd:memhook-hook" && m.offset == 0;

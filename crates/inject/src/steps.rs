@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 pub(crate) const STEP: &str = "MEMHOOK_TEST_STEP";
 pub(crate) const DELAY_US: &str = "MEMHOOK_TEST_DELAY_US";
 /// Alternatives to dying: the process sends itself a signal, freezes its cgroup (the value is its directory), or sleeps
-/// (for this many milliseconds).
+/// (the value is the number of milliseconds).
 pub(crate) const SIGNAL: &str = "MEMHOOK_TEST_SIGNAL";
 pub(crate) const FREEZE: &str = "MEMHOOK_TEST_FREEZE";
 pub(crate) const BLOCK: &str = "MEMHOOK_TEST_BLOCK";

@@ -64,7 +64,7 @@ fn wait_for(what: &str, is_so: impl Fn() -> bool) {
 }
 
 /// The attacher is killed while its `dlopen` waits for a lock that another thread of the target holds. The thread
-/// continues when it gets the lock, goes home when the object is loaded, and holds no lock afterwards.
+/// continues when it gets the lock, goes home when the object is loaded, and then holds no lock.
 fn loading_that_waits(arguments: &[&str]) {
     let until = Instant::now() + LONG;
     while !is_killed_while_it_loads(arguments) {

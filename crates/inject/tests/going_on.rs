@@ -1,4 +1,4 @@
-//! Tests a call that must not be abandoned, because it holds a lock while it waits for another one.
+//! Tests a call that must not be abandoned, because it holds a lock while it waits for another.
 
 mod common;
 

@@ -11,7 +11,7 @@ use memhook_process::{RemoteAddress, read_word};
 /// Length of a pause above which threads must have been stopped until the end of another thread's sleep, which rarely
 /// comes soon.
 const SHORT_NS: u64 = 200_000_000;
-/// Minimum surplus of short holds over long ones.
+/// Minimum number by which short holds exceed long ones.
 const CLEARLY: i32 = 8;
 
 /// The thread that a hold waits for sleeps for 0.7 s at a time.

@@ -261,7 +261,7 @@ fn a_signal_right_after_the_release_still_gives_eintr() {
         assert_eq!(rounds(), round + 1);
     }
     println!("{lost} of 200 signals did not wake the program");
-    // The busier the machine is, the more often another thread runs in between.
+    // The busier the machine is, the more often another thread runs between the two.
     assert!(lost <= 40, "{lost} of 200 signals did not wake the program");
     send(pid, libc::SIGTERM);
     program.ends_well();

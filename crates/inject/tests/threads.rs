@@ -230,7 +230,7 @@ fn is_killed_during_a_call() -> bool {
     let mut held = patiently(|| hold(pid, &anywhere()));
     let (kill, is_killed) = std::sync::mpsc::channel();
     let killer = std::thread::spawn(move || {
-        // The call has begun by then, or begins with a thread that is gone.
+        // The call has begun already, or begins with a thread that is gone.
         std::thread::sleep(Duration::from_millis(50));
         send(pid, libc::SIGKILL);
         kill.send(()).unwrap();

@@ -141,7 +141,7 @@ impl Estimator {
 /// Maximum number of separate mean distances of samples.
 pub const MOST_LEVELS: u8 = 24;
 
-/// Counts all allocations, given those that were recorded.
+/// Counts all allocations, given the recorded ones.
 ///
 /// Samples can have several mean distances, each twice the one before. Level 1 is the distance of
 /// [`Estimator::sample_bytes`], and level 0 means that every allocation was recorded.

@@ -31,7 +31,7 @@ const LEAST_PLACES_ALONE: usize = 1024;
 const ROOMY_PLACES: usize = 1 << 16;
 /// Places per entry in such a small table.
 const ROOMY: usize = 4;
-/// Places per 100 entries of a segment of a larger table, right after it was resized.
+/// Places per 100 entries of a segment of a larger table, directly after it was resized.
 const PERCENT: usize = 144;
 /// Range of the addition to `PERCENT`, which differs by segment.
 const PERCENT_MORE: usize = 32;

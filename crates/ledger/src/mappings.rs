@@ -65,7 +65,7 @@ struct Unmapping {
 pub struct MappingLedger {
     ledger: Ledger,
     pieces: BTreeMap<u64, Piece>,
-    /// Unmappings of the pass before, and of this one.
+    /// Unmappings of the previous pass, and of this pass.
     waiting: [Vec<Unmapping>; 2],
     /// Counter of the ledger's events, which come in order.
     order: u32,

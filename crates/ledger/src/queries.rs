@@ -83,7 +83,7 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Returns live sums by stack id, ordered by it, of all blocks, or of those allocated before `older_than_ns`
+    /// Returns live sums, ordered by stack id, of all blocks, or of the blocks allocated before `older_than_ns`
     /// (nanoseconds since the attach).
     pub fn live_by(&self, older_than_ns: Option<u64>) -> Vec<SiteLive> {
         self.walked(SiteWalk::new(older_than_ns)).into_live()

@@ -50,7 +50,7 @@ struct Setup {
     threads: usize,
     sequence: u32,
     allowed: Allowed,
-    /// Shards of the same ledger, divided after this many passes.
+    /// Shards of the same ledger, divided after this number of passes.
     shards: usize,
     passes_before: usize,
 }

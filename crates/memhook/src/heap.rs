@@ -52,7 +52,7 @@ impl<P: Profiler> Heap<P> {
         self.live.get(&address).map(|(block, data)| (block, data))
     }
 
-    /// Returns the number of blocks that this one represents: 1, unless the options ask for a sample.
+    /// Returns the number of blocks that this block represents: 1, unless the options ask for a sample.
     pub fn weight(&self, block: &Block) -> f64 {
         let level = u8::from(self.samples.always);
         self.samples.weight_of(level, block.size)

@@ -55,7 +55,7 @@ pub enum Role {
 pub(crate) struct Task<'p> {
     /// Displaced instructions.
     pub plan: &'p Plan,
-    /// Difference between addresses in the process and those in the plan.
+    /// Difference between addresses in the process and in the plan.
     pub bias: u64,
     /// Number of the probe, which selects the counter.
     pub probe: usize,

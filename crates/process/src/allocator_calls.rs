@@ -22,7 +22,7 @@ pub struct AllocatorCalls {
     pub pool: Option<&'static Pool>,
 }
 
-/// An allocator built on another one, which it does not call for small blocks.
+/// An allocator built on another allocator, which it does not call for small blocks.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Pool {
     /// Exported function that identifies it.

@@ -24,7 +24,7 @@ pub struct AllocatorFunction {
     /// Size in bytes; 0 if the symbol does not state it.
     pub size: u64,
     /// Id of the hooked function that it implements, ignoring its allocator's prefix. `None` for the functions of
-    /// Rust's compiler, which call another one.
+    /// Rust's compiler, which call another allocator.
     pub hooked: Option<usize>,
 }
 

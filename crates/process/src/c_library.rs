@@ -28,7 +28,7 @@ const GLIBC_LOADER: &str = "ld-linux";
 /// Function with which a C library starts programs.
 const START: &str = "__libc_start_main";
 
-/// C library of a process: that of the program's own namespace (dlmopen(3)).
+/// C library of a process, in the program's own namespace (dlmopen(3)).
 pub struct CLibrary {
     /// Kind of the library.
     pub kind: CLibraryKind,
@@ -100,8 +100,8 @@ pub fn glibc_version(bytes: &[u8]) -> Option<String> {
     Some(version[..end].trim_end_matches('.').to_owned())
 }
 
-/// Distance by which the static functions of glibc's malloc.c extend below its first public one, and above the last.
-/// They have no dynamic symbols. In the builds of 2.31 to 2.41, `_int_malloc` and similar functions are nearer.
+/// Distance by which the static functions of glibc's malloc.c extend below its first public function, and above the
+/// last. They have no dynamic symbols. In the builds of 2.31 to 2.41, `_int_malloc` and similar functions are nearer.
 const BELOW_MALLOC: u64 = 24 * 1024;
 const ABOVE_MALLOC: u64 = 8 * 1024;
 
@@ -228,7 +228,7 @@ fn stands_in(facts: &ModuleFacts) -> bool {
 }
 
 /// System call wrappers of glibc in which a thread sleeps and, on any path through them, holds no lock of the C
-/// library. Of the waits on a futex, only those for conditions and semaphores are listed: the C library itself waits
+/// library. Of the waits on a futex, only waits for conditions and semaphores are listed: the C library itself waits
 /// for mutexes, for the end of other threads and similar events.
 pub const WAITING: &[&str] = &[
     "accept",

@@ -4,7 +4,7 @@ use nix::fcntl::OFlag;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 
-/// Mount points of version 2; the second one is used if version 1 is mounted too.
+/// Mount points of version 2. The second one is used if version 1 is mounted too.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
 /// Returns the directory of the root, for clone3(2); `None` if this process is already in it, or it cannot be used.

@@ -5,7 +5,7 @@ use crate::{proc_text, process_ids, thread_ids};
 
 /// Returns the processes that a process has created and not yet waited for, by any of its threads.
 ///
-/// A child may be missing if another one ends at the same time (proc_tid_children(5)), so look
+/// A child may be missing if another child ends at the same time (proc_tid_children(5)), so look
 /// again.
 pub fn children(pid: i32) -> Vec<i32> {
     let threads = thread_ids(pid).unwrap_or_default();

@@ -35,7 +35,7 @@ impl ControlGroup {
     /// Finds the group with the text of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
     fn find(text: &str, mounts: &str) -> ControlGroup {
         let path = text.trim_end_matches('/');
-        // The innermost mount point is the one that counts.
+        // The innermost mount point counts.
         let mounted = mounts
             .lines()
             .filter_map(|line| Mount::of(line, path))

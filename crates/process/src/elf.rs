@@ -41,7 +41,7 @@ pub struct Exported {
     pub svma: u64,
     /// Size in bytes; 0 if not stated.
     pub size: u64,
-    /// True if the address is that of a resolver (STT_GNU_IFUNC).
+    /// True if the address is the address of a resolver (STT_GNU_IFUNC).
     pub is_ifunc: bool,
 }
 
@@ -261,7 +261,7 @@ impl<'a> ElfView<'a> {
         })
     }
 
-    /// Returns the name by which other modules need it (DT_SONAME).
+    /// Returns the name that other modules use to need it (DT_SONAME).
     pub fn soname(&self) -> Option<&'a str> {
         self.elf.soname
     }

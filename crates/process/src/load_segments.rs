@@ -41,7 +41,7 @@ enum Part {
 }
 
 /// Returns true for anonymous memory. Zeroed data may have its own name, or be merged with the mapping of the heap
-/// behind it.
+/// after it.
 fn is_anonymous(mapping: &Mapping) -> bool {
     let path = &mapping.path;
     let is_named = path.is_empty() || path == "[heap]" || path.starts_with("[anon");
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(end(&segments, maps, 0), Some(0x14000));
     }
 
-    /// This happens in a JVM, whose compiled code lies behind the last library that was loaded.
+    /// This happens in a JVM, whose compiled code is after the last library that was loaded.
     #[test]
     fn memory_that_follows_is_not_the_modules() {
         let segments = [

@@ -81,7 +81,7 @@ impl LoadedElf {
         (elf.symbols != 0 && elf.strings != 0).then_some(elf)
     }
 
-    /// Returns true if this is the name by which other modules need it (DT_SONAME).
+    /// Returns true if other modules need it by this name (DT_SONAME).
     pub(crate) fn is_named(&self, pages: &mut Pages, name: &str) -> bool {
         self.soname.is_some_and(|at| pages.has_string(at, name))
     }

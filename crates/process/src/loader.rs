@@ -87,7 +87,7 @@ const L_LD: u64 = 16;
 const L_NEXT: u64 = 24;
 /// Longest wait while a list is marked as changing. Constructors run after the change.
 const CHANGE_PATIENCE: Duration = Duration::from_millis(50);
-/// Maximum length of the list; a longer one must be circular.
+/// Maximum length of the list. A longer list must be circular.
 const MOST_MODULES: usize = 1 << 16;
 
 impl Loader {

@@ -181,7 +181,7 @@ pub fn set_malloc_hook(pid: i32, modules: &[ModuleImage]) -> Option<String> {
 /// of a page only if something has written to it: a debugger, a uprobe, or a library that puts jumps into functions.
 pub fn has_changed_code(pid: i32, maps: &[Mapping], module: &ModuleImage) -> bool {
     const PAGE_BYTES: u64 = 4096;
-    /// Flags of a page that is in memory or swapped out, and of one that belongs to a file
+    /// Flags of a page that is in memory or swapped out, and of a page that belongs to a file
     /// (Documentation/admin-guide/mm/pagemap.rst).
     const POPULATED: u64 = 0b11 << 62;
     const OF_FILE: u64 = 1 << 61;

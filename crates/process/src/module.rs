@@ -43,7 +43,7 @@ impl ModuleImage {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 
-    /// Returns true if an address lies in the module.
+    /// Returns true if the module contains an address.
     pub fn contains(&self, address: u64) -> bool {
         address >= self.start && address < self.end
     }
@@ -144,8 +144,8 @@ fn is_part_of(last: Option<&ModuleImage>, first: &Mapping, maps: &[Mapping]) -> 
     })
 }
 
-/// Returns the mappings that may belong to the module that begins with the first one: those of its file, and memory
-/// that follows them without a gap.
+/// Returns the mappings that may belong to the module that begins with the first mapping: the mappings of its file, and
+/// memory that follows them without a gap.
 pub(crate) fn run(maps: &[Mapping]) -> &[Mapping] {
     let Some(first) = maps.first() else {
         return maps;
@@ -184,7 +184,7 @@ pub(crate) fn mark_permanent(modules: &mut [ModuleImage]) {
     }
     drop(by_name);
     for (module, permanent) in modules.iter_mut().zip(permanent) {
-        // Programs need musl by a name other than that of its file, which is also the loader.
+        // Programs need musl by a name that differs from the name of its file, which is also the loader.
         module.is_permanent = permanent || module.is_loader;
     }
 }

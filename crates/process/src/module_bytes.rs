@@ -209,9 +209,9 @@ impl Parts<'_> {
         Dynamic::parse(&self.bytes, segments, Ctx::default()).ok()?
     }
 
-    /// Makes the table of relocations begin after those without a symbol, whose number is DT_RELACOUNT: glibc's loader
-    /// processes them without reading their symbols (elf_dynamic_do_Rela in elf/do-rel.h). Returns their position in
-    /// the file.
+    /// Makes the table of relocations begin after the relocations without a symbol, whose number is DT_RELACOUNT:
+    /// glibc's loader processes these without reading their symbols (elf_dynamic_do_Rela in elf/do-rel.h). Returns
+    /// their position in the file.
     fn leave_out_plain_relocations(&mut self, segments: &[ProgramHeader]) -> Option<Range<u64>> {
         let info = self.dynamic(segments)?.info;
         let skipped = (info.relacount as u64).checked_mul(24)?;

@@ -1,5 +1,5 @@
 //! Facts about a module that tracing needs. They are collected once per file, because each library is examined again
-//! whenever the program loads another one, and its `dlopen` waits for that.
+//! whenever the program loads another, and its `dlopen` waits for that.
 
 use crate::load_segments::LoadSegments;
 use crate::python::{EVALUATION, VARIABLES};
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-/// Facts of one file. Addresses are svma, so they are the same wherever the module is mapped.
+/// Facts about one file. Addresses are svma, so they do not depend on where the module is mapped.
 #[derive(Clone, Debug, Default)]
 pub struct ModuleFacts {
     /// Loaded parts of the file, with their addresses.
@@ -64,7 +64,7 @@ fn is_hooked(name: &str) -> bool {
     function_by_name(name).is_some()
 }
 
-/// Returns the slots of hooked functions: those of relocations, and the pointers to listeners.
+/// Returns the slots of hooked functions: slots of relocations, and the pointers to listeners.
 fn slots(elf: &ElfView<'_>) -> Vec<Relocation> {
     let mut slots = elf.slots(&is_hooked);
     let listeners = elf.listeners().map(|(name, svma)| Relocation {

@@ -15,7 +15,7 @@ use std::{
 
 /// Maximum total bytes of files that are read whole.
 const MOST_WHOLE_BYTES: u64 = 4 << 30;
-/// Maximum total bytes of all files, including those that are read in part.
+/// Maximum total bytes of all files, including files that are read in part.
 const MOST_BYTES: u64 = 6 << 30;
 
 /// Maximum number of files that stay open for reading further parts; more would leave too few descriptors

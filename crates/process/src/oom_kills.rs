@@ -69,7 +69,7 @@ impl OomKills {
                     let is_new = |kill: &OomKill| self.pids.insert(kill.pid);
                     found.extend(killed.filter(is_new));
                 }
-                // Messages were overwritten before they were read; the next ones are available.
+                // Messages were overwritten before they were read. The next messages are available.
                 Err(error) if error.raw_os_error() == Some(nix::libc::EPIPE) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(_) => break,

@@ -238,7 +238,7 @@ fn meant(name: &str) -> String {
     }
 }
 
-/// Returns the process with this id or name (`target`) in this control group, if it is the only one. A number is an id
+/// Returns the process with this id or name (`target`) in this control group, if there is only one. A number is an id
 /// and is accepted without a check that such a process exists.
 pub fn select(target: Option<&str>, group: Option<&str>) -> Result<Chosen, SelectionError> {
     match target.map(str::parse) {

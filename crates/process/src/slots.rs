@@ -51,8 +51,8 @@ pub struct Unhookable {
 pub struct SlotScan {
     /// Slots that can be patched.
     pub slots: Vec<Slot>,
-    /// Slots that contain a wrapper of ours (`value`), with the function behind it (`target`). The wrapper belongs to
-    /// this attach or an earlier one, or was inherited from a traced parent.
+    /// Slots that contain a wrapper of ours (`value`), with the function that the wrapper calls (`target`). The wrapper
+    /// belongs to this attach or an earlier one, or was inherited from a traced parent.
     pub held: Vec<Slot>,
     /// Slots that cannot be hooked.
     pub unhookable: Vec<Unhookable>,
@@ -103,8 +103,8 @@ pub fn find_slots(
             if value == 0 {
                 continue; // a weak symbol that nobody defines
             }
-            // The slot leads to the program's own slot, where the call is seen. If the original of that slot were this
-            // one, it would lead back to the slot.
+            // The slot leads to the program's own slot, where the call is seen. If this slot were the original of that
+            // slot, the original would lead back to the slot.
             if stubs.contains(&value) {
                 continue;
             }
@@ -186,8 +186,8 @@ pub fn find_slots(
         }
     }
     for mut slot in unresolved {
-        // Another namespace has its own C library, and this code does not know which. The allocator of the wrong one
-        // would crash the program.
+        // Another namespace has its own C library, and this code does not know which. The allocator of the wrong
+        // library would crash the program.
         if !is_of_program[slot.module] && touches(&slot.symbol) {
             continue;
         }

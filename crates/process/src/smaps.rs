@@ -239,7 +239,7 @@ Private_Hugetlb:      16 kB
 
     #[test]
     fn the_sum_is_that_of_the_kernel() {
-        // A sleeping process, so that nothing changes in between.
+        // A sleeping process, so that nothing changes between the two readings.
         let mut child = std::process::Command::new("sleep")
             .arg("600")
             .spawn()

@@ -15,13 +15,13 @@ use std::{
     sync::Arc,
 };
 
-/// Root directory of a process: ours, that of a container, or that of a chroot(2).
+/// Root directory of a process: ours, the root of a container, or the root of a chroot(2).
 #[derive(Clone, Debug)]
 pub struct TargetRoot {
     pid: i32,
     is_ours: bool,
-    /// Directory of a root other than ours. A container removes it when its process ends, and names are looked up even
-    /// afterwards.
+    /// Directory of a root other than ours. A container removes it when its process ends, but names are still looked up
+    /// after that.
     directory: Option<Arc<File>>,
 }
 
@@ -119,7 +119,7 @@ mod tests {
         assert!(root.open(Path::new("/etc/passwd")).is_ok());
     }
 
-    /// Our root is not mistaken for that of a process that does not exist.
+    /// Our root is not mistaken for the root of a process that does not exist.
     #[test]
     fn an_unknown_root_is_not_ours() {
         let root = TargetRoot::of(i32::MAX);

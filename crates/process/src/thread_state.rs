@@ -49,7 +49,7 @@ pub fn process_of(tid: i32) -> Option<i32> {
 
 /// Returns the process that traces a thread, or 0.
 pub fn tracer(pid: i32, tid: i32) -> i32 {
-    // The tracer's id is that of a thread, despite the field's name (fs/proc/array.c, task_state).
+    // The tracer's id is the id of a thread, despite the field's name (fs/proc/array.c, task_state).
     tracing_thread(pid, tid).map_or(0, |tracer| process_of(tracer).unwrap_or(tracer))
 }
 
@@ -110,7 +110,7 @@ pub fn blocked_by_thread(pid: i32, tid: i32) -> Option<u64> {
     u64::from_str_radix(&status_field(pid, tid, "SigBlk:")?, 16).ok()
 }
 
-/// Returns the signals blocked by the initial thread of the process, or by a living one, in the form of
+/// Returns the signals blocked by the initial thread of the process, or by a living thread, in the form of
 /// [`caught_signals`].
 pub fn blocked_signals(pid: i32) -> Option<u64> {
     u64::from_str_radix(&field_of_process(pid, "SigBlk:")?, 16).ok()

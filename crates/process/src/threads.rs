@@ -29,8 +29,8 @@ pub fn is_filtered(pid: i32, tid: i32) -> bool {
     status_field(pid, tid, "Seccomp:").is_none_or(|mode| mode != "0")
 }
 
-/// Returns the number of seccomp filters of the main thread, or of a living one; `None` if the kernel does not report
-/// it (before Linux 5.9).
+/// Returns the number of seccomp filters of the main thread, or of a living thread; `None` if the kernel does not
+/// report it (before Linux 5.9).
 pub fn seccomp_filters(pid: i32) -> Option<u32> {
     field_of_process(pid, "Seccomp_filters:")?.parse().ok()
 }
@@ -60,7 +60,7 @@ impl SeccompFilters {
             in_status(&start, "State:").is_none_or(|state| state.starts_with(['Z', 'X']));
         match in_status(&start, "Seccomp_filters:").filter(|_| !has_ended) {
             Some(count) => count.parse().ok(),
-            // The thread has ended before the others, or the list of its groups is long.
+            // The thread has ended before other threads, or the list of its groups is long.
             None => seccomp_filters(self.pid),
         }
     }
@@ -100,7 +100,8 @@ pub fn thread_ids(pid: i32) -> Result<Vec<i32>, Error> {
 }
 
 /// Returns a thread through which the kernel gives access to the resources of a process. If the initial thread ends
-/// before the others (pthread_exit(3)), it gives up its memory and its files, and is a zombie until they have ended.
+/// before the other threads (pthread_exit(3)), it loses its memory and its files, and is a zombie until they have
+/// ended.
 pub fn living_thread(pid: i32) -> i32 {
     some_living_thread(pid).unwrap_or(pid)
 }
@@ -120,7 +121,7 @@ pub fn proc_path(pid: i32, file: &str) -> String {
 }
 
 /// Reads or opens a file in /proc about a process, through a living thread. If the thread ends at that moment, tries
-/// another one.
+/// another thread.
 pub(crate) fn by_living_thread<T>(
     pid: i32,
     file: &str,
@@ -138,7 +139,7 @@ pub(crate) fn by_living_thread<T>(
     }
 }
 
-/// Returns the ids of all processes that this one can see.
+/// Returns the ids of all processes that this process can see.
 pub fn process_ids() -> Vec<i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries

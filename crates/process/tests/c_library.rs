@@ -216,7 +216,7 @@ fn the_c_libraries_of_other_releases() {
             .each_ref()
             .map(|d| d.to_string_lossy().into_owned())
             .join(":");
-        // The program has no start-up code of this release, because an older one lacks its symbols.
+        // The program has no start-up code of this release, because an older release lacks its symbols.
         let source = r#"
             extern char *gnu_get_libc_version(void);
             extern int dlopen(), printf(const char *, ...), pause(void), fflush(void *), pthread_create();

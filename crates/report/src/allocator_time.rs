@@ -5,8 +5,7 @@ use crate::units::{counted, duration};
 use memhook_ledger::{CallTime, CallTimes, TimeTaken};
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of call stacks in a recording's note. The slowest ones are kept, and each takes
-/// about 60 bytes.
+/// Maximum number of call stacks in a recording's note. The slowest stacks are kept, and each takes about 60 bytes.
 const MAX_STACKS: usize = 100_000;
 
 /// Estimate of the time that allocations spent in the allocator, from the calls that were timed.

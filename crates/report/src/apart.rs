@@ -141,7 +141,7 @@ impl Parts {
 
     /// Returns the fewest columns that the label takes.
     fn least(&self) -> usize {
-        /// Width beyond which a file's name is shortened, too.
+        /// Width beyond which a file's name is shortened too.
         const LONGEST_PLACE: usize = 40;
         let place = wide(&fitted_place(&self.place, 0)).min(LONGEST_PLACE);
         columns(&self.name).min(SHORTEST_NAME) + place + columns(&self.apart(SHORTEST_CALLER))
@@ -213,7 +213,7 @@ impl Parts {
 /// needs no distinction. `looks` has each site as it is shown.
 pub(crate) fn asides(sites: &[KnownSite<'_>], looks: &[String]) -> Vec<String> {
     let mut found = vec![String::new(); sites.len()];
-    // A third site may share the difference from the second one. In that case, the third site is
+    // A third site may share the difference from the second site. In that case, the third site is
     // compared too.
     for _ in 0..3 {
         let shown: Vec<String> = looks

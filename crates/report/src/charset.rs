@@ -3,7 +3,7 @@
 use ratatui::buffer::Buffer;
 use std::borrow::Cow;
 
-/// Variables that name a terminal's charset. The first one that is set counts (locale(7)).
+/// Variables that name a terminal's charset. The first variable that is set counts (locale(7)).
 const VARIABLES: [&str; 3] = ["LC_ALL", "LC_CTYPE", "LANG"];
 
 /// Returns false if the locale names a charset other than UTF-8. If the locale names none, as in

@@ -127,7 +127,7 @@ pub struct Diff {
     pub custom_scores: Vec<CustomChange>,
     /// Sites that changed: the largest growth first, the largest shrinking last.
     pub sites: Vec<SiteChange>,
-    /// Number of unlisted changes, which are smaller than the listed ones.
+    /// Number of unlisted changes. Each is smaller than every listed change.
     pub more_sites: u64,
     /// Number of sites that did not change.
     pub same_sites: u64,

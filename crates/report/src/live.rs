@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// A traced process, as its reports see it.
 pub trait TracedRun: Backtraces {
-    /// Returns the modules that may contain addresses, including unloaded ones.
+    /// Returns the modules that may contain addresses, including unloaded modules.
     fn module_files(&self) -> Vec<ModuleFile>;
     /// Returns the name of a live thread, or an empty string.
     fn thread_name(&self, tid: u32) -> String;
@@ -297,7 +297,7 @@ impl LiveReporter {
         self.begun.take().map(SetAside)
     }
 
-    /// Resumes a report that was set aside, and drops an unfinished one.
+    /// Resumes a report that was set aside, and drops an unfinished report.
     pub fn take_up(&mut self, SetAside(seen): SetAside) {
         self.begun = Some(seen);
     }
@@ -366,8 +366,7 @@ impl LiveReporter {
     }
 }
 
-/// Describes the losses of a ledger that reached its bound, for a report with this many live
-/// blocks.
+/// Describes the losses of a ledger that reached its bound, for a report with the given number of live blocks.
 pub fn described(bounded: &Bounded, live_blocks: u64) -> crate::Bounded {
     crate::Bounded {
         max_memory_bytes: bounded.max_bytes,

@@ -44,7 +44,7 @@ pub struct LiveProfiler {
 
 impl LiveProfiler {
     /// Creates a profiler. `symbols` finds the names of the target. A profile has at most
-    /// `most_sites` sites, the last of which represents all others.
+    /// `most_sites` sites. The last site represents all others.
     pub fn new(symbols: Symbolizer, most_sites: usize) -> LiveProfiler {
         LiveProfiler {
             symbols,
@@ -141,7 +141,7 @@ impl LiveProfiler {
         self.give_up_names()
     }
 
-    /// Closes the files of modules of which no profile had a new address for this long.
+    /// Closes the files of modules of which no profile had a new address for this time.
     pub fn close_unused(&mut self, time: Duration) {
         self.symbols.close_unused(time);
     }
@@ -165,7 +165,7 @@ impl LiveProfiler {
     }
 }
 
-/// Sums up sites into one that represents all of them.
+/// Sums up sites into one site that represents all of them.
 fn together(sites: impl Iterator<Item = Measures>) -> Measures {
     sites.fold(Measures::default(), |mut sum, measures| {
         sum.live += measures.live;
@@ -201,7 +201,7 @@ impl Profile {
         self
     }
 
-    /// Returns the profile with at most this many sites, the last of which represents all others.
+    /// Returns the profile with at most `most` sites. The last site represents all others.
     pub fn with_fewer_sites(mut self, most: usize) -> Profile {
         if self.sites.len() <= most {
             return self;
@@ -213,7 +213,7 @@ impl Profile {
         self
     }
 
-    /// Adds the site that represents all omitted ones.
+    /// Adds the site that represents all omitted sites.
     fn push_others(&mut self, measures: Measures) {
         let mut frame = ProfileFrame::cut_root();
         frame.frame.function = Some(OTHER_SITES.to_owned());

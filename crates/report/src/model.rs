@@ -80,9 +80,9 @@ pub struct ReportModel {
     pub bounded: Option<Bounded>,
     /// Sums over the covered time.
     pub totals: ReportTotals,
-    /// Sums of each heap if the user described allocators; the heap of malloc and its relatives
-    /// comes first. They are never added up, because a block of one heap may lie in a block of
-    /// another. `totals` has the sums of the first heap.
+    /// Sums of each heap if the user described allocators. The heap of malloc and its relatives comes first. The sums
+    /// are never added up, because a block of one heap may be in a block of another. `totals` has the sums of the first
+    /// heap.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub heaps: Vec<crate::HeapTotals>,
     /// Number of call stacks, and number of truncated call stacks; `None` if rows have no call

@@ -96,7 +96,7 @@ impl Backtraces for Recording {
 pub(crate) trait NamedRun {
     /// Returns the addresses of a stack, innermost first.
     fn addresses(&self, stack: u32) -> Vec<u64>;
-    /// Returns the functions at a return address, inlined ones first; never empty.
+    /// Returns the functions at a return address, inlined functions first; never empty.
     fn frames_at(&self, address: u64) -> Vec<StackFrame>;
     /// Returns the name of a thread; empty if the name is no longer known.
     fn thread_name(&self, tid: u32) -> String;

@@ -28,9 +28,9 @@ pub(crate) fn place_of(frame: &StackFrame, style: Style) -> String {
     one_line(format!("{short}{line}"))
 }
 
-/// Fits a place into this many columns. It omits the last directories if that suffices, or else
-/// shows only the file's name and the line. A name that is still too long is cut, and then begins
-/// with an ellipsis.
+/// Fits a location into `most` columns. Omits the last directories if that suffices, or else shows
+/// only the file's name and the line. A name that is still too long is cut, and then begins with an
+/// ellipsis.
 pub(crate) fn fitted_place(place: &str, most: usize) -> String {
     /// Minimum columns of a file's name.
     const SHORTEST: usize = 24;

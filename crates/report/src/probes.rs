@@ -233,7 +233,7 @@ fn latency(row: &ProbeRow) -> String {
     format!("  half within {p50} ns, 99 % within {p99} ns, at most {max} ns")
 }
 
-/// Writes the values of the arguments: the most frequent ones, and the histogram.
+/// Writes the values of the arguments: the most frequent values, and the histogram.
 fn arguments(row: &ProbeRow, style: Style, out: &mut String) {
     for argument in &row.args {
         let (Some(min), Some(max)) = (argument.min, argument.max) else {

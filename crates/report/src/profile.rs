@@ -134,7 +134,7 @@ pub struct ResidentPoint {
 /// Resident part of an arena of glibc's malloc.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct ArenaResident {
-    /// Address of the arena's `malloc_state`. It lies in the arena's first heap, or, for the main
+    /// Address of the arena's `malloc_state`. It is in the arena's first heap, or, for the main
     /// arena, in the C library.
     pub address: u64,
     /// All resident bytes of the arena.
@@ -503,7 +503,7 @@ pub struct ProfileSite {
     pub lifetimes: Vec<(u8, u64)>,
 }
 
-/// Blocks that one stack allocated and another released.
+/// Blocks that one stack allocated and another stack released.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Flow {
     /// Index of the allocating stack.

@@ -11,7 +11,7 @@ use std::{
     thread::JoinHandle,
 };
 
-/// Number of reports that may wait for a slow reader. Further ones are dropped.
+/// Number of reports that may wait for a slow reader. If there are more, they are dropped.
 const BACKLOG: usize = 64;
 
 /// Standard stream for reports that do not go to a file.
@@ -98,7 +98,7 @@ impl ReportWriter {
         }
     }
 
-    /// Cancels the output: removes a new file, and leaves an existing one unchanged.
+    /// Cancels the output: removes a new file, and leaves an existing file unchanged.
     pub fn abandon(mut self) {
         let _ = self.finish();
     }

@@ -60,8 +60,8 @@ impl RowsBy {
 }
 
 /// Order of the rows. The largest, the oldest, the worst-scored or the slowest rows come first. For
-/// a user's score, given by its place in the list, the highest values come first and unknown ones
-/// last.
+/// a user's score, given by its position in the list, the highest values come first and unknown
+/// values last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the names are the definition
 pub enum SortBy {
@@ -232,7 +232,7 @@ impl Table {
     }
 }
 
-/// Suffix for an ended thread, of which only the number is known.
+/// Suffix for an ended thread of which only the number is known.
 const ENDED: &str = " (ended)";
 
 fn thread_label(tid: u32, run: &dyn NamedRun) -> String {
@@ -474,7 +474,7 @@ mod tests {
             function("clone3 (libc.so.6)", 100.0, 0.0),
             function("main (a)", 90.0, 0.0),
             function("work (a)", 80.0, 0.0),
-            // A row that allocates by itself keeps its place.
+            // A row that itself allocates stays in its place.
             function("start_thread (libc.so.6)", 70.0, 70.0),
         ];
         sort(&mut rows, SortBy::Bytes);

@@ -22,7 +22,7 @@ pub(crate) struct Seen {
     pub chosen: Option<Chosen>,
 }
 
-/// Sorted rows, limited to those shown, and the number of further rows.
+/// Sorted rows, limited to the shown rows, and the number of further rows.
 type Cut = (Vec<Row>, u64);
 
 /// Chosen rows of a report.

@@ -71,7 +71,7 @@ pub(crate) struct SiteRow {
     pub label: String,
     pub amount: String,
     pub share: Option<String>,
-    /// Facts. The last ones are dropped if there is no room for all of them.
+    /// Facts. The last facts are dropped if there is no space for all of them.
     pub facts: Vec<String>,
 }
 

@@ -73,7 +73,7 @@ pub(crate) enum StackEnd {
 }
 
 impl StackEnd {
-    /// Determines the end from the number of frames, not counting inlined ones.
+    /// Determines the end from the number of frames, not counting inlined frames.
     pub fn of(frames: &[StackFrame], truncated: bool, depth: u32) -> StackEnd {
         let real = frames.iter().filter(|frame| !frame.inlined).count();
         match is_cut(real, truncated, depth, frames) {

@@ -53,7 +53,7 @@ impl StaleReport {
 /// Age of live bytes over time.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct StaleHistory {
-    /// Upper ends of the bands of `untouched_bytes` in seconds. The last band has none.
+    /// Upper ends of the bands of `untouched_bytes` in seconds. The last band has no upper end.
     pub ages_s: Vec<f64>,
     /// Seconds after a write for which a page is left alone before it is watched again. There is
     /// one entry for each number of `pages`.
@@ -95,8 +95,7 @@ pub struct StaleEvidence {
     /// for the first time, waited for this time.
     #[serde(default)]
     pub longest_clear_ms: f64,
-    /// True if only contents were compared at two moments. Unchanged bytes are then an upper bound
-    /// on stale ones.
+    /// True if only contents were compared at two moments. Unchanged bytes are then an upper bound on stale bytes.
     #[serde(default)]
     pub contents: bool,
     /// True if reads and writes are seen, for a few words at a time.
@@ -149,7 +148,7 @@ pub struct StaleSite {
     /// `unknown` if it contains the half.
     #[serde(default)]
     pub state: Cow<'static, str>,
-    /// Seconds since the last observed access to a block of the site; `None` without one.
+    /// Seconds since the last observed access to a block of the site; `None` if no access was observed.
     pub last_access_s: Option<f64>,
     /// Bytes of blocks that were certainly not written.
     pub unwritten_bytes: u64,
@@ -180,7 +179,7 @@ impl StaleSite {
     }
 }
 
-/// Live bytes of a site, split into unreachable and reachable ones.
+/// Live bytes of a site, split into unreachable and reachable bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StaleReachability {
     /// Unreachable bytes.

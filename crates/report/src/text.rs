@@ -440,8 +440,8 @@ pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Resu
     more(out, model.more_rows, "site")
 }
 
-/// Returns true if a report must fit the screen, because another one follows it on the terminal.
-/// Its rows then have no stacks.
+/// Returns true if a report must fit the screen, because another report follows it on the terminal. Its rows then have
+/// no stacks.
 pub(crate) fn is_table(model: &ReportModel, style: Style) -> bool {
     !model.is_final && style.width.is_some() && !style.verbose
 }

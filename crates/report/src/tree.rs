@@ -31,7 +31,7 @@ pub struct Tree {
     /// Standard error of a sum of bytes when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<u64>,
-    /// Outermost functions, or allocating ones, the largest first.
+    /// Outermost functions, or functions that allocate, the largest first.
     pub children: Vec<TreeNode>,
     #[serde(skip)]
     is_sampled: bool,

@@ -37,8 +37,8 @@ pub struct StackGrowth {
     pub live_bytes: u64,
     /// Lower bound on the growth, which no other call stack can account for.
     pub at_least_bytes: u64,
-    /// Upper bound on the growth, which assigns as much as possible of the growth of its sizes to
-    /// this call stack.
+    /// Upper bound on the growth. It assigns as much as possible of the growth of its sizes to this
+    /// call stack.
     pub at_most_bytes: u64,
 }
 
@@ -57,8 +57,8 @@ impl TwoLooks {
         stacks
     }
 
-    /// Reads the comparison from a recording, if it has one. `index_of` returns the index of a
-    /// stack by its id.
+    /// Reads the comparison from a recording, if the recording has one. `index_of` returns the
+    /// index of a stack by its id.
     pub(crate) fn of(
         recording: &Recording,
         index_of: impl Fn(u32) -> Option<u32>,
@@ -69,7 +69,8 @@ impl TwoLooks {
         Some(Box::new(looks))
     }
 
-    /// Renumbers the call stacks, merges stacks that get one number, and drops stacks without one.
+    /// Renumbers the call stacks, merges stacks that get the same number, and drops stacks without
+    /// a number.
     fn renumber(&mut self, number: impl Fn(u32) -> Option<u32>) {
         for one in &mut self.stacks {
             one.stack = number(one.stack).unwrap_or(u32::MAX);

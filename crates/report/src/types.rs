@@ -32,8 +32,8 @@ pub(crate) fn named_by_frames(frames: &[StackFrame]) -> Option<String> {
         if !is_of_library(path) {
             break;
         }
-        // An allocator names the type exactly, except in lists and trees, where it allocates nodes.
-        // Of the other functions, the outermost one is the one that the program has named.
+        // An allocator names the type exactly, except in lists and trees, where it allocates nodes. Of the other
+        // functions, the program has named only the outermost.
         if let Some(element) = path_argument(path, "allocator", 0) {
             return Some(element);
         }

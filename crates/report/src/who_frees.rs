@@ -42,7 +42,7 @@ pub struct WhoFrees {
     depth: u32,
 }
 
-/// Blocks that one stack allocated and another one released.
+/// Blocks that one stack allocated and another stack released.
 #[derive(Clone, Debug, Serialize)]
 pub struct Freed {
     /// Bytes.
@@ -178,7 +178,7 @@ impl Document for WhoFrees {
                 kind: pair.kind,
                 frames: frames_of(pair),
             });
-            // A stack may be in many pairs, and has one name in all of them.
+            // A stack may be in many pairs, and has the same name in all of them.
             known
                 .flat_map(|site| heads(&[site], style))
                 .collect::<Vec<_>>()

@@ -236,7 +236,7 @@ impl Region {
     }
 
     /// Returns the numbers of modules that the target's loader had loaded and unloaded when the hook last checked. Call
-    /// this before reading the target's mappings, and pass the result to [`Region::set_loader_count_seen`] afterwards.
+    /// this before reading the target's mappings, and then pass the result to [`Region::set_loader_count_seen`].
     pub fn loader_count_now(&self) -> u64 {
         let offset = tally!(loader_count_now);
         self.memory.u64(offset).load(Acquire)

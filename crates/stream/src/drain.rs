@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const CLAIM_TO_TAKE: Duration = Duration::from_micros(50);
 
 /// Number of rings by which heads are prefetched ahead. Each head is in a separate page, at such regular distances that
-/// most of them share a few sets of the caches.
+/// most heads share a few sets of the caches.
 const RINGS_AHEAD: usize = 8;
 
 /// Receiver of the events of one pass.
@@ -38,7 +38,7 @@ pub trait Sink {
     /// Takes the reads and writes of the block whose release is the next event of this ring.
     fn access(&mut self, _accesses: Accesses) {}
     /// Takes the time in the allocator for an allocation of `size` bytes, whose own event follows or is lost. `counts`:
-    /// ticks of the time stamp counter, `u32::MAX` for that many or more. The numbers come from the target.
+    /// ticks of the time stamp counter; `u32::MAX` also represents larger numbers. The numbers come from the target.
     fn call_time(&mut self, _stack: u32, _size: u64, _counts: u32) {}
     /// Takes one event. Ticks, size extensions, changes of the sampling, and events about mappings are not passed to
     /// this method. `size` is the requested size in bytes, including any extension; `time_ns` is the time of the ring's

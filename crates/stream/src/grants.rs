@@ -67,7 +67,7 @@ impl Plan {
     pub const FIXED: u64 =
         (16 * PAGE + SEQUENCE_WORDS * 4 + INDEX_FIRST_ENTRIES * 8 + ARENA_AHEAD) as u64;
 
-    /// Returns the best plan for this many threads within an allowance (bytes), with rings of at most `ring_bytes`.
+    /// Returns the best plan for `threads` threads within an allowance (bytes), with rings of at most `ring_bytes`.
     /// `None` if not even the smallest rings fit.
     pub fn within(allowance: u64, threads: usize, ring_bytes: u64) -> Option<Plan> {
         // A burst of three million events a second fits into the pause between two passes over a quiet target. With a

@@ -53,7 +53,7 @@ impl Region {
             .memory
             .u64(entry(number) + offset_of!(MarkEntry, time_ns))
             .load(Acquire);
-        // If later marks have reused the entry, the time is that of another mark.
+        // If later marks have reused the entry, the time belongs to another mark.
         (time != 0 && time & MARK_BY_PROGRAM == 0).then_some(time)
     }
 

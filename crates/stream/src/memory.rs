@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, Ordering::Rel
 
 const PAGE: usize = 4096;
 
-/// Seals that fix the size of a file: no process can make it shorter or longer, nor remove the seals
-/// (memfd_create(2), fcntl(2)). Punching holes remains possible.
+/// Seals that fix the size of a file: no process can make it shorter or longer, or remove the seals (memfd_create(2),
+/// fcntl(2)). Punching holes remains possible.
 pub const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// Makes a memory file of this size with those seals, as in the target for an attach.
+/// Makes a memory file of this size with the seals that an attach requires, as in the target.
 pub fn sealed_file(bytes: u64) -> std::io::Result<OwnedFd> {
     // SAFETY: the name is a C string; the result is a new descriptor, or -1.
     let raw = unsafe { libc::memfd_create(c"memhook-region".as_ptr(), libc::MFD_ALLOW_SEALING) };
@@ -61,8 +61,8 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Maps the whole file after checking its seals. A process that could shorten the file could kill this one, because
-    /// missing pages raise SIGBUS (mmap(2)).
+    /// Maps the whole file after checking its seals. A process that could shorten the file could kill this process,
+    /// because missing pages raise SIGBUS (mmap(2)).
     pub(crate) fn map(fd: impl AsFd) -> Result<Self, Error> {
         let raw = fd.as_fd().as_raw_fd();
         // SAFETY: fcntl with an open descriptor touches no memory.
@@ -221,7 +221,7 @@ impl Memory {
 
     /// Returns the 32-bit word of the report at `offset`.
     ///
-    /// Panics if it lies outside or is not aligned: offsets are computed from this crate's constants and checked
+    /// Panics if the word is outside or is not aligned: offsets are computed from this crate's constants and checked
     /// indices, never taken from the region.
     #[inline]
     pub(crate) fn u32(&self, offset: usize) -> &AtomicU32 {
@@ -271,7 +271,7 @@ impl Memory {
             .is_some_and(|end| end <= self.len())
     }
 
-    /// Frees the pages of the report: then all of it reads as zero, in every process.
+    /// Frees the pages of the report. All of it then reads as zero, in every process.
     pub(crate) fn clear(&self) -> Result<(), Error> {
         self.discard(GUIDE_BYTES, self.map.len() - GUIDE_BYTES)
     }

@@ -137,7 +137,7 @@ fn marks_set_in(phase: u64, first: u8) -> u64 {
 const EACH_PAGE: u64 = 0x0101_0101_0101_0101;
 /// Maximum number of attempts on a word that changes concurrently. A hostile process could change it forever.
 const MOST_TRIES: u32 = 64;
-/// Bits of a table word other than those of its blocks.
+/// Bits of a table word other than the bits of its blocks.
 const TAG: u64 = !0 << 32;
 
 impl Region {

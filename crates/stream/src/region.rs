@@ -64,8 +64,8 @@ impl Region {
     }
 
     /// Maps the whole file, which must be sealed ([`crate::SEALS`]) and already have the size that [`region_bytes`]
-    /// returns for some ring size. Does not check the contents: call [`Region::initialize`] for a new region,
-    /// [`Region::validate`] for one that was found in a process.
+    /// returns for some ring size. Does not check the contents: call [`Region::initialize`] for a new region, or
+    /// [`Region::validate`] for a region that was found in a process.
     pub fn map(fd: impl AsFd) -> Result<Self, Error> {
         Self::of(Memory::map(fd)?)
     }

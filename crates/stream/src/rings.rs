@@ -162,7 +162,7 @@ impl Region {
         Op::from_code(word0 >> 45 & 7)
     }
 
-    /// Returns true if a thread is known to be inside a wrapper.
+    /// Returns true if a thread is certainly inside a wrapper.
     pub fn awaits_threads(&self) -> bool {
         !self.marked_inside().is_empty()
     }

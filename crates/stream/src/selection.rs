@@ -40,7 +40,7 @@ mod tests {
         assert!(quantiles.windows(2).all(|w| w[0] < w[1]));
         let sum: f64 = quantiles.windows(2).map(|w| (w[0] + w[1]) / 2.0).sum();
         assert!((sum / SAMPLE_QUANTILES as f64 - 1.0).abs() < 1e-9);
-        // The distribution in between: P(interval <= s) is 1 - exp(-s).
+        // The distribution between the quantiles: P(interval <= s) is 1 - exp(-s).
         for s in [0.01f64, 0.5, 1.0, 3.0] {
             let below = quantiles.partition_point(|&q| q <= s) as f64 / SAMPLE_QUANTILES as f64;
             assert!((below - (1.0 - (-s).exp())).abs() < 3e-4, "{s}");

@@ -69,8 +69,8 @@ impl Region {
         self.journal().len()
     }
 
-    /// Writes a pending slot (a refused one, if it must be exchanged by force) into the journal and returns its index.
-    /// Reuses `UNUSED` entries when the journal is full. Only one thread may call it at a time.
+    /// Writes a pending slot (or a refused slot, if it must be exchanged by force) into the journal and returns its
+    /// index. Reuses `UNUSED` entries when the journal is full. Only one thread may call this at a time.
     pub fn push_slot(&self, spec: SlotSpec) -> Result<usize, Error> {
         let (function, variant) = (spec.function, spec.variant);
         if function as usize >= FIRST_DESCRIBED + MAX_DESCRIBED || variant as usize >= MAX_VARIANTS

@@ -103,7 +103,7 @@ static bool is_entry_of(uint32_t id, uint32_t function, const uint64_t* pcs, uin
   return memcmp(entry + 1, pcs, count * sizeof *pcs) == 0;
 }
 
-// Unwinds from scratch, with no cache but that of rules.
+// Unwinds from scratch, with no cache except the cache of rules.
 static uint32_t unwind_anew(RingHeader* ring, Frame frame, uint64_t* pcs, bool* truncated) {
   NoTrace none;
   uint64_t tag = module_list() >> 32 << 48;
@@ -164,7 +164,7 @@ int main(int, char** argv) {
         if (below(8) == 0) stack[at + 1] = return_address();
     Frame frame = &stack[at];
     uint32_t function = static_cast<uint32_t>(below(3));
-    // Other events in between, so that unwindings seem rare enough to be worth remembering.
+    // Other events between the unwindings, so that unwindings seem rare enough to be worth remembering.
     ring->head += 32;
     uint32_t id = capture_stack(ring, function, frame);
     uint64_t pcs[max_depth];

@@ -432,7 +432,7 @@ fn threads_never_take_another_ones_ring() {
     let Run { full, freed, .. } = run(40, 3, 20_000, RING_BYTES);
     assert!(full > 100, "the rings were full only {full} times");
     assert!(freed > 10, "only {freed} rings changed hands");
-    // The threads are so short that most of them end before they are seen, and there are as many as rings.
+    // The threads are so short that most of them end before they are seen, and their number equals the number of rings.
     run(120, 8, 20, RING_BYTES);
 }
 

@@ -131,8 +131,7 @@ impl Bundle {
         (named.count(), all().count())
     }
 
-    /// Returns the names of a module with an equal build-id, or, if it has none, with an equal
-    /// path.
+    /// Returns the names of a module with an equal build-id, or, if it has no build-id, with an equal path.
     pub(crate) fn of(&self, file: &ModuleFile) -> Option<&BundledModule> {
         let id = file.build_id.as_deref().map(hex);
         let same = |module: &&BundledModule| {

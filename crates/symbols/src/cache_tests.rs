@@ -102,7 +102,7 @@ fn the_longest_unused_entries_go() {
         .filter(|&n| frames(&cache, &id(n)).is_some())
         .collect();
     assert_eq!(there, [0, 3, 4]);
-    // An entry that is too large by itself stays until the next one is added.
+    // An entry that alone is too large stays until the next entry is added.
     cache.max_names_bytes = 1;
     keep(&cache, &id(5), &[(1, named("f"))]);
     let there: Vec<u8> = (0..6)
@@ -170,7 +170,7 @@ fn names_are_of_the_files_they_came_from() {
     );
 }
 
-/// Nothing is written or removed through a link, nor in a directory that others can write to.
+/// Nothing is written or removed through a link, or in a directory that others can write to.
 #[test]
 fn a_folder_that_is_not_ours_is_not_used() {
     use std::os::unix::fs::{PermissionsExt, chown, symlink};

@@ -19,7 +19,7 @@ pub(crate) fn below(root: &Path, path: &Path) -> PathBuf {
 /// Places to search for debug files and names.
 #[derive(Clone, Debug, Default)]
 pub struct SearchPath {
-    /// Roots of file systems. An absolute path is searched below each of them.
+    /// Roots of file systems. Absolute paths are searched below each root.
     pub roots: Vec<PathBuf>,
     /// Directories of debug files, with the layout of `/usr/lib/debug`. They are searched first.
     pub debug_directories: Vec<PathBuf>,

@@ -30,7 +30,7 @@ pub(crate) enum Image {
 
 /// Size from which parts are large. Small parts, such as headers, are read more than once.
 const SMALL_BYTES: u64 = 64 << 10;
-/// Maximum length of names. Longer ones are cut off.
+/// Maximum length of names. Longer names are cut off.
 const LONGEST_STRING: u64 = 64 << 10;
 
 impl<'a> ReadRef<'a> for &'a Image {
@@ -101,7 +101,7 @@ impl Image {
         }
     }
 
-    /// Reserves this many bytes; `None` if they may not be read.
+    /// Reserves `size` bytes; `None` if they may not be read.
     fn take(&self, offset: u64, size: u64) -> Option<()> {
         let Image::Parts { extent, left, .. } = self else {
             return Some(());
@@ -185,7 +185,7 @@ pub(crate) fn hex(id: &[u8]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Fails for a file with another build-id. If neither has one, there is nothing to compare.
+/// Fails for a file with another build-id. If neither build-id is known, there is nothing to compare.
 pub(crate) fn check_build_id(
     path: &Path,
     elf: &Elf<'_>,

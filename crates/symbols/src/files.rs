@@ -53,7 +53,7 @@ impl Read {
 }
 
 impl Files {
-    /// Opens the files, reading only enough to check that they are the right ones.
+    /// Opens the files, reading only enough to check that they are the right files.
     pub fn open(
         module: &ModuleFile,
         search: &SearchPath,
@@ -256,8 +256,8 @@ impl Files {
     }
 }
 
-/// Ratio of the memory of parsed debug information to the size of its sections. Abbreviations, and
-/// the functions and lines of the units that contain addresses, take about as much again.
+/// Ratio of the memory of parsed debug information to the size of its sections. Half of it is for
+/// abbreviations, and for the functions and lines of the units that contain addresses.
 const PARSED_TIMES: u64 = 2;
 
 /// Parsed files.

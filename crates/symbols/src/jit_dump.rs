@@ -1,6 +1,6 @@
-//! Names of code that a compiler makes at run time, in the file that it writes for `perf inject
-//! --jit` (tools/perf/Documentation/jitdump-specification.txt). The file consists of records, some
-//! of which have the place and name of a piece of code.
+//! Names of code that a compiler makes at run time, in the file that it writes for `perf inject --jit`
+//! (tools/perf/Documentation/jitdump-specification.txt). The file consists of records. Some of them have the address
+//! and name of a piece of code.
 //!
 //! The file grows while the program runs, so each reading continues at the end of the previous one.
 //! The rest of a record is skipped: the code itself, its unwind tables, and its lines, whose
@@ -111,7 +111,7 @@ impl JitDump {
         Some(())
     }
 
-    /// Processes a load record. Ignores an invalid one.
+    /// Processes a load record. Ignores an invalid record.
     fn load(&mut self, at: u64, end: u64, read: Read<'_>) -> Option<()> {
         let mut fields = [0; LOAD_BYTES as usize];
         let name_at = at.checked_add(LOAD_BYTES).filter(|&name| name <= end)?;

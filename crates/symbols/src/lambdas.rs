@@ -15,7 +15,7 @@ const MOST_REFERENCES: usize = 4;
 /// Maximum length of a name. A damaged file may nest scopes without end, each with a long name.
 const LONGEST: usize = 1 << 16;
 
-/// Returns true if a name in debug information could be that of any function object.
+/// Returns true if a name in debug information could be the name of any function object.
 pub(crate) fn says_nothing(name: &str) -> bool {
     name == "operator()" || name.starts_with("operator()<")
 }

@@ -20,7 +20,7 @@ pub(crate) const MOST_INFLATED_BYTES: u64 = 4 << 30;
 /// Maximum number of functions inlined into each other at one address.
 const MOST_FRAMES: usize = 256;
 
-/// Returns the DWARF sections of a file that describe functions and lines. Missing ones are empty.
+/// Returns the DWARF sections of a file that describe functions and lines. Missing sections are empty.
 pub(crate) fn sections<'d>(elf: &Elf<'d>, image: &'d Image) -> Sections<'d> {
     chosen_sections(elf, image, is_needed)
 }

@@ -1,4 +1,4 @@
-//! MiniDebugInfo: `.gnu_debugdata`, an xz-compressed ELF file inside a stripped one, with the
+//! MiniDebugInfo: `.gnu_debugdata`, an xz-compressed ELF file inside a stripped ELF file, with the
 //! symbols of all functions. All packages of Fedora and Red Hat have it (gdb's manual,
 //! "MiniDebugInfo").
 //!
@@ -19,7 +19,7 @@ const MOST_BYTES: u64 = 512 << 20;
 /// Maximum size of the window, which takes our memory. `xz -9` uses this size.
 const MOST_WINDOW_BYTES: u64 = 64 << 20;
 
-/// Returns the ELF file with the symbols, if the file contains a readable one.
+/// Returns the ELF file with the symbols, if the file contains a readable ELF file.
 pub(crate) fn mini_symbols(elf: &Elf<'_>, image: &Image) -> Option<Image> {
     let section = elf.section_by_name(SECTION)?;
     let (offset, size) = section.file_range()?;

@@ -63,8 +63,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl SharedReaders {
-    /// Creates readers that together take at most this many bytes, by the sizes in the files. Debug
-    /// information beyond that is not read, so names then come from symbol tables.
+    /// Creates readers that together take at most `most_bytes` bytes, by the sizes in the files.
+    /// Debug information beyond that is not read, so names then come from symbol tables.
     pub fn within(most_bytes: u64) -> SharedReaders {
         SharedReaders {
             room: Arc::new(Room {
@@ -181,7 +181,7 @@ struct Room {
     /// Lock of the reader that waits for space. The other readers wait for this lock, even if they
     /// need little space.
     turn: Mutex<()>,
-    /// Messages that a reader waits for room. One idle reader takes the message and gives up its
+    /// Messages that a reader waits for space. One idle reader takes the message and drops its
     /// data.
     asks: (Sender<()>, Receiver<()>),
 }
@@ -193,12 +193,12 @@ struct Place<'r> {
 }
 
 impl Room {
-    /// Waits for a place. A request beyond the whole room gets all of it.
+    /// Waits for space. A request for more than the whole space gets all of it.
     fn take(&self, bytes: u64) -> Place<'_> {
         let _turn = lock(&self.turn);
         let mut used = lock(&self.used);
         while *used != 0 && used.saturating_add(bytes) > self.most.load(Relaxed) {
-            // All readers may be busy now. The message waits for the first one that is not.
+            // All readers may be busy now. The message waits for the first reader that is not.
             let _ = self.asks.0.try_send(());
             let waited = self.freed.wait_timeout(used, Duration::from_secs(1));
             used = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -252,7 +252,7 @@ mod tests {
             assert!(!waiting.is_finished());
             drop(first);
         });
-        // Without a request, no reader gives up its data.
+        // Without a request, no reader drops its data.
         let _third = room.take(10);
         assert!(room.asks.1.is_empty());
     }

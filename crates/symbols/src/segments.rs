@@ -1,4 +1,4 @@
-//! File addresses in a mapping of which only offset and length are known.
+//! File addresses in a mapping with known offset and length, but unknown segments.
 
 use crate::files::Files;
 use crate::{ModuleFile, SearchPath};
@@ -49,7 +49,7 @@ impl Segment {
 
 /// Returns the address in its file (svma) of the first byte of a mapping. The mapping begins at
 /// `offset` of the file of `module`, and `start` and `end` of the module are its bounds. A mapping
-/// at offset 0 may be that of the whole module.
+/// at offset 0 may be the mapping of the whole module.
 pub(crate) fn first_svma(module: &ModuleFile, search: &SearchPath, offset: u64) -> Option<u64> {
     let files = Files::open(module, search, &mut Vec::new());
     let bytes = module.end.saturating_sub(module.start);

@@ -142,7 +142,7 @@ impl<'p> SplitDwarf<'p> {
         .ok()
     }
 
-    /// Returns a section of a split file; an empty one if it is missing.
+    /// Returns a section of a split file, or an empty section if it is missing.
     fn section(
         &self,
         path: &Path,

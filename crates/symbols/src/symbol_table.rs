@@ -39,7 +39,8 @@ impl<'d> SymbolTable<'d> {
         );
     }
 
-    /// Adds the functions of a file that has no code itself. Its sections are those of `own`.
+    /// Adds the functions of a file that has no code itself. Its sections are the sections of
+    /// `own`.
     pub fn add_mini(&mut self, mini: Option<&Elf<'d>>, own: Option<&Elf<'_>>) {
         let (Some(mini), Some(own)) = (mini, own) else {
             return;

@@ -64,7 +64,7 @@ pub struct Symbolizer {
 }
 
 impl Symbolizer {
-    /// Creates a symbolizer with these places for separate debug files: a search path, or roots of
+    /// Creates a symbolizer that searches separate debug files in a search path, or in roots of
     /// file systems. For a process, the roots are those of
     /// `memhook_process::TargetRoot::search_order`.
     pub fn new(search: impl Into<SearchPath>) -> Self {

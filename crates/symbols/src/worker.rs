@@ -156,7 +156,7 @@ impl Desk<'_> {
     }
 
     /// Answers all further requests. `cached` stores the names, unless a file that may be installed
-    /// later would give better ones.
+    /// later would contain better names.
     fn answer_all(
         &self,
         first: Vec<u64>,

@@ -65,7 +65,7 @@ const LONGEST_CIE: usize = 1024;
 /// Compiles the call frame information of an ELF file.
 ///
 /// # Errors
-/// The file has none, or its outermost structure is damaged. A damaged FDE becomes a gap.
+/// The file has no such section, or its outermost structure is damaged. A damaged FDE becomes a gap.
 pub fn compile(elf: &[u8]) -> Result<UnwindTable, Error> {
     let sections = Sections::of(elf)?;
     let (spans, inexpressible) = if sections.eh_frame.is_empty() {

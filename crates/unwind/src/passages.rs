@@ -33,8 +33,8 @@ const MOST_WORDS: i64 = 8;
 pub struct Passage {
     /// Address of the instruction (svma).
     pub address: u64,
-    /// Places where the function saves the caller's rbx, r12, r13, r14 and r15: words below the CFA, of which the
-    /// return address is the first and rbp the second. 0: that register is unchanged.
+    /// Words where the function saves the caller's rbx, r12, r13, r14 and r15. Words are counted below the CFA: the
+    /// first is the return address, and the second is rbp. 0: that register is unchanged.
     pub saved: [u8; 5],
 }
 

@@ -26,7 +26,7 @@ pub enum End {
     Lost,
 }
 
-/// Program counters, innermost first. All are return addresses, except the first and those after a signal frame.
+/// Program counters, innermost first. All are return addresses, except the first, and each one after a signal frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backtrace {
     /// Program counters (avma).
@@ -43,7 +43,7 @@ pub struct Start {
     /// Code of that function (avma).
     pub function: Range<u64>,
     /// Lowest stack pointer of all frames. It may differ from that of the innermost frame: a signal handler may run on
-    /// a separate stack that is above the interrupted one.
+    /// a separate stack that is above the interrupted stack.
     pub lowest: u64,
 }
 
@@ -94,8 +94,8 @@ impl Index {
 }
 
 impl Unwinder {
-    /// Adds a module: its load bias, its mapped range (avma) and its file, of which the section headers and `.eh_frame`
-    /// are read.
+    /// Adds a module: its load bias, its mapped range (avma) and its file. Only the section headers and `.eh_frame` of
+    /// the file are read.
     pub fn add_module(&mut self, base: u64, range: Range<u64>, elf: &[u8]) {
         self.modules.push(Module {
             base,

@@ -19,8 +19,8 @@ pub struct Sections<'a> {
 }
 
 impl<'a> Sections<'a> {
-    /// Finds the sections of an ELF file: by section headers, or by PT_GNU_EH_FRAME if those were
-    /// stripped (as may be the case in the vDSO).
+    /// Finds the sections of an ELF file by section headers, or by PT_GNU_EH_FRAME if the headers
+    /// were stripped (as may be the case in the vDSO).
     pub fn of(elf: &'a [u8]) -> Result<Self, Error> {
         let file = ElfFile64::<object::LittleEndian>::parse(elf)?;
         let mut bases = BaseAddresses::default();

@@ -280,7 +280,8 @@ uint32_t executes(const Operation& op, uint32_t me) {
   return op.kind == kEnd ? 0 : op.thread % thread_count;
 }
 
-// Executes the operations of this thread's turn. The first thread continues with the next batch when this one is done.
+// Executes the operations of this thread's turn. The first thread continues with the next batch when this batch is
+// done.
 void run(uint32_t me) {
   while (next_operation < batch_length && leaving != me) {
     const Operation& op = batch[next_operation];
@@ -326,9 +327,8 @@ bool read_batch() {
 
 }  // namespace
 
-// The calls follow each other as fast as possible. Allocators in libraries find this function before that of the C
-// library, as the symbols of the program come first (ld.so(8)); so for them as much time passes as in the recorded
-// process.
+// The calls follow each other as fast as possible. Allocators in libraries find this function before the C library's,
+// as the symbols of the program come first (ld.so(8)). So for them, the same time passes as in the recorded process.
 extern "C" [[gnu::visibility("default")]] int clock_gettime(clockid_t clock, timespec* out) noexcept {
   bool is_wall_time = clock == CLOCK_MONOTONIC || clock == CLOCK_MONOTONIC_COARSE || clock == CLOCK_MONOTONIC_RAW ||
                       clock == CLOCK_BOOTTIME || clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;

@@ -68,7 +68,7 @@ pub(crate) enum Asked {
 pub(crate) struct Moments {
     /// Times at which the recorded process was measured, in nanoseconds since the attach, sorted.
     pub times: Vec<u64>,
-    /// Number of operations between two further measurements; 0 for no further ones.
+    /// Number of operations between two further measurements; 0 for no further measurements.
     pub every: u64,
 }
 
@@ -113,7 +113,7 @@ pub(crate) struct Sums {
     pub peak_live_bytes: u64,
     /// Number of releases of blocks whose allocation is not in the recording.
     pub unknown_releases: u64,
-    /// Number of all releases, including those known only from later events.
+    /// Number of all releases, including releases known only from later events.
     pub releases: u64,
     /// Number of releases whose own event is not in the recording.
     pub unseen_releases: u64,

@@ -103,7 +103,7 @@ impl Threads {
     }
 
     /// Counts a call of this thread of the ledger. Returns the thread of the replay that makes the
-    /// call, and true if that thread ends afterwards.
+    /// call, and true if that thread ends after the call.
     pub fn call(&mut self, index: u16) -> (u16, bool) {
         let seat = self.seat(index);
         let number = self.calls.count(index);

@@ -1,5 +1,5 @@
-//! Checks the accuracy of a replay, by comparing the recorded process's own memory with that of its
-//! replay.
+//! Checks the accuracy of a replay, by comparing the recorded process's own memory with the memory
+//! of its replay.
 
 use crate::comparison::Truth;
 use memhook_recording::ResidentSample;

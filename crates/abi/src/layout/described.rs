@@ -1,8 +1,8 @@
 //! Allocators that the user has described: their functions, and the names of their blocks.
 //!
-//! If heaps are distinguished, one address can be that of a block in several heaps: a pool returns the first bytes of a
-//! slab that it got from malloc. So the blocks of a described heap are identified by *keys*, which include the heap and
-//! never equal an address. They replace addresses in events, filters and tables.
+//! If heaps are distinguished, the same address can belong to blocks in several heaps: a pool returns the first bytes
+//! of a slab that it got from malloc. So the blocks of a described heap are identified by *keys*, which include the
+//! heap and never equal an address. Keys replace addresses in events, filters and tables.
 //!
 //! ```text
 //! bit  47      set: no address of a process has it, with four levels of page tables

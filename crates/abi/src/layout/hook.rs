@@ -9,8 +9,8 @@ pub const DESCRIPTION_VERSION: u32 = 2;
 
 shared_struct! {
     /// A loaded hook's description of itself. A program that finds the description in a process, such as another
-    /// version of memhook-rs, learns the function behind each of the hook's wrappers. It is found by its magic number
-    /// and its own address in the hook's data.
+    /// version of memhook-rs, learns which function each of the hook's wrappers calls. The description is found by its
+    /// magic number and its own address in the hook's data.
     apart HookDescription {
         /// Magic number: [`DESCRIPTION_MAGIC`].
         magic: [u64; 2],

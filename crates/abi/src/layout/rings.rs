@@ -91,7 +91,7 @@ shared_struct! {
         calls_to_timed: u64,
         /// The time stamp before that call.
         call_from: u64,
-        /// Cost of a time stamp, measured right before it.
+        /// Cost of a time stamp, measured directly before it.
         call_stamp: u64,
         /// Time of the call, until its event is written; 0: no call was timed.
         call_counts: u64,

@@ -86,8 +86,8 @@ fn is_name(name: &str) -> bool {
         && characters.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Returns the place in the file of the `${` with this number. If it is written with escapes, the
-/// place is that of the string.
+/// Returns the position in the file of the `${` with this number. If it is written with escapes, this is the position
+/// of the string.
 fn place(text: &str, span: Range<usize>, number: usize) -> Range<usize> {
     let written = text.get(span.clone()).unwrap_or_default();
     let found = written.match_indices(BEGIN).nth(number);

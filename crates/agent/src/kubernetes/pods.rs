@@ -76,7 +76,7 @@ pub struct Pods {
 }
 
 impl Pods {
-    /// Returns these pods, and the earlier ones that are not forgotten yet.
+    /// Returns the listed pods, and earlier pods that are not forgotten yet.
     pub fn with(&self, listed: Vec<Pod>, now: Instant) -> Pods {
         let is_kept = |(_, (_, seen)): &(&String, &(Arc<Pod>, Instant))| {
             now.saturating_duration_since(*seen) < KEPT

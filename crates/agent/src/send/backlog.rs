@@ -31,7 +31,7 @@ pub struct Backlog {
 
 impl Backlog {
     /// Returns the mean pause before the next request, now that the store accepts requests.
-    /// Requests that arrive while a backlog is sent wait behind it, and form a smaller backlog.
+    /// Requests that arrive while a backlog is sent wait for it, and form a smaller backlog.
     pub fn pause(&mut self, queued: Option<Queued>) -> Duration {
         let Some(queued) = queued else {
             self.paced = None;

@@ -1,5 +1,5 @@
-//! Sends profiles to their destinations. One thread encodes profiles and queues them on disk, and
-//! another one for each store sends them. So no slow disk or network keeps a target waiting.
+//! Sends profiles to their destinations. One thread encodes profiles and queues them on disk, and each store has a
+//! thread that sends them. So no slow disk or network delays a target.
 
 mod backlog;
 mod files;
@@ -231,7 +231,7 @@ impl Encoder {
         }
     }
 
-    /// Encodes in a thread that ends immediately afterwards. A longer-lived thread would keep its last released blocks
+    /// Encodes in a thread that ends immediately after that. A longer-lived thread would keep its last released blocks
     /// of each size (glibc's caches of threads), and with them the pages around these blocks, which may be anywhere in
     /// the heap.
     fn encode_apart(&mut self, made: Made) {

@@ -121,8 +121,8 @@ fn profiles(profile: &Profile) -> [Vec<u8>; 2] {
 fn labels(identity: &Identity, common: &Common) -> Vec<LabelPair> {
     let own = [
         ("__name__", "memory"),
-        // Live memory is not a sum over time, and allocations are already those of the interval, so
-        // the store must not compute differences.
+        // Live memory is not a sum over time, and allocations are already limited to the interval,
+        // so the store must not compute differences.
         ("__delta__", "false"),
         ("service_name", &identity.service),
         ("namespace", &identity.namespace),

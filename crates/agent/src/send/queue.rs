@@ -133,8 +133,8 @@ impl Queue {
         Ok((queue, given_up))
     }
 
-    /// Drops the oldest requests until there is room for this many bytes. Returns the number of
-    /// dropped ones.
+    /// Drops the oldest requests until there is space for `bytes` bytes. Returns the number of
+    /// dropped requests.
     fn make_room(&mut self, bytes: u64) -> u64 {
         let mut given_up = 0;
         while (self.bytes + bytes > self.max_bytes || !self.disk_has(bytes))
@@ -145,8 +145,8 @@ impl Queue {
         given_up
     }
 
-    /// Returns true if the disk has room for this many bytes, apart from the part to leave free, or
-    /// if its file system does not say how much is free.
+    /// Returns true if the disk has space for `bytes` bytes, apart from the part to leave free, or
+    /// if its file system does not report the free space.
     fn disk_has(&self, bytes: u64) -> bool {
         let Ok(disk) = rustix::fs::statvfs(self.directory.name(".")) else {
             return true;
@@ -231,7 +231,7 @@ impl Queue {
         expired
     }
 
-    /// Returns the oldest request, with its bytes. Drops one that cannot be read.
+    /// Returns the oldest request, with its bytes. Drops requests that cannot be read.
     pub fn oldest(&mut self) -> Option<(Waiting, Vec<u8>)> {
         while let Some(&oldest) = self.waiting.front() {
             let mut bytes = Vec::new();

@@ -311,8 +311,8 @@ impl Pauses {
         (self.random >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Returns a random factor with the mean 1, so that hosts that send a backlog do not do so in
-    /// lockstep.
+    /// Returns a random factor with the mean 1, so that hosts that send a backlog are not
+    /// synchronized.
     fn jitter(&mut self) -> f64 {
         0.5 + self.share()
     }

@@ -39,7 +39,7 @@ impl Departures {
         }
     }
 
-    /// Returns the next target, if this many are being left and `most` may be.
+    /// Returns the next target to leave, if `under_way` targets are being left and `most` may be.
     pub fn next(&mut self, under_way: usize, most: usize) -> Option<i32> {
         if under_way >= most.max(1) {
             return None;
@@ -53,7 +53,7 @@ impl Departures {
     }
 }
 
-/// Returns the time limit for the end of an agent with this many targets.
+/// Returns the time limit for the end of an agent with `targets` targets.
 pub fn patience(targets: usize) -> Duration {
     PATIENCE + PATIENCE_EACH * u32::try_from(targets).unwrap_or(u32::MAX)
 }

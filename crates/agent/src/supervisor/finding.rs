@@ -18,7 +18,7 @@ use std::time::Instant;
 const SCAN_SHARE: u32 = 50;
 
 impl Supervisor {
-    /// Finds processes: those that the kernel reports, and periodically all of them.
+    /// Finds the processes that the kernel reports, and periodically all processes.
     pub(super) fn find(&mut self, now: Instant) {
         let mut is_scan_due = self.take_pods() || now >= self.next_scan;
         self.hear(now);
@@ -106,7 +106,7 @@ impl Supervisor {
         self.board.agent().hung_readers = self.machine.reads().hung() as u64;
     }
 
-    /// Takes the kubelet's list of pods. Returns true if it is a new one.
+    /// Takes the kubelet's list of pods. Returns true if the list is new.
     fn take_pods(&mut self) -> bool {
         let Some(kubelet) = &self.kubelet else {
             return false;

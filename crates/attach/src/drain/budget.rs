@@ -19,7 +19,7 @@ const MOST_CHANGES: usize = 4096;
 /// Number of skipped calls that are timed as one group, which contains one time stamp (`record_timed` of
 /// `hook-cxx/calls.hpp`).
 const PASSES_A_STAMP: f64 = 16.0;
-/// Assumed cost of a wrapper before the first measurement: about that of a time stamp.
+/// Assumed cost of a wrapper before the first measurement: about the cost of a time stamp.
 const FIRST_COST_NS: f64 = 20.0;
 
 /// Period in which the sampling did not change.

@@ -143,7 +143,7 @@ impl<O: Observer + Send> Consumer<O> {
         self.gaps.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Ends the current gap, and returns it. Every event from now on has this time or a later one.
+    /// Ends the current gap, and returns it. Every event from now on has the time of the gap's end or a later time.
     pub(crate) fn end_gap(&self) -> Option<Gap> {
         let now_ns = self.elapsed().as_nanos() as u64;
         self.region.set_clock_ns(now_ns + 1);
@@ -206,9 +206,9 @@ impl<O: Observer + Send> Consumer<O> {
         self.watched.is_asleep()
     }
 
-    /// Empties the rings on another thread while `work` runs on this one, and then until no events arrive. `work` must
-    /// close the gate at its end. It gets a message when the target waits in dlopen for its new modules, and when a
-    /// thread is new.
+    /// Empties the rings on another thread while `work` runs on this one, and then until no more events arrive. `work`
+    /// must close the gate at its end. It gets a message when the target waits in dlopen for its new modules, and when
+    /// a thread is new.
     pub(crate) fn while_draining<T>(&self, work: impl FnOnce(&Receiver<()>) -> T) -> T {
         // One pending message is enough, because its receiver checks everything.
         let (tell, news) = bounded(1);
@@ -428,7 +428,7 @@ mod tests {
         with_consumer(|region, consumer| {
             let until = Instant::now() + 100 * LONGEST_WAIT;
             consumer.while_draining(|_| {
-                // The test repeats if the thread that advances the clock, or this one, did not run for a while.
+                // The test repeats if the thread that advances the clock, or this thread, did not run for some time.
                 while !advances_for_a_while(region, consumer, until) {
                     assert!(Instant::now() < until, "it stops at once");
                 }

@@ -32,7 +32,7 @@ pub struct Crew<S> {
 }
 
 impl<S: Distributes> Crew<S> {
-    /// Divides a ledger among this many threads, including the caller. `None`: the ledger cannot be divided
+    /// Divides a ledger among `threads` threads, including the caller. `None`: the ledger cannot be divided
     /// ([`Ledger::divide`]).
     ///
     /// # Errors

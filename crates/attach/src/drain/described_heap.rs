@@ -9,7 +9,7 @@ use memhook_ledger::{
 use memhook_stream::Region;
 use std::collections::HashMap;
 
-/// Heap of an allocator that the user has described. Its blocks lie in memory that other allocators may count as
+/// Heap of an allocator that the user has described. Its blocks are in memory that other allocators may count as
 /// theirs, so this heap keeps its own sums.
 pub struct DescribedHeap {
     /// Live blocks and sites. Its keys are not addresses (`memhook_abi::heap_of`).
@@ -20,7 +20,7 @@ pub struct DescribedHeap {
     pub recorder: Option<Recorder>,
 }
 
-/// Maximum number of remembered released blocks. Beyond it, less memory is known to be stale.
+/// Maximum number of remembered released blocks. If more blocks are released, less memory is known to be stale.
 const MOST_RELEASED: usize = 1 << 20;
 
 /// Addresses of released blocks that no newer block covers. Contents of such memory are stale and keep no other block

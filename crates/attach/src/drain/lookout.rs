@@ -2,7 +2,7 @@
 //!
 //! A drain thread wakes up about a hundred times a second to find nothing, and its watchdog about twenty times. That is
 //! negligible for one target, but too much for hundreds of idle ones. So if there is a [`Lookout`], a drain thread that
-//! has found nothing for a while sleeps until it is woken. In each round over all targets, the lookout advances their
+//! has found nothing for some time sleeps until it is woken. In each round over all targets, the lookout advances their
 //! clock words, so that no hook considers the attacher dead, and checks whether a target needs one of its threads here.
 //! It takes no lock that an event could wait for, so no target waits because of another one.
 
@@ -357,7 +357,7 @@ mod tests {
         Watched::new(std::process::id() as i32, region, start)
     }
 
-    /// A waiting thread may give up before a second check, if the checks come late on a busy machine.
+    /// A waiting thread may stop waiting before a second check, if the checks come late on a busy machine.
     #[test]
     fn one_look_finds_a_clock_that_stands_still() {
         let watched = watched(Instant::now() - 2 * LONGEST_WAIT);

@@ -8,15 +8,14 @@ const QUIET_PASSES: u32 = 100;
 /// Like `QUIET_PASSES`, if a lookout watches the target. This many passes take all events and order them: with pairs, a
 /// pass takes the events that the previous pass has claimed, and the ledger waits for one more pass.
 const QUIET_PASSES_WATCHED: u32 = 4;
-/// Pause while the target is quiet. The first events after it may carry a time that is too early by this much. A
-/// full-grown ring holds a burst of 13 million events a second for this time. The owner of a smaller ring may have to
-/// wait for the next pass, and then gets a larger one.
+/// Pause while the target is quiet. The first events after the pause may carry a time that is too early by the length
+/// of the pause. A full-grown ring can store a burst of 13 million events a second for this time. The owner of a
+/// smaller ring may have to wait for the next pass, and then gets a larger ring.
 const QUIET: Duration = Duration::from_millis(5);
 /// Longest pause if everything is recorded: the resolution of the clock word, which advances once per pass.
 const LONGEST: Duration = Duration::from_millis(1);
 /// Like `LONGEST`, if most calls are skipped. Each wake-up interrupts the thread that runs on our processor. If that
-/// thread is a client of the traced server, the server has nothing to do meanwhile, and handles smaller batches
-/// afterwards.
+/// thread is a client of the traced server, the server has nothing to do meanwhile, and then handles smaller batches.
 const LONGEST_SELECTIVE: Duration = QUIET;
 /// Like `LONGEST`, while sampling keeps to a budget, which includes the passes.
 const LONGEST_SAMPLING: Duration = Duration::from_millis(10);

@@ -16,7 +16,8 @@ use std::time::Duration;
 /// Level of a ring at which one drain counts as too slow, in thousandths. The ring may be full after the next pause.
 const PRESSED: u32 = 500;
 /// Number of such passes, each within [`PRESSED_WITHIN`] of the previous one, after which the ledger is divided. A
-/// single one may be a burst. The number is small because threads begin to sample, and then further ones may not occur.
+/// single pass may be a burst. The number is small because threads begin to sample, and then no more such passes may
+/// occur.
 const PRESSED_PASSES: u32 = 4;
 const PRESSED_WITHIN: Duration = Duration::from_secs(1);
 
@@ -183,7 +184,7 @@ impl Sink for ToShards {
     }
     #[inline(always)]
     fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
-        // The target may name a described allocator although there is none.
+        // The target may report a described allocator although none is described.
         if heap_of(event.address) != 0 {
             return;
         }

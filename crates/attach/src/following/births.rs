@@ -1,9 +1,9 @@
 //! Traces children from their first call of an allocator, at no cost for their parent.
 //!
 //! Regions are mapped in the parent before it forks ([`super::parent`]), and its hook has a list of them. A child
-//! inherits both. Its first hooked call claims a region, unmaps the others, and records to the claimed one (the hook's
-//! `birth.hpp`). So children of a child are traced only after an attach. A thread here finds the claims, and produces a
-//! session as for any attach, except that the child was never stopped.
+//! inherits both. Its first hooked call claims a region, unmaps the other regions, and records to the claimed one (the
+//! hook's `birth.hpp`). So children of a child are traced only after an attach. A thread here finds the claims, and
+//! produces a session as for any attach, except that the child was never stopped.
 //!
 //! The events of a child that has already ended are taken as well, so a child that lives for a few milliseconds is
 //! traced completely. A child that soon executes another program is not traced: that program is a separate target.
@@ -137,7 +137,7 @@ impl Births {
         state.heritage = Some(Arc::new(heritage));
     }
 
-    /// Returns true if more regions must be mapped in the parent so that this many always wait.
+    /// Returns true if more regions must be mapped in the parent so that `most` regions always wait.
     pub fn wants_more(&self, waiting: usize, most: usize) -> bool {
         let state = self.lock();
         let idle = |spare: &&Spare| matches!(spare.state, SpareState::Idle);

@@ -202,7 +202,7 @@ mod tests {
         Some(Error::StillLoaded { pid: 7 })
     }
 
-    /// A reason is not reported at first, because it may disappear; a lasting one is reported once.
+    /// A reason is not reported initially, because it may disappear. A lasting reason is reported once.
     #[test]
     fn a_reason_is_told_once_when_it_lasts() {
         let mut member = Member::new(std::process::id() as i32);

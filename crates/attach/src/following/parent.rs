@@ -66,7 +66,7 @@ impl Parent {
     }
 
     fn add_as_needed(&mut self, session: &Session) {
-        // Regions are all alike; if memory is limited, the next one must fit too.
+        // Regions are all alike. If memory is limited, there must be space for the next region too.
         let each = self.filled / self.mapped.len().max(1) as u64;
         let fits = self.filled.saturating_add(each) <= session.memory_allowance();
         if fits && self.failures < MOST_FAILURES && self.births.wants_more(WAITING, MOST) {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 /// Shortest pause before another attempt on code that a thread was executing.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Ratio of such a pause to the hold before it: all threads are held for at most a tenth of the time, however many they
-/// are and however slow the machine is.
+/// Ratio of such a pause to the hold before it: all threads are held for at most a tenth of the time, regardless of
+/// their number and of the speed of the machine.
 const PAUSE_PER_HOLD: u32 = 9;
 
 /// Returns how long to let the process run after all its threads were held.
@@ -22,8 +22,8 @@ pub(crate) fn pause_after(held: Duration) -> Duration {
 const TRIES: u32 = 40;
 
 /// Exchanges code with all threads held, and tries again if threads are executing it. `after_hold` is called with the
-/// duration of each hold. Returns the exchanged items, and the others with the reason. `memory` is the argument of
-/// [`exchange_code`].
+/// duration of each hold. Returns the exchanged items, and the remaining items with the reason. `memory` is the
+/// argument of [`exchange_code`].
 #[allow(clippy::type_complexity)] // both halves of what was handed over
 pub(crate) fn exchange_each<T>(
     pid: i32,
@@ -58,8 +58,8 @@ pub(crate) fn exchange_each<T>(
     Ok((exchanged, refused))
 }
 
-/// Returns true if the process has this jump at this address, in code of a file. If it has mapped other memory there
-/// since, in place of a closed library, that memory does not count, whatever bytes it holds.
+/// Returns true if the process has this jump at this address, in code of a file. If it has since mapped other memory
+/// there, in place of a closed library, the contents of that memory do not count.
 pub(crate) fn has_jump(pid: i32, maps: &[Mapping], at: u64, jump: &[u8; JUMP_BYTES]) -> bool {
     let is_code = mapping_at(maps, at).is_some_and(|m| m.exec && !m.shared && m.file_id.2 != 0);
     is_code && holds(pid, at, jump)

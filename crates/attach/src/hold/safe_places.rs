@@ -11,7 +11,7 @@
 //! is in a listed function if its range begins where that function does.
 //!
 //! The loader calls the program's own `malloc` if there is one. A thread is inside such an allocator if a frame is in
-//! one of its functions, or in a function that these jump to. If this cannot be determined, no place is safe.
+//! one of its functions, or in a function that one of these jumps to. If this cannot be determined, no place is safe.
 
 use memhook_abi::{HOOKED_FUNCTIONS, Role};
 use memhook_probe::JumpingCode;

@@ -111,9 +111,9 @@ impl SafePoints {
     }
 
     /// Like [`SafePoints::hold`], at a moment at which no thread has the loader's locks. The other threads are stopped
-    /// too, so that until the hook is loaded none of them takes the locks or touches our descriptors. The others keep
-    /// running if three times in a row they cannot be stopped within 10 ms, or one of them is inside the loader. Fails
-    /// with [`Error::CallTimeout`] if the locks stay taken until the deadline.
+    /// too, so that until the hook is loaded none of them takes the locks or touches our descriptors. If they cannot be
+    /// stopped within 10 ms three times in a row, or if one of them is inside the loader, they keep running. Fails with
+    /// [`Error::CallTimeout`] if the locks stay taken until the deadline.
     pub fn hold_to_load(
         &self,
         reach: &mut Reach<'_>,
@@ -129,8 +129,8 @@ impl SafePoints {
             if asked.is_ok() && tries > 0 {
                 if held.stop_others(&others)? {
                     asked = held.ask_for_loader_locks();
-                    // A stopped thread is inside the loader. If that happens repeatedly, as in a process that loads
-                    // plugins all the time, the others are left running.
+                    // A stopped thread is inside the loader. If that happens repeatedly, as in a process that
+                    // continuously loads plugins, the other threads are left running.
                     tries -= u32::from(asked.is_err());
                 } else if others.can_be_stopped() {
                     tries -= 1;
@@ -188,7 +188,7 @@ fn hold_where(
     reach.hold(pid, &options)
 }
 
-/// The return address of a call at the end of a range lies just behind it.
+/// The return address of a call at the end of a range is directly after the range.
 fn is_within(frames: &[u64], ranges: &[Range<u64>]) -> bool {
     let is_in = |address: u64| ranges.iter().any(|range| range.contains(&address));
     let (innermost, callers) = frames.split_at(1);

@@ -189,8 +189,8 @@ pub fn fate(object: &HookObject, function: usize) -> Fate {
     }
 }
 
-/// Returns true if a hook that was brought in like this object does not hook a function. That includes read(2) and
-/// similar calls, because cancelling a thread inside them unwinds its stack.
+/// Returns true if a hook that was loaded like this object does not hook a function. Examples are read(2) and similar
+/// calls, because cancelling a thread inside them unwinds its stack.
 pub fn leaves_alone(object: &HookObject, function: usize) -> bool {
     let hooked = HOOKED_FUNCTIONS.get(function);
     let may_be_left = |f: &Function| !object.may_be_unwound && may_throw(f);

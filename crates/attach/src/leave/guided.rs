@@ -93,7 +93,7 @@ pub(crate) fn found_regions(maps: &[Mapping]) -> Vec<FoundRegion> {
 }
 
 fn found_region(maps: &[Mapping], report: &Mapping) -> FoundRegion {
-    // A report that does not follow a guide has none yet, or is of an earlier version.
+    // A report without a guide has none yet, or is of an earlier version.
     let guide_bytes = match report.offset == GUIDE_BYTES as u64 {
         true => GUIDE_BYTES as u64,
         false => 0,

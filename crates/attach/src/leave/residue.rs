@@ -164,7 +164,7 @@ impl Residue {
         let file = found.open(pid);
         let is_known = |hook: &HookCopy| hook.region(pid) == Some(address.0);
         let is_of_hook = |hook: &HookCopy| hook.owner(pid) == owner;
-        // A region with another number was written for a forked process, or its attacher was killed right before it
+        // A region with another number was written for a forked process, or its attacher was killed directly before it
         // passed the region to a hook.
         let is_in_use = |hook: &HookCopy| is_known(hook) && hook.owner(pid) != 0;
         let is_in_use = self.hooks.iter().any(is_in_use);
@@ -314,7 +314,7 @@ impl Residue {
     /// one. The gate must be closed. Also returns the number of the next attach.
     ///
     /// The memory object is always new, because children may have mapped an earlier one. Until the hook knows the
-    /// region, it is not inherited at a fork; from then on a child unmaps it itself (`birth.hpp` of the hook).
+    /// region, it is not inherited at a fork. From then on, a child unmaps it itself (`birth.hpp` of the hook).
     pub fn region_for(
         self,
         reach: &mut Reach<'_>,

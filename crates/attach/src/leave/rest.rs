@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_millis(400);
 /// Longest wait for threads that are recording. Only a stopped thread leaves the hook's own work unfinished for this
 /// long.
 const LONG_PATIENCE: Duration = Duration::from_secs(1);
-/// Calls take less time than this, so threads that are still marked afterwards are examined.
+/// Maximum duration of most calls. Threads that are still marked after this time are examined.
 const USUAL: Duration = Duration::from_millis(20);
 /// Longest time that a running thread, or a thread that waits for a processor, can be between two instructions of a
 /// wrapper.
@@ -49,7 +49,7 @@ pub fn comes_to_rest(pid: i32, region: &Region) -> bool {
                 return !records;
             }
         }
-        // A thread that waits for room in a full ring gives up when the clock stops.
+        // A thread that waits for space in a full ring stops waiting when the clock stops.
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -104,8 +104,7 @@ impl Threads {
         hook.is_some_and(is_hook)
     }
 
-    /// Returns true if the frame lies below the stack pointer of the same stack, which means that the call has
-    /// returned.
+    /// Returns true if the frame is below the stack pointer of the same stack, which means that the call has returned.
     fn is_behind(&self, sp: u64, frame: u64) -> bool {
         let stack = self.mapping(frame);
         sp > frame && stack.is_some_and(|m| (m.start..m.end).contains(&sp))
@@ -116,7 +115,7 @@ impl Threads {
         let mut bytes = [0; FRAME_BYTES as usize];
         let Range { start, .. } = frame.wrapping_sub(FRAME_BYTES)..frame;
         if read_memory(self.pid, RemoteAddress(start), &mut bytes).is_err() {
-            // The stack itself may be unmapped, like that of a finished coroutine.
+            // The stack itself may be unmapped, like the stack of a finished coroutine.
             return self.mapping(frame).is_some();
         }
         let (words, _) = bytes.as_chunks::<8>();

@@ -1,9 +1,9 @@
-//! Pads for allocator functions that no GOT slot leads to: those of a static program, and of an allocator that is
+//! Pads for allocator functions that no GOT slot leads to: functions of a static program, and of an allocator that is
 //! linked into an executable or a library.
 //!
 //! Each such function gets its own slot. A jump at its entry leads to a pad, and the pad jumps to the address in its
-//! *cell* ([`memhook_probe::Redirects`]). The cell then is a slot like those of the GOT: it has an entry in the
-//! journal, holds the original (a trampoline into the function) or a wrapper, and is exchanged with all threads held.
+//! *cell* ([`memhook_probe::Redirects`]). The cell then is a slot like a GOT slot: it has an entry in the journal,
+//! contains the original (a trampoline into the function) or a wrapper, and is exchanged with all threads held.
 //!
 //! If the attacher is killed:
 //! - after mapping the memory: nothing leads to the memory, and the next attach uses it;

@@ -218,7 +218,7 @@ impl Planned {
 }
 
 /// Returns true for a slot through which an allocator gets its own memory, which belongs to its heap. If the allocator
-/// is part of the program, its callers tell such calls apart: the hook skips calls from inside `malloc`.
+/// is part of the program, the hook distinguishes such calls by their callers: it skips calls from inside `malloc`.
 pub(crate) fn is_of_allocator(function: usize, module: &ModuleImage) -> bool {
     let hooked = HOOKED_FUNCTIONS.get(function);
     let maps = hooked.is_some_and(|f| f.role == Role::Maps);

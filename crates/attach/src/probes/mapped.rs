@@ -95,7 +95,7 @@ pub(super) struct MappedProbes {
     pub events: Option<Events>,
 }
 
-/// Maps the counters, the table of threads and the areas, all of which have no effect yet.
+/// Maps the counters, the table of threads and the areas. None of them has an effect yet.
 pub(super) fn map_all(
     pid: i32,
     plan: &ProbePlan,

@@ -172,7 +172,7 @@ impl Probes {
             .map(|(numbered, _)| numbered)
     }
 
-    /// Returns all functions of the plan by number, including those that got no probe.
+    /// Returns all functions of the plan by number, including functions without a probe.
     pub fn planned(&self) -> impl Iterator<Item = &PlannedFunction> {
         self.plan.functions.iter()
     }

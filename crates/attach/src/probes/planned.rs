@@ -403,7 +403,7 @@ pub(crate) fn plan_functions(
     all.extend(without_frames.filter_map(|s| Some(s.start..s.start.checked_add(s.bytes)?)));
     all.sort_by_key(|range| (range.start, range.end));
     all.dedup();
-    // A function that begins inside the first bytes of another one may be called from anywhere.
+    // A function that begins inside the first bytes of another function may be called from anywhere.
     let mut pointers = of_module.pointers.clone();
     pointers.extend(symbols.iter().map(|symbol| symbol.start));
     pointers.extend(of_module.ranges.iter().map(|found| found.range.start));

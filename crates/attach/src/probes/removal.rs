@@ -1,5 +1,5 @@
-//! Removes probes from a process. It does not matter whether this run placed them, a killed attacher, or the attacher
-//! of a process from which this one was forked.
+//! Removes probes from a process. They may have been placed by this run, by a killed attacher, or by the attacher of a
+//! process that forked this one.
 //!
 //! If we die during the removal, nothing is lost. The journal stays as long as the pads, and both are unmapped only
 //! after no function leads to them and no thread is in them.

@@ -92,7 +92,7 @@ impl HeapBalance {
         let growth = |now: u64, before: u64| now as i64 - before as i64;
         let new_modules = self.modules.saturating_sub(earlier.modules);
         let bounds = [
-            // A cache may be empty at one moment and full at the other.
+            // A cache may be empty at one moment and full at another.
             self.given.cached_bytes.max(earlier.given.cached_bytes),
             self.given.mapped_surplus_bytes,
             self.given.spread_bytes + earlier.given.spread_bytes,

@@ -95,8 +95,8 @@ impl MappedMemory {
         let maps = mappings(session.pid())
             .ok()
             .filter(|maps| !maps.is_empty())?;
-        // Mappings that come or go between the two readings count as neither gone nor unseen, and all earlier events
-        // have arrived by the second reading.
+        // Mappings that appear or disappear between the two readings count as neither gone nor unseen, and all earlier
+        // events have arrived by the second reading.
         await_passes(consumer);
         let after = ranges()?;
         let traced = joined(before.iter().chain(&after).cloned().collect());

@@ -79,7 +79,7 @@ pub struct Upkeep {
 }
 
 impl Upkeep {
-    /// Creates the upkeep of a process right after the attach.
+    /// Creates the upkeep of a process directly after the attach.
     pub fn new(pid: i32) -> Upkeep {
         Upkeep {
             target: Identity::of(pid),

@@ -185,7 +185,7 @@ impl Session {
             code => return Err(Error::HookRefused { pid, code }),
         }
         // The hook has reported the loader's count. A wrapped dlopen needs an instruction of its caller's module
-        // through which it can return, and uses only lists that are known to match that count.
+        // through which it can return, and uses only lists that match that count.
         self.prepared.look_at_modules()?;
         // If not all threads can be held, the slots stay unchanged, which the coverage shows.
         if let Ok(all_held) = self.force_slots() {

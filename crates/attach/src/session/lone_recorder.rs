@@ -46,7 +46,7 @@ pub fn register_alone(held: &mut Held, region: &Region) {
 }
 
 fn register(held: &mut Held) -> bool {
-    // A seccomp filter may kill the process for this call. A suspended filter may do so too if this attacher is killed
+    // A seccomp filter may kill the process for this call. A suspended filter may also do so if this attacher is killed
     // meanwhile.
     if has_seccomp_filter(held.pid()) && held.may_call(libc::SYS_membarrier) != Some(true) {
         return false;

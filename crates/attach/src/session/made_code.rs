@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 /// Time between two searches for new code.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
-/// Maximum number of examined areas; compilers reserve a few large ones.
+/// Maximum number of examined areas. Compilers reserve a few large areas.
 const MOST_AREAS: usize = 256;
 
 /// Identity of one version of a file.
@@ -146,7 +146,7 @@ fn dump(maps: &[Mapping]) -> Option<Mapping> {
 /// Returns the executable memory without a file, and the memory that the compiler has reserved next to it for more
 /// code.
 fn areas(maps: &[Mapping]) -> Vec<Range<u64>> {
-    // .NET maps one memory file twice, to write to one mapping and execute the other.
+    // .NET maps one memory file twice, to write to the first mapping and execute the second.
     let is_made = |m: &Mapping| {
         let is_anonymous = m.file_id.2 == 0 && !(m.path.starts_with("[v") || m.path == "[uprobes]");
         m.exec && (is_anonymous || m.path.starts_with("/memfd:doublemapper"))

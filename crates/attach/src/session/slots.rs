@@ -116,7 +116,7 @@ impl Session {
             {
                 continue;
             }
-            // A new entry, which expects the resolver's value, replaces the old one.
+            // A new entry, which expects the resolver's value, replaces the old entry.
             self.region().set_slot_state(slot.index, slot_state::UNUSED);
             self.region().push_slot(SlotSpec {
                 address: slot.address,

@@ -10,8 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Total size above which files that the last process did not use are forgotten, in bytes.
 const MOST_BYTES: u64 = 512 << 20;
-/// Number of files above which unused ones are forgotten too: the files stay open, and a file system with an open file
-/// cannot be unmounted.
+/// Number of files above which unused files are closed too: an open file prevents its file system from being unmounted.
 const MOST_FILES: usize = 64;
 
 /// Files that were read for one process and are reused for the next.

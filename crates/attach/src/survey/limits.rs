@@ -84,7 +84,7 @@ pub(crate) fn fitting_room_of_ring(pid: i32, config: &TraceConfig) -> u64 {
 }
 
 /// Returns the bytes that a region reserves for each ring without limits. The number is the same for all but very large
-/// rings, so that the next attach can replace this region whatever its rings may grow to.
+/// rings, so that the next attach can replace this region regardless of the size of its rings.
 fn room_of_ring(config: &TraceConfig) -> u64 {
     config.ring_bytes.max(USUAL_RING_BYTES)
 }

@@ -1,7 +1,7 @@
 //! Memory that an attach may take: a share of the free memory below the limits of the target's control groups and of
 //! our own.
 //!
-//! Memory is charged to the control group of the process that touches it first. We touch most of it (see
+//! Memory is charged to the control group of the process that touches it first. We touch most of the memory (see
 //! `memhook_stream`'s grants), so our own limits count for all of it. The target pays for page tables of the shared
 //! memory, and for rings of threads that begin before we notice them.
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-/// Number of processes that are examined after an alarm of their group: the largest ones.
+/// Number of processes that are examined after an alarm of their group, the largest processes first.
 const MOST_LOOKED_AT: usize = 3;
 /// Maximum number of remembered kills.
 const MOST_KILLS: usize = 256;
@@ -18,7 +18,7 @@ pub struct Crowd {
     of_group: Vec<Condition>,
     alarms: Mutex<BTreeMap<Option<PathBuf>, Arc<Alarms>>>,
     kills: Mutex<Killed>,
-    /// All processes that are or were watched, and those that are.
+    /// All processes that are or were watched, and the processes that are watched now.
     pids: Mutex<(BTreeSet<i32>, BTreeSet<i32>)>,
 }
 
@@ -58,7 +58,8 @@ impl Crowd {
         Crowd::largest(pids).contains(&pid)
     }
 
-    /// Returns the processes with the most resident memory among these, at most as many as get a report.
+    /// Returns the processes with the most resident memory among the given ones, limited to the number that get a
+    /// report.
     pub fn largest(pids: impl IntoIterator<Item = i32>) -> BTreeSet<i32> {
         let size = |pid| resident_counters(pid).map_or(0, |found| found.resident());
         let mut sizes: Vec<(u64, i32)> = pids.into_iter().map(|pid| (size(pid), pid)).collect();
@@ -67,7 +68,7 @@ impl Crowd {
         last.map(|(_, pid)| pid).collect()
     }
 
-    /// Returns the processes that the kernel has killed, among the watched ones and in the group of this process.
+    /// Returns the watched processes, and the processes in the group of `pid`, that the kernel has killed.
     pub fn killed(&self, pid: i32, group: Option<&Path>) -> Vec<OomKill> {
         let mut kills = locked(&self.kills);
         let new = kills.log.take();

@@ -59,7 +59,7 @@ pub struct UnwindTables {
 }
 
 impl UnwindTables {
-    /// Creates the tables with those of another attach.
+    /// Creates tables that begin with the tables of another attach.
     pub fn with_known(known: &KnownTables) -> UnwindTables {
         let entry = |(&key, known): (&FileKey, &Arc<KnownTable>)| {
             let known = Arc::clone(known);
@@ -203,8 +203,8 @@ impl UnwindTables {
         }
     }
 
-    /// Makes `modules` the region's module list; if they do not fit, the first ones. `made`: areas of run-time code.
-    /// There, and in code of the executable that no table covers, frame pointers are followed.
+    /// Makes `modules` the region's module list. If they do not fit, only the first modules are in the list. `made`:
+    /// areas of run-time code. There, and in code of the executable that no table covers, frame pointers are followed.
     pub fn publish(
         &mut self,
         region: &Region,

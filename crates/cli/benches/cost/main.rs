@@ -1,5 +1,5 @@
-//! Measures the cost of tracing to a program, next to user probes of the kernel. The numbers of
-//! rounds are fixed, so a slow machine measures as much as a fast one.
+//! Measures the cost of tracing to a program, next to user probes of the kernel. The number of rounds is fixed, so it
+//! does not depend on the speed of the machine.
 //!
 //! Run it with `cargo bench`; `cargo bench -- always-on` instead measures what endless tracing costs a program that
 //! only allocates. The benchmarks of `experiments/measurements` measure more, and keep their figures.
@@ -102,8 +102,8 @@ fn standing(name: &str, args: &[&str], place: &Placement, tools: &[&dyn Tool]) -
     alternate(&mut subject, tools, cycles(10))
 }
 
-/// Runs the one real program that is installed wherever this is built. Its input file is small, because with probes the
-/// program takes many times as long.
+/// Runs a real program, the only one that is installed wherever this is built. Its input file is small, because with
+/// probes the program takes many times as long.
 fn real_program(place: &Placement, tools: &[&dyn Tool]) -> Alternated {
     let text =
         "#include <vector>\nvoid add(std::vector<int>& to, int value) { to.push_back(value); }\n";

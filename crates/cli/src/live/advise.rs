@@ -145,7 +145,7 @@ fn looks(args: &Args, pid: i32) -> anyhow::Result<(Advice, u8)> {
         last = match look(args, pid, next) {
             Ok(look) => look,
             Err(error) => {
-                // The process may have ended in between. Earlier results still apply.
+                // The process may have ended since then. Earlier results still apply.
                 eprintln!("memhook-rs: cannot observe it for longer: {error:#}");
                 break;
             }

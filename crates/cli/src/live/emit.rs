@@ -61,7 +61,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ..TraceConfig::default()
     };
     refuse(pid, &config)?;
-    // Stop signals are caught first, because otherwise a signal would end us and leave the file behind.
+    // Stop signals are caught first, because otherwise a signal would end us and the file would remain.
     signals::catch_stops();
     let mut file = match &args.object_dir {
         Some(folder) => Some(HookFile::write(pid, folder)?),

@@ -1,4 +1,4 @@
-//! The exit code after a trace: that of a started program, or a code that describes an error.
+//! The exit code after a trace: the code of a started program, or a code that describes an error.
 
 use crate::exit_code::{DONE, NOT_RESTORED};
 use memhook_attach::{Detached, End};

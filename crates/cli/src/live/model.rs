@@ -166,7 +166,7 @@ impl Reporter {
         self.unreachable = Some(sites);
     }
 
-    /// Begins a report with the current numbers. Drops an unfinished one.
+    /// Begins a report with the current numbers. Drops an unfinished report.
     pub fn begin<O: Observer + Send>(
         &mut self,
         session: &Session,

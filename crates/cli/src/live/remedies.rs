@@ -3,7 +3,7 @@
 use memhook_attach::{ConfigError, Error as AttachError, ProbeError, ReclaimError};
 use std::error::Error;
 
-/// Returns the error inside a transparent one, which is shown in its place.
+/// Returns the error inside a transparent error, which is shown in its place.
 pub fn shown<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
     match error.downcast_ref() {
         Some(ReclaimError::Claim(error)) => return shown(error),

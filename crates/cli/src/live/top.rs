@@ -176,7 +176,7 @@ fn totals_of(consumer: &Consumer) -> Totals {
     }
 }
 
-/// Returns true if the numbers are estimates. Those of mappings never are.
+/// Returns true if the numbers are estimates. The numbers of mappings never are.
 fn is_sampled(consumer: &Consumer) -> bool {
     let state = consumer.lock();
     state.mappings.is_none() && state.ledger.is_sampled()

@@ -87,8 +87,9 @@ impl Drop for Place {
     }
 }
 
-/// Returns the client that must make room for a new one, if any: the oldest of the new client's address if that is at
-/// its limit, otherwise of the address with the most. `most`: limits in total, and for one address.
+/// Returns the client whose connection is closed for a new client, if any: the oldest client of the new client's
+/// address if that address is at its limit, otherwise the oldest of the address with the most clients. `most`: limits
+/// in total, and for one address.
 fn yields(
     addresses: impl Iterator<Item = IpAddr>,
     new: IpAddr,

@@ -3,7 +3,7 @@
 use super::Parsed;
 use crate::asks_for_us;
 
-/// Longest request that is read, including headers; browsers send shorter ones.
+/// Longest request that is read, including headers. Browsers send shorter requests.
 pub(super) const MOST_BYTES: usize = 64 << 10;
 const MOST_HEADERS: usize = 64;
 

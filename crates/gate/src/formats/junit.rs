@@ -1,4 +1,4 @@
-//! JUnit XML: one test case for each leak or exceeded limit, or a passing one if there is none.
+//! JUnit XML: one test case for each leak or exceeded limit, or one passing case if there are none.
 
 use super::{alike, frame_line, possible_sentence, programs, shared_sentence, stack_lines};
 use crate::{Judgement, Outcome, Violation};

@@ -92,7 +92,7 @@ fn results(judged: &Judgement, options: &FormatOptions) -> Vec<Value> {
     results
 }
 
-/// Returns a result about blocks that one site has allocated.
+/// Returns a result about blocks of one allocation site.
 fn of_site(rule: &str, level: &str, text: &str, site: &AllocationSite, root: &str) -> Value {
     let location = site.culprit(root).map(|frame| location(frame, root));
     let frames: Vec<Value> = site
@@ -277,7 +277,7 @@ mod tests {
                 }
                 "uri" => {
                     let uri = field.as_str().expect("text");
-                    // RFC 3986 allows no other characters. The only scheme is that of files.
+                    // RFC 3986 allows no other characters. The only scheme is `file`.
                     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-._~/%".contains(c);
                     let path = uri.strip_prefix("file:///").unwrap_or(uri);
                     assert!(path.chars().all(is_allowed), "{uri}");

@@ -35,9 +35,9 @@ impl Format<Judgement> for SuppressionFile {
     }
 }
 
-/// Returns a rule that suppresses this group and no other. It names the function to blame if no
-/// other leak has that function in its stack, otherwise as many of the innermost frames as needed.
-/// The text is empty if there is no stack to match.
+/// Returns a rule that suppresses this group and no other group. It names the function to blame if
+/// no other leak has that function in its stack, otherwise as many of the innermost frames as
+/// needed. The text is empty if there is no stack to match.
 fn suppression(verdicts: &[Verdict], verdict: &Verdict, group: &Group<'_>, root: &str) -> String {
     let site = site_of(verdict, group);
     let Some(blamed) = site.frames_to_blame().last() else {

@@ -274,8 +274,8 @@ fn one_leak(verdict: &Verdict, group: &Group<'_>, options: &FormatOptions, out: 
     }
 }
 
-/// Returns all frames if everything is listed. Otherwise it returns as many as fit: the frames up
-/// to the one to blame, and its callers.
+/// Returns all frames if everything is listed. Otherwise returns the frames up to the frame to
+/// blame, and as many of its callers as fit.
 fn stack(verdict: &Verdict, site: &AllocationSite, options: &FormatOptions, out: &mut String) {
     let frames = &site.stack;
     let shown = match options.lists_all || frames.len() <= MOST_FRAMES + 1 {

@@ -9,7 +9,7 @@
 //!    [`NotDissected`], with the reason in words, and the search behaves as if the dissector did not exist. If only a
 //!    part cannot be proved, because a thread was in the middle of an operation, that part goes into
 //!    [`AllocatorHeap::unparsed`] with a finding. Its contents count as reachable, and there is no verdict on them.
-//! 4. **Free blocks are told apart from live ones.** A block in a thread's cache or in a free list is not a block of
+//! 4. **Free blocks are distinguished from live ones.** A block in a thread's cache or in a free list is not a block of
 //!    the program, and stale pointers in caches are not roots. Memory that the allocator uses for itself is neither
 //!    live nor free: it is in [`AllocatorHeap::ranges`], but not among the blocks.
 //! 5. **Liveness can be checked again.** Before a block is released, [`AllocatorHeap::live_check`] checks in the
@@ -59,8 +59,8 @@ pub struct AllocatorHeap {
     pub allocator: &'static str,
     /// Version, or range of versions that share the layout; empty if unknown.
     pub version: String,
-    /// The live blocks of the program, and no others. They are [`SegmentKind::Sized`] with any index; the real index is
-    /// set when the heap is added to the others.
+    /// The live blocks of the program, and no other blocks. They are [`SegmentKind::Sized`] with any index. The real
+    /// index is set when the heap is added to the other heaps.
     pub segments: Vec<Segment>,
     /// All memory of the allocator: its own data, thread caches, and live and free blocks. Nothing in this memory is a
     /// root.

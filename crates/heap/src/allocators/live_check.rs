@@ -18,7 +18,7 @@ pub(crate) struct Standstill<'a> {
     pub thread_pointers: Vec<u64>,
 }
 
-/// Tells live blocks of one allocator from free ones.
+/// Distinguishes live blocks of an allocator from free ones.
 pub(crate) trait LiveCheck: Debug + Send + Sync {
     /// Returns true if all threads have to be stopped outside the allocator. An allocator returns `false` if free()
     /// marks a block before any other write, and the mark stays until the block is handed out again.

@@ -1,9 +1,10 @@
 //! Allocators: [dissectors](dissector) for their heaps, and calls that ask an allocator for statistics or make it
 //! return memory.
 //!
-//! Such a call takes the allocator's locks, and holds one while it waits for another. So the calling thread must have
-//! no allocator frame on its stack, and all other threads keep running and release their locks. A call that has begun
-//! is never abandoned: if it takes too long, the thread finishes it alone ([`memhook_inject::Held::call_to_its_end`]).
+//! Such a call takes the allocator's locks, and holds one lock while it waits for another. So the calling thread must
+//! have no allocator frame on its stack, and all other threads keep running and release their locks. A call that has
+//! begun is never abandoned: if it takes too long, the thread finishes it alone
+//! ([`memhook_inject::Held::call_to_its_end`]).
 
 pub(crate) mod dissector;
 pub(crate) mod gperftools;

@@ -31,7 +31,7 @@ fn lost(target: &mut Target) -> BTreeSet<u64> {
     }
 }
 
-/// A process in which one thread is single-stepped while the others sleep.
+/// A process in which one thread is single-stepped while the other threads sleep.
 struct Stepped {
     pid: Pid,
     images: Vec<ModuleImage>,

@@ -1,11 +1,11 @@
 //! A range of heap with its blocks. A lookup leads from an address to its block in a few memory
 //! accesses.
 //!
-//! A segment has two bits for each unit of 16 bytes (8 if another allocator made the blocks): a block begins
-//! there, and a block ends there. The bits near an address give the block that it is in, with its bounds.
-//! They take so little room that they stay in the processor's cache while millions of blocks are searched in
-//! random order. Far from the start of a large block, the number of bits up to the address is the number of
-//! the block, whose bounds are in a list: nothing is searched, however large the block is.
+//! A segment has two bits for each unit of 16 bytes (8 if another allocator made the blocks): a block begins there, and
+//! a block ends there. The bits near an address show which block contains it, and the bounds of that block. They take
+//! so little space that they stay in the processor's cache while millions of blocks are searched in random order. Far
+//! from the start of a large block, the number of bits up to the address is the index of the block, whose bounds are in
+//! a list. So no search is needed, regardless of the size of the block.
 
 use crate::large_lists::{filled, with_room};
 
@@ -19,8 +19,7 @@ pub enum SegmentKind {
         /// True if the block extends to the end of the mapping.
         tight: bool,
     },
-    /// Blocks that the ledger knows, of an allocator whose heap was not walked. Unknown blocks may
-    /// lie between them.
+    /// Blocks that the ledger knows, of an allocator whose heap was not walked. Unknown blocks may be between them.
     #[default]
     Foreign,
     /// Live blocks of the dissected heap with this index in [`Heap::others`](crate::Heap::others).

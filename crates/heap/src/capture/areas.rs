@@ -16,10 +16,10 @@ pub(super) const MAX_AREA_BYTES: u64 = 256 << 30;
 /// for writes, so they are copied with all threads held.
 const MAX_SHARED_FILE_BYTES: u64 = 1 << 20;
 
-/// Returns the mappings to copy, in address order, and those that could hold pointers but cannot be
-/// copied.
+/// Returns the mappings to copy, in address order, and the mappings that could contain pointers but
+/// cannot be copied.
 ///
-/// The mappings to copy are writable ones, and private read-only ones that were writable once:
+/// The mappings to copy are writable ones, and private read-only mappings that were writable once:
 /// RELRO data of modules, and anonymous memory, including memory that the program has made
 /// inaccessible for now. Devices are left out, because reading them may have effects, and so is our
 /// own memory in the target.
@@ -141,7 +141,7 @@ pub(super) fn kind(m: &Mapping, modules: &[ModuleInfo]) -> Option<AreaKind> {
         if !m.write {
             return None;
         }
-        // Rings of the kernel (`/[aio]`, `anon_inode:[io_uring]`) look like files, too.
+        // Rings of the kernel (`/[aio]`, `anon_inode:[io_uring]`) look like files too.
         let is_file = m.path.starts_with('/') && !m.path.starts_with("/[");
         let fits = m.end - m.start <= MAX_SHARED_FILE_BYTES;
         return (is_file && fits && !m.path.starts_with("/dev/")).then_some(AreaKind::File);

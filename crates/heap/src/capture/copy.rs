@@ -62,9 +62,9 @@ impl Iterator for Batches<'_> {
     }
 }
 
-/// Reads ranges into `into`, one after the other. `into` must be as long as all of them together.
-/// Pages that cannot be read keep their old contents there, and are added to `failed`. Returns
-/// `false` if the time limit `until` passed first.
+/// Reads ranges into `into`, one after the other. `into` must be as long as the sum of their lengths. Pages that cannot
+/// be read keep their old contents there, and are added to `failed`. Returns `false` if the time limit `until` passed
+/// first.
 fn read_runs(
     pid: i32,
     runs: &[Range<u64>],
@@ -208,8 +208,8 @@ pub struct Patch {
 }
 
 impl Patch {
-    /// Returns an empty patch with room for this many bytes. Their memory is allocated now, because
-    /// that takes time and must not happen while threads are held.
+    /// Returns an empty patch with space for `bytes` bytes. The memory is allocated now, because that takes time and
+    /// must not happen while threads are held.
     pub fn with_room(bytes: u64) -> Patch {
         let mut patch = Patch {
             runs: Runs::new(),

@@ -45,7 +45,7 @@ pub(crate) fn fork(prepared: &mut Prepared) -> Result<Shot, Error> {
         }
         let mut unread = Runs::new();
         let mut patch = Patch::with_room(0);
-        // This check comes first, because the fork can still be given up here.
+        // This check comes first, because the fork can still be abandoned at this point.
         let lost = intersection(&runs, &within(&not_inherited, &areas));
         let done = prepared.may_hold(held.held_for() + time(run_bytes(&runs)))
             && patch.read(pid, &lost, &mut unread, until);

@@ -41,7 +41,7 @@ pub struct Speed {
 }
 
 impl Speed {
-    /// Records that this many bytes were copied since a time. The last round counts more than the
+    /// Records that `bytes` bytes were copied since a time. The last round counts more than the
     /// rounds before.
     pub fn copied(&mut self, bytes: u64, since: Instant) {
         self.bytes = self.bytes / 2 + bytes;
@@ -56,7 +56,7 @@ impl Speed {
         (self.bytes as f64 * time.as_secs_f64() / self.took.as_secs_f64()) as u64
     }
 
-    /// Returns the time that it takes to copy this many bytes.
+    /// Returns the time that it takes to copy `bytes` bytes.
     pub fn time(&self, bytes: u64) -> Duration {
         if self.bytes == 0 {
             return Duration::ZERO;

@@ -118,8 +118,7 @@ impl Request {
     }
 }
 
-/// Takes a snapshot of `pid`. If the requested method does not work, another one is used, and a
-/// note says why.
+/// Takes a snapshot of `pid`. If the requested method does not work, another method is used, and a note says why.
 ///
 /// The work is done in a separate thread. Only the thread that stopped threads of the process can
 /// resume those that stop too late, and the work after a snapshot may take long. When the thread

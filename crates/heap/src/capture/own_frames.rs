@@ -82,9 +82,9 @@ impl Modules<'_> {
         Some(())
     }
 
-    /// Returns true if the outermost function is one with which threads begin. It is either the
-    /// entry point of the program, or the code of the C library that calls a thread's function and
-    /// then ends the thread. Coroutines have an outermost function, too.
+    /// Returns true if the outermost function is a function in which threads begin. It is either
+    /// the entry point of the program, or the code of the C library that calls a thread's function
+    /// and then ends the thread. Coroutines have an outermost function too.
     fn begins_a_thread(&self, start: &Start) -> bool {
         let Some(image) = self.images.iter().find(|image| image.contains(start.pc)) else {
             return false;

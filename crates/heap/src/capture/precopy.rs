@@ -53,8 +53,7 @@ struct Copying<'a> {
     regions: Vec<CopiedRegion>,
     /// Pages that were reported as written and are not copied yet.
     pending: Runs,
-    /// Bytes in huge pages, which are not watched. The hold copies as many of them again as its
-    /// time allows.
+    /// Bytes in huge pages, which are not watched. The hold copies as many of these bytes again as its time allows.
     huge_bytes: u64,
     /// Ranges that could not be read. They are tried again at the end, when they may be readable or
     /// no longer matter.
@@ -205,13 +204,13 @@ impl<'a> Copying<'a> {
         self.speed.bytes_in(left.mul_f64(SHARE_FOR_HUGE_PAGES))
     }
 
-    /// Returns true if a hold has time to copy this many bytes, provided that its threads stop immediately.
+    /// Returns true if a hold has time to copy `bytes` bytes, provided that its threads stop immediately.
     fn fits_usually(&self, bytes: u64) -> bool {
         let limit = self.prepared.limits.hold;
         limit.is_none_or(|most| self.speed.time(bytes) <= most.mul_f64(SHARE_FOR_HUGE_PAGES))
     }
 
-    /// Returns the length of a hold that copies as much as the last round did.
+    /// Returns the length of a hold that copies the same amount as the last round did.
     fn hold_for(&self, rest: u64) -> Duration {
         self.asking + self.speed.time(rest)
     }
@@ -222,7 +221,7 @@ impl<'a> Copying<'a> {
     fn hold(&mut self, rest: u64, is_last: bool) -> Result<Option<Shot>, Error> {
         let pid = self.prepared.pid;
         let room = rest + rest / 4 + SPARE_BYTES;
-        // The huge pages that are copied in the hold need room, too.
+        // The huge pages that are copied in the hold need space too.
         let limit = self.prepared.limits.hold;
         let of_huge = limit.map_or(u64::MAX, |most| self.speed.bytes_in(most));
         let huge_room = self.huge_bytes.min(of_huge);
@@ -277,7 +276,7 @@ impl<'a> Copying<'a> {
         }
         let regions = std::mem::take(&mut self.regions);
         let mut regions = copy::relaid(pid, regions, &areas)?;
-        // A mapping that is not watched may have taken the place of one that was copied, and have no pages yet.
+        // A mapping that is not watched may have replaced a mapping that was copied, and have no pages yet.
         copy::forget(&mut regions, &replaced);
         // Memory that has become a huge page meanwhile may be in both copies. All threads were
         // held, so both are equal.

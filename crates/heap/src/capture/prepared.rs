@@ -70,8 +70,8 @@ impl Prepared {
         let mut prepared = Prepared {
             begin,
             limits,
-            // These words are read again after the hold. An entry that exists during the hold is
-            // then in one of the two answers, unless it appears and disappears in between.
+            // These words are read again after the hold. An entry that exists during the hold is then in one of the two
+            // answers, unless it appears and disappears between them.
             kernel: words_of(reader, limits),
             ..Prepared::with(pid, images)
         };
@@ -284,7 +284,7 @@ impl Prepared {
     /// allows it.
     pub fn look(&mut self, held_for: Duration) {
         if let Look::Takes(time) = self.look
-            // The estimate is doubled, because a busy machine does other work in between.
+            // The estimate is doubled, because a busy machine does other work meanwhile.
             && self.may_hold(held_for + 2 * time)
             && let Ok(found) = Residency::read(self.reader)
         {

@@ -171,7 +171,7 @@ fn is_own(mapping: &Mapping) -> bool {
     is_without_file && !mapping.shared && !mapping.path.starts_with("[v")
 }
 
-/// Returns true if a sum lies between two values of the counters, or within a hundredth of them.
+/// Returns true if a sum is between two values of the counters, or within a hundredth of them.
 fn agree(sum: u64, before: &ResidentCounters, after: &ResidentCounters) -> bool {
     let (before, after) = (before.resident(), after.resident());
     let processors = std::thread::available_parallelism().map_or(1, |number| number.get() as u64);

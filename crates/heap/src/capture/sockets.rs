@@ -18,8 +18,8 @@ const PEEK_BYTES: usize = 1 << 20;
 /// The local sockets of a process's network namespace, by inode.
 ///
 /// Each list is read when a socket is first looked up in it. To list TCP connections, the kernel
-/// walks a hash table that is sized by the memory of the machine, which takes milliseconds on a
-/// large one. Most short-lived programs have no socket.
+/// walks a hash table whose size depends on the memory of the machine, which takes milliseconds on
+/// a large machine. Most short-lived programs have no socket.
 pub struct Sockets {
     /// The process's directory in /proc.
     directory: PathBuf,

@@ -45,7 +45,7 @@ pub(crate) struct GlibcHeap {
     pub parameters: Option<Parameters>,
     /// Number of chunks that have their own mapping, and the bytes of these mappings.
     pub mmapped: (u64, u64),
-    /// True if the chunks found are exactly those that `mp_` counts.
+    /// True if the chunks found are exactly the chunks that `mp_` counts.
     pub mmapped_exact: bool,
     /// The chunks that have their own mapping.
     pub mapped: Vec<Mmapped>,
@@ -253,8 +253,8 @@ impl Bare {
 }
 
 impl AllocatorHeap {
-    /// Drops chunks that look as if they had their own mapping but lie in memory of other
-    /// allocators. `claimed` is sorted.
+    /// Drops chunks that look as if they had their own mapping but are in memory of other allocators. `claimed` is
+    /// sorted.
     pub(crate) fn leave_to_others(&mut self, claimed: &[Range<u64>]) {
         let Some(parts) = &mut self.glibc else {
             return;

@@ -83,8 +83,8 @@ fn is_listed(snapshot: &Snapshot, descriptor: u64) -> bool {
 /// differs by version, so any pair of words counts that encloses the descriptor closely.
 ///
 /// The initial thread's descriptor names no stack, and the memory after it belongs to the loader. A
-/// zero followed by the address of a module that begins right after the descriptor is not a stack
-/// that covers the whole address space below.
+/// zero followed by the address of a module that begins directly after the descriptor is not a
+/// stack that covers the whole address space below.
 pub fn bounds(snapshot: &Snapshot, descriptor: u64) -> Option<Range<u64>> {
     (0..DESCRIPTOR_BYTES / 8).find_map(|i| {
         let word = |at: u64| snapshot.word(at);
@@ -127,7 +127,7 @@ mod tests {
         (testing::snapshot(vec![(start, memory)]), descriptor)
     }
 
-    /// The loader keeps its list of modules right after the initial thread's descriptor.
+    /// The loader keeps its list of modules directly after the initial thread's descriptor.
     #[test]
     fn a_zero_and_the_address_behind_are_no_bounds() {
         let (mut snapshot, descriptor) = stack_snapshot();

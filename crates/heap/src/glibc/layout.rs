@@ -21,7 +21,7 @@ pub const HEAP_MAX_BYTES: u64 = 64 << 20;
 /// Sizes of heaps if arenas use huge pages (glibc.malloc.hugetlb, `heap_max_size` of arena.c): four
 /// pages of 2 MiB, or of 1 GiB.
 const HUGE_HEAP_BYTES: [u64; 2] = [8 << 20, 4 << 30];
-/// Alignment of every heap of an arena, whatever its size.
+/// Alignment of every heap of an arena, regardless of the heap's size.
 pub const HEAP_ALIGNMENT: u64 = HUGE_HEAP_BYTES[0];
 /// All sizes that the heaps of a process may have, the usual one first.
 pub const HEAP_SIZES: [u64; 3] = [HEAP_MAX_BYTES, HUGE_HEAP_BYTES[0], HUGE_HEAP_BYTES[1]];

@@ -90,7 +90,7 @@ pub fn find(snapshot: &Snapshot, layout: &Layout, known: &[Range<u64>]) -> Vec<M
     found
 }
 
-/// Returns the chunk whose header is in a page, if it is plausible. Its mapping must lie in `room`,
+/// Returns the chunk whose header is in a page, if it is plausible. Its mapping must be in `room`,
 /// because the program's own data may look like a header with any numbers in it.
 fn chunk_at(snapshot: &Snapshot, foot: u64, page: u64, room: Range<u64>) -> Option<Mmapped> {
     HEADER_PLACES.iter().find_map(|place| {

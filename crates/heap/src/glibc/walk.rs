@@ -281,7 +281,7 @@ fn walk_chunks(
                 if fence && (rest_is_fence || piece.arena != 0) && next_known.is_none() {
                     break;
                 }
-                // Memory behind the fence of the main arena is the program's own sbrk memory.
+                // Memory after the fence of the main arena is the program's own sbrk memory.
                 let limit = next_known.unwrap_or(piece.end);
                 let resumed = (at + 16..limit).step_by(16).find(|&a| view.is_sound(a));
                 let end = resumed.unwrap_or(limit);
@@ -336,7 +336,7 @@ fn walk_chunks(
 }
 
 /// Returns the user addresses and usable bytes of the chunks in use of a piece, if all chunks are
-/// sound. The walk ends at a fence, or before the chunk that ends with the piece: that one is the
+/// sound. The walk ends at a fence, or before the chunk that ends with the piece: that chunk is the
 /// top, which is unallocated.
 pub fn in_use(snapshot: &Snapshot, piece: Piece) -> Option<Vec<(u64, u64)>> {
     let bytes = snapshot.bytes(piece.start, piece.end.checked_sub(piece.start)?)?;

@@ -1,5 +1,5 @@
-//! Adjacent memory is searched as one, wherever mappings, pages with contents and blocks begin and
-//! end. A plain search over all bytes must find the same pointers, at any byte offset.
+//! Adjacent memory is searched as one range, regardless of the bounds of mappings, pages with contents and blocks. A
+//! plain search over all bytes must find the same pointers, at any byte offset.
 
 use crate::blocks::{BlockTable, Segment, SegmentKind};
 use crate::dissect::Heap;

@@ -46,9 +46,9 @@ pub struct MarkOptions {
     /// of a slab are adjacent, so a pointer to one region then also keeps the region before it.
     /// Only a search for blocks to release does this.
     pub counts_ends: bool,
-    /// Accept any value in the upper 16 bits of an address. They are zero in user-space addresses,
-    /// but programs keep counters and tags there, or pack addresses into six bytes. If the heap
-    /// lies below 4 GiB, the upper 32 bits may have any value.
+    /// Accept any value in the upper 16 bits of an address. They are zero in user-space addresses, but programs store
+    /// counters and tags there, or pack addresses into six bytes. If the heap is below 4 GiB, the upper 32 bits may
+    /// have any value.
     pub ignores_upper_bits: bool,
 }
 
@@ -82,8 +82,8 @@ pub(crate) enum Candidate {
     Certain(BlockStart),
 }
 
-/// A part of the copied memory. The bytes around the part stay available, whatever they belong to,
-/// because a pointer may begin in one part and end in the next.
+/// A part of the copied memory. The bytes around the part stay available, regardless of their owner, because a pointer
+/// may begin in one part and end in the next.
 #[derive(Clone, Copy)]
 pub struct Piece<'a> {
     /// The whole region that contains the part.
@@ -273,7 +273,7 @@ impl<'a> Finder<'a> {
         cut.for_each(|index| self.candidates_of_memory(piece.word_at(index), &mut found));
     }
 
-    /// Finds the addresses that a word in memory may stand for.
+    /// Finds the addresses that a word in memory may represent.
     #[inline]
     fn candidates_of_memory(&self, word: u64, found: &mut impl FnMut(Candidate)) {
         self.candidates_of(word, found);
@@ -282,7 +282,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Finds the addresses that a word in memory or in a register may stand for.
+    /// Finds the addresses that a word in memory or in a register may represent.
     #[inline]
     pub(crate) fn candidates_of(&self, word: u64, found: &mut impl FnMut(Candidate)) {
         self.candidates_at(word, found);

@@ -59,7 +59,7 @@ impl Heap {
             let Some(region) = snapshot.region(address).filter(|r| end <= r.end()) else {
                 continue;
             };
-            // A segment lies in one region, without any memory of malloc's in it.
+            // A segment is in one region, without any memory of malloc in it.
             let is_near = |last: &Segment| last.start >= region.start && behind == last_behind;
             if add_block(&mut segments, address..end, SegmentKind::Foreign, is_near) {
                 (last_end, last_behind) = (end, behind);

@@ -1,4 +1,4 @@
-//! Unreachable blocks, and those that are reachable only through other unreachable blocks.
+//! Unreachable blocks, and blocks that are reachable only through other unreachable blocks.
 
 use crate::blocks::{BlockSet, BlockTable};
 use crate::graph::finder::{Finder, MarkOptions};

@@ -123,7 +123,7 @@ pub fn mark(snapshot: &Snapshot, heap: &Heap, options: MarkOptions) -> Marked {
 
 /// Marks all blocks that can be reached from the roots and from some additional addresses.
 pub fn mark_also(snapshot: &Snapshot, heap: &Heap, options: MarkOptions, also: &[u64]) -> Marked {
-    // A register may hold any address of a block, whatever counts in memory.
+    // A register may contain any address of a block, regardless of which addresses count in memory.
     mark_from(snapshot, heap, options, Pointers::Interior, also)
 }
 

@@ -105,7 +105,7 @@ fn is_apart(ranges: &[Range<u64>], start: u64, end: u64) -> bool {
     ranges.get(at).is_none_or(|range| range.start >= end)
 }
 
-/// Returns the pieces in which no other piece lies or begins.
+/// Returns the pieces in which no other piece begins or is contained.
 fn innermost(pieces: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut next = u64::MAX;
     let from_the_end = pieces.iter().rev().filter(|piece| {

@@ -3,8 +3,8 @@
 //! This needs less than a dissection, and only structures that have not changed for many releases:
 //! headers of chunks (malloc.c, `mchunk_size`), links of cached chunks (PROTECT_PTR), `heap_info`
 //! at the start of an arena's heap (arena.c), and bins that point to themselves. They show which
-//! chunks are free. Of the chunks in use, those that a ledger knows are blocks. The other chunks
-//! are roots, whatever they contain.
+//! chunks are free. Of the chunks in use, those that a ledger knows are blocks. All other chunks
+//! are roots, regardless of their contents.
 
 use crate::dissect::Heap;
 use crate::glibc::arenas::find_bins;

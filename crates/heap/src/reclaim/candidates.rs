@@ -22,8 +22,8 @@ pub struct Reclaimer {
     stat: File,
     /// Blocks that were leaked at the last scan.
     before: Option<Fingerprints>,
-    /// The verdict from which `before` comes. With a verdict, no other blocks are released, however
-    /// often the process is scanned.
+    /// The verdict from which `before` comes. With a verdict, no other blocks are released,
+    /// regardless of how often the process is scanned.
     verdict: Option<Verdict>,
 }
 

@@ -183,7 +183,7 @@ mod tests {
         }
     }
 
-    /// There are three leaked blocks, of which the first points to the second.
+    /// There are three leaked blocks. The first points to the second.
     #[test]
     fn what_the_kernel_uses_is_kept_with_all_that_it_reaches() {
         let start = 0x1000u64;

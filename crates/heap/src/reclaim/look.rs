@@ -65,7 +65,7 @@ impl Look {
     }
 
     /// Returns true for each block that is live. If the check requires it, the other threads are
-    /// stopped afterwards.
+    /// stopped after that.
     pub fn at(
         &self,
         held: &mut Held,

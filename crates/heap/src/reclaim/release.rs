@@ -56,7 +56,7 @@ pub type HoldAtSafePoint<'a> = dyn FnMut() -> Result<Held, memhook_inject::Error
 impl Candidates {
     /// Releases the chosen blocks that have not changed since the snapshot.
     ///
-    /// After a failure, nobody knows which blocks of the last batch were released. They count as
+    /// After a failure, it is unknown which blocks of the last batch were released. They count as
     /// kept, and only another scan can tell.
     pub(super) fn release(&self, hold: &mut HoldAtSafePoint) -> Released {
         let mut done = Released::default();
@@ -214,7 +214,7 @@ impl Candidates {
         let mut begin = Instant::now();
         let until = time.end(begin, held.held_for());
         let mut is_first = true;
-        // Every hold releases at least one block, however slow the machine is.
+        // Every hold releases at least one block, regardless of the speed of the machine.
         while !left.is_empty() && (is_first || begin < until) {
             is_first = false;
             let count = time.fitting(until.saturating_duration_since(begin), Held::MAX_CALLS);

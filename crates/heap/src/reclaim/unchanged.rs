@@ -130,7 +130,7 @@ fn is_apart(pid: i32, header: u64, now: &[u8]) -> bool {
     })
 }
 
-/// Reads all pieces, one after the other, or returns `None`.
+/// Reads all pieces, one after the other. Returns `None` if that fails.
 fn read(pid: i32, pieces: &[(u64, u64)]) -> Option<Vec<u8>> {
     let bytes: u64 = pieces.iter().map(|p| p.1).sum();
     let mut now = vec![0; bytes as usize];

@@ -1,10 +1,9 @@
 //! Verdict that lists the leaked blocks of a snapshot, in a file, so that the search can run on
 //! another machine.
 //!
-//! A verdict replaces the first of the two scans that reclaiming makes. The second scan always
-//! examines the process itself: a block is released only if it is still leaked then, at its old
-//! address, with its old size and contents. So a verdict that is wrong, old or forged releases
-//! nothing that reclaiming would not release by itself.
+//! A verdict replaces the first of the two scans that reclaiming makes. The second scan always examines the process
+//! itself: a block is released only if it is still leaked then, at its old address, with its old size and contents. So
+//! a verdict that is wrong, old or forged causes no release that reclaiming without a verdict would not make.
 
 use super::choose::refusal;
 use crate::graph::twice::{Fingerprint, Fingerprints};

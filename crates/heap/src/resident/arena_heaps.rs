@@ -20,7 +20,7 @@ struct HeapHeader {
 const HEADER_WORDS: usize = 3;
 /// Upper bound on `sizeof (heap_info)` in any version.
 const MOST_HEADER_BYTES: u64 = 128;
-/// Maximum number of mappings that get a name: each of them takes a system call.
+/// Maximum number of mappings that get a name. Each name takes a system call.
 const MOST_CANDIDATES: usize = 1 << 14;
 const PAGE_BYTES: u64 = 4096;
 

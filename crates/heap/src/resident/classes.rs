@@ -21,7 +21,7 @@ pub struct TracedBlock {
     pub stack: u32,
     /// Time of the allocation, in nanoseconds since the attach.
     pub time_ns: u64,
-    /// Number of blocks that this one represents; more than one if allocations were sampled.
+    /// Number of blocks that this block represents; more than one if allocations were sampled.
     pub stands_for: f64,
 }
 

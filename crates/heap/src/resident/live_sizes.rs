@@ -40,7 +40,7 @@ pub struct NetGrowth {
     pub live_bytes: u64,
     /// Growth that no other call stack can account for.
     pub at_least_bytes: u64,
-    /// Growth, if as much as possible of the growth comes from this call stack.
+    /// Growth if this call stack accounts for as much of the growth as possible.
     pub at_most_bytes: u64,
 }
 

@@ -186,8 +186,7 @@ fn estimate(captured: &Captured, heap: &Heap, bytes: u64) -> Duration {
             calls += u32::from(is_free && !trim::of_chunk(&(at..at + size)).is_empty());
         });
     }
-    // All chunks were visited here, in address order. malloc_trim visits only the free ones, in any
-    // order.
+    // All chunks were visited here, in address order. malloc_trim visits only the free chunks, in any order.
     let looking = begin.elapsed();
     let (page, call) = (
         time_to_discard(SAMPLE_PAGES) / SAMPLE_PAGES,
@@ -198,8 +197,8 @@ fn estimate(captured: &Captured, heap: &Heap, bytes: u64) -> Duration {
     work.saturating_mul(CAUTION)
 }
 
-/// Estimates the time to return this many bytes. Each system call returns only a few pages, because
-/// the free ones are scattered.
+/// Estimates the time to return the given number of bytes. Each system call returns only a few pages, because the free
+/// pages are scattered.
 pub fn time_to_give_back(bytes: u64) -> Duration {
     const PAGES_A_CALL: u32 = 4;
     let pages = u32::try_from(bytes / PAGE_BYTES).unwrap_or(u32::MAX);
@@ -211,7 +210,7 @@ pub fn time_to_give_back(bytes: u64) -> Duration {
     work.saturating_mul(CAUTION)
 }
 
-/// Measures the time that one call takes to return this many pages here.
+/// Measures the time that one call takes to return `pages` pages in this process.
 fn time_to_discard(pages: u32) -> Duration {
     let bytes = pages as usize * PAGE_BYTES as usize;
     let Ok(mut memory) = MmapMut::map_anon(bytes) else {

@@ -28,7 +28,7 @@ enum Memory {
 }
 
 impl Backing {
-    /// Returns this many zeros; `None` if there is no address space for them.
+    /// Returns `length` zeros, or `None` if there is no address space for them.
     pub fn zeroed(length: usize) -> Option<Backing> {
         if length < MAPPED_BYTES {
             let mut bytes = Vec::new();

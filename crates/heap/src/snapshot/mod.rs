@@ -98,9 +98,9 @@ pub struct ThreadState {
     /// All registers, by DWARF number. They are present only while the snapshot is taken.
     #[serde(skip)]
     pub registers: Option<[u64; 17]>,
-    /// Lowest stack pointer of all frames that the thread will return to. `None` if the stack could
-    /// not be unwound to its start. The thread may then run on a coroutine's stack, which can lie
-    /// anywhere, even in a frame of the thread's own stack.
+    /// Lowest stack pointer of all frames that the thread will return to. `None` if the stack could not be unwound to
+    /// its start. The thread may then run on a coroutine's stack, which can be anywhere, even in a frame of the
+    /// thread's own stack.
     #[serde(default)]
     pub lowest_frame: Option<u64>,
 }

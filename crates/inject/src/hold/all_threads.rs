@@ -77,8 +77,8 @@ pub fn hold_all(pid: i32) -> Result<AllHeld, Error> {
 }
 
 /// Like [`hold_all`], but holds no thread for longer than `limit` before all threads have stopped. If one thread takes
-/// longer, the others are released, and stopped again once that thread has stopped. From then on, the caller must
-/// observe the limit.
+/// longer, the other threads are released, and stopped again once that thread has stopped. From then on, the caller
+/// must observe the limit.
 pub fn hold_all_within(pid: i32, limit: Option<Duration>) -> Result<AllHeld, Error> {
     late::let_late_threads_go();
     starvation::observe();
@@ -238,7 +238,7 @@ impl AllHeld {
         self.in_vain
     }
 
-    /// Lets some threads run for about this long and stops them again, while the others stay stopped.
+    /// Lets some threads run for about this long and stops them again, while the other threads stay stopped.
     pub fn let_run(&mut self, tids: &[i32], time: Duration) -> Result<(), Error> {
         for tid in tids {
             if self.threads.remove(tid).is_some() {
@@ -248,7 +248,7 @@ impl AllHeld {
                 }
             }
         }
-        // A busy wait is wrong: this thread has priority, and the others may need its processor.
+        // A busy wait is wrong: this thread has priority, and the target's threads may need its processor.
         std::thread::sleep(time);
         for tid in self.seized.keys().copied().collect::<Vec<_>>() {
             if ptrace::interrupt(tid).is_err() {

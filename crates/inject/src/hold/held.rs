@@ -27,15 +27,15 @@
 //!
 //! **Choice of a call.** [`Held::syscall`] makes one system call. [`Held::call`] calls a function with up to six
 //! arguments. [`Held::call_with_data`] calls a function that reads or writes memory of its caller. [`Held::call_each`]
-//! calls one function for many arguments, without a stop in between. [`Held::call_unless_locked`] calls a function that
-//! may wait for a lock, and abandons the call if it does. [`Held::call_to_its_end`] calls a function that holds a lock
-//! while it waits for another one, and so must never be abandoned.
+//! calls one function for many arguments, without a stop between the calls. [`Held::call_unless_locked`] calls a
+//! function that may wait for a lock, and abandons the call if it waits. [`Held::call_to_its_end`] calls a function
+//! that holds a lock while it waits for another lock, and so must never be abandoned.
 //!
 //! **The other threads** continue to run, unless [`Held::stop_others`] stops them for a moment. To hold all threads
 //! without any call, use [`AllHeld`].
 //!
 //! **If we die**, the thread finishes its call and goes home by itself. If we hang or get no processor, the watchdog
-//! makes us release the thread, and operations fail with [`Error::WentHome`]; if we do not react, it kills us. If the
+//! makes us release the thread, and operations fail with [`Error::WentHome`]. If we do not react, it kills us. If the
 //! target dies, operations fail with [`Error::TargetGone`].
 //!
 //! ptrace requests must come from the thread that seized, so a `Held` is not `Send`. A new operation is an `impl Held`

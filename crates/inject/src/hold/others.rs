@@ -1,8 +1,8 @@
 //! Stops all other threads of a process while the held thread makes calls.
 //!
-//! Some acts of other threads cannot be undone afterwards: closing the descriptor from which the loader reads, opening
-//! a file under the same number, or taking a lock of the loader and waiting for the held thread. So the other threads
-//! are stopped for the few milliseconds that such a call takes.
+//! Some actions of other threads cannot be undone later: closing the descriptor from which the loader reads, opening a
+//! file under the same number, or taking a lock of the loader and waiting for the held thread. So the other threads are
+//! stopped for the few milliseconds that such a call takes.
 //!
 //! One of them may have been stopped while it holds a lock that the call needs, for example in an allocator. So no
 //! thread stays stopped for longer than [`STILL_LIMIT`]. After that all of them run, and the call continues beside
@@ -51,7 +51,7 @@ impl Others {
 
 impl Held {
     /// Stops all other threads until [`Held::let_others_go`], the release, or [`STILL_LIMIT`]. Returns true if they are
-    /// stopped now. If there are too many threads, or one does not stop soon, none of them is held.
+    /// stopped now. If there are too many threads, or one of them does not stop soon, none of them is held.
     ///
     /// A thread that sleeps uninterruptibly stops when it wakes up. [`crate::let_late_threads_go`] then releases it.
     pub fn stop_others(&mut self, others: &Others) -> Result<bool, Error> {

@@ -22,7 +22,7 @@ pub(crate) struct Saved {
     pub sleep: Sleep,
     /// Kernel function in which the thread waited, if it was in restart_syscall(2).
     pub waits_in: String,
-    /// Room for the signal frames on the thread's own stack, or the reason why there is none.
+    /// Space for the signal frames on the thread's own stack, or the reason why there is none.
     pub room: Result<Room, String>,
 }
 

@@ -39,8 +39,8 @@ pub(crate) struct Sleep {
 }
 
 impl Sleep {
-    /// Returns the facts that are still valid once the thread has stopped: none if the thread ran more than once in
-    /// between.
+    /// Returns the facts that are still valid once the thread has stopped. If the thread ran more than once since then,
+    /// none is valid.
     pub(crate) fn confirmed(self, pid: i32, tid: i32) -> Sleep {
         let turns = || SchedulingFile::of(pid, tid)?.read()?.turns();
         let ran_once = || Some(turns()? == self.turns + 1);
@@ -157,7 +157,7 @@ fn no_processors() -> libc::cpu_set_t {
 /// of them.
 fn affinity() -> Option<libc::cpu_set_t> {
     let mut set = no_processors();
-    // SAFETY: the kernel writes at most this many bytes.
+    // SAFETY: the kernel writes at most the given number of bytes.
     let got = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
     (got == 0).then_some(set)
 }

@@ -2,7 +2,8 @@
 //!
 //! A stopped thread waits until its holder has had enough processor time for its work. If that may take long, for
 //! example in a control group with a small quota, no thread is held. Before a hold, the holding thread waits until it
-//! has been scheduled promptly for a while, and gives up if it is not. The watchdog handles what cannot be foreseen.
+//! has been scheduled promptly for some time. If this does not happen, the hold fails. The watchdog handles what cannot
+//! be foreseen.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

@@ -147,12 +147,12 @@ pub fn first_choice(pid: i32) -> Result<Option<FirstChoice>, Error> {
     Ok(tid.map(choice))
 }
 
-/// Threads worth trying, best first. Only as many threads are examined as necessary to find a good one: each look reads
-/// two files, and the target may have many threads and few processors.
+/// Threads worth trying, best first. Threads are examined only until a good one is found: each look reads two files,
+/// and the target may have many threads and few processors.
 struct Candidates {
     pid: i32,
     unseen: std::vec::IntoIter<i32>,
-    /// Threads that were skipped for a better one, by rank.
+    /// Threads that were skipped for a better thread, by rank.
     worse: BinaryHeap<Reverse<(u8, i32)>>,
     is_alive: bool,
 }
@@ -263,7 +263,7 @@ pub(crate) fn try_hold(
     }
     let mut held = match Held::adopt(pid, tid, sleep, survey, guard) {
         Ok(held) => held,
-        // Only this thread is known to be gone; the next round shows whether the process is alive.
+        // It is certain only that this thread is gone. The next round shows whether the process is alive.
         Err(Error::TargetGone { .. }) => {
             wait::reap(pid, tid);
             return Ok(Attempt::Vanished);

@@ -47,8 +47,8 @@ pub(crate) struct LibcFunctions {
     /// `dladdr` and `dl_iterate_phdr`, each of which takes and releases one lock of the loader.
     pub dladdr: Option<RemoteAddress>,
     pub iterate: Option<RemoteAddress>,
-    /// Signal that a thread must handle even during a call, because other threads wait for that with locks held; see
-    /// [`crate::held::Held::remote_mask`].
+    /// Signal that a thread must handle even during a call, because other threads wait for the handler with locks held;
+    /// see [`crate::held::Held::remote_mask`].
     pub answered: Option<i32>,
 }
 

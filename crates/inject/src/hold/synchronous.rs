@@ -26,7 +26,7 @@ pub(crate) const SYNCHRONOUS: [i32; 7] = [
     libc::SIGABRT,
 ];
 
-/// Returns a set of signals that contains only this one.
+/// Returns a set of signals that contains only this signal.
 pub(crate) fn only(signal: i32) -> u64 {
     1 << (signal - 1)
 }
@@ -48,8 +48,8 @@ fn waiting(tid: i32, shared: bool) -> io::Result<u64> {
     }
 }
 
-/// Returns the pending synchronous signals of a stopped thread and of its whole process, including those that the thread
-/// blocks.
+/// Returns the pending synchronous signals of a stopped thread and of its whole process, including signals that the
+/// thread blocks.
 pub(crate) fn all_waiting(tid: i32) -> io::Result<u64> {
     Ok(waiting(tid, false)? | waiting(tid, true)?)
 }

@@ -1,7 +1,7 @@
 //! Delays Ctrl-Z and similar stops until the end of a hold.
 //!
-//! By default such a signal stops the whole process, whichever thread gets it (signal(7)), and a held thread would stay
-//! stopped with us. SIGSTOP cannot be delayed, so there is a watchdog.
+//! By default, such a signal stops the whole process, regardless of which thread gets it (signal(7)), and a held thread
+//! would stay stopped with us. SIGSTOP cannot be delayed, so there is a watchdog.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
@@ -49,7 +49,7 @@ fn stop() {
     }
 }
 
-/// Cancels the delayed stops after another process has continued this one.
+/// Cancels the delayed stops after another process has continued this process.
 pub(super) fn take_back() {
     CAME.store(0, SeqCst);
 }

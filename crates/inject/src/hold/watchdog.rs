@@ -47,7 +47,7 @@ struct Shared {
     /// Process id of the attacher, and the id of its holding thread.
     pid: i32,
     tid: i32,
-    /// Signal that tells the holder to release its target; 0: none is free.
+    /// Signal that tells the holder to release its target; 0: no signal is free.
     signal: i32,
     /// Paths of the status and the scheduling figures of the holding thread.
     stat: CString,
@@ -80,7 +80,7 @@ const LATE: u32 = u32::MAX;
 /// Set if a watchdog has continued this process after another process had stopped it.
 static CONTINUED: AtomicU32 = AtomicU32::new(0);
 
-/// Cancels the stop after the hold, because another process has continued this one.
+/// Cancels the stop after the hold, because another process has continued this process.
 pub(super) fn take_back_stops() {
     CONTINUED.store(0, SeqCst);
 }
@@ -177,8 +177,8 @@ impl Drop for Kept {
     }
 }
 
-/// Starts the watchdog of this thread if there is none yet. Call it well before the thread's first hold, because on a
-/// busy machine the watchdog may take a while to start.
+/// Starts the watchdog of this thread if there is none yet. Call this well before the thread's first hold, because on a
+/// busy machine the watchdog may take some time to start.
 pub fn start() {
     OWN.with_borrow_mut(|own| {
         if !own.as_mut().is_some_and(Watchdog::lives) {
@@ -192,7 +192,7 @@ pub fn start() {
     });
 }
 
-/// Ends the watchdog of this thread, if the thread has one and holds nothing. Use it for a thread that will hold
+/// Ends the watchdog of this thread, if the thread has one and holds nothing. Use this for a thread that will hold
 /// nothing for a long time. The next hold starts another watchdog before it stops anything.
 pub fn dismiss() {
     OWN.with_borrow_mut(|own| {

@@ -55,7 +55,7 @@ pub struct Child {
 /// Starts a program, which is looked up in `PATH` as by execvp(3), and stops it before its first instruction. The
 /// program gets our standard streams, terminal, process group and environment.
 ///
-/// With `follow_forks`, all its descendants are traced too.
+/// If `follow_forks` is true, all its descendants are traced too.
 pub fn launch(arguments: &[CString], follow_forks: bool) -> Result<Child, Error> {
     let name = || {
         arguments

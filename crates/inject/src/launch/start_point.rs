@@ -167,8 +167,8 @@ impl Child {
                     if !is_reached() {
                         continue;
                     }
-                    // The thread leaves the probe first. If we are killed in between, it passes through the probe
-                    // again.
+                    // The thread leaves the probe first. If we are killed before the probe is removed, the thread
+                    // passes through it again.
                     now.rip = probe.resume;
                     // The kernel must not repeat the call.
                     now.orig_rax = u64::MAX;

@@ -201,7 +201,7 @@ impl Child {
         ptrace::resume(pid, 0).map_err(failed("CONT"))
     }
 
-    /// Waits for the next event, until `deadline` if there is one. Answers other stops in the meantime.
+    /// Waits for the next event, until `deadline` if there is one. Answers other stops meanwhile.
     pub fn next_event(&mut self, deadline: Option<Instant>) -> Result<Option<(i32, Event)>, Error> {
         if let Some(known) = self.known.pop_front() {
             return Ok(Some(known));
@@ -272,7 +272,7 @@ impl Child {
             return None;
         }
         if status == Status::Executed {
-            // The thread that called execve now has the leader's id, and is the only one.
+            // The thread that called execve now has the leader's id, and no other thread remains.
             self.processes.insert(tid, Process::new(tid));
             return Some((tid, Event::Executed));
         }

@@ -46,7 +46,7 @@ impl RangeMarks {
     }
 
     fn advise(&self, ranges: &[libc::iovec]) -> io::Result<usize> {
-        // SAFETY: the kernel reads as many iovecs, which live for the call; they contain addresses of the other
+        // SAFETY: the kernel reads this number of iovecs, which live for the call. They contain addresses of the other
         // process.
         let result = unsafe {
             libc::syscall(

@@ -1,4 +1,4 @@
-//! Calls of functions that hold one lock while they wait for another one, and so must not be abandoned.
+//! Calls of functions that hold one lock while they wait for another, and so must not be abandoned.
 
 use crate::held::Held;
 use crate::remote_call::Outcome;

@@ -65,8 +65,8 @@ pub fn memory_of_code(pid: i32) -> Result<File, Error> {
 ///
 /// # Cross-modifying code
 /// A processor may execute stale instructions if another processor changes them while it runs (Intel SDM, volume 3,
-/// "Handling Self- and Cross-Modifying Code"), unless it executes a serializing instruction in between. No thread of
-/// the target runs in user mode here, and each must be switched in before it runs again. The first write to a page
+/// "Handling Self- and Cross-Modifying Code"), unless it executes a serializing instruction after the change. No thread
+/// of the target runs in user mode here, and each must be switched in before it runs again. The first write to a page
 /// replaces the page, and the TLB flush for that interrupts or marks every processor that has the address space loaded.
 /// In any case, the thread was switched out in ptrace_stop (kernel/signal.c), and comes back by loading CR3, or through
 /// the return from the interrupt that woke its processor, both of which serialize. Each write is within one page, and

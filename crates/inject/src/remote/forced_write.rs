@@ -15,7 +15,7 @@ pub struct WordExchange {
     pub from: u64,
     /// New value.
     pub to: u64,
-    /// True if the address keeps its meaning, whatever the process does.
+    /// True if the address keeps its meaning, regardless of what the process does.
     pub is_permanent: bool,
 }
 

@@ -160,9 +160,9 @@ fn open(held: &mut Held, dlopen: Dlopen, path: String) -> Result<Loaded, Error> 
 impl Held {
     /// Makes the thread take each lock of the loader for a moment.
     ///
-    /// `dlopen` takes one of them and, while holding it, the other. Each of the functions called here takes one lock
-    /// and holds no other. If another thread keeps a lock for longer than 100 ms, or is stopped with it, nothing has
-    /// happened, and the result is [`Error::CallTimeout`].
+    /// `dlopen` takes one of the locks and, while holding it, the other. Each of the functions called here takes one
+    /// lock and holds no other. If another thread keeps a lock for longer than 100 ms, or is stopped with it, nothing
+    /// has happened, and the result is [`Error::CallTimeout`].
     pub fn ask_for_loader_locks(&mut self) -> Result<(), Error> {
         self.prepare_calls()?;
         let scratch = self.scratch()?;

@@ -1,13 +1,13 @@
 //! Mapping a shared object into the target without its loader.
 //!
 //! A loader is needed to bind symbols and to allocate thread-local storage. An object that uses neither can be laid out
-//! from outside: only its load bias must be added to the words that hold addresses. That works where `dlopen` does not:
-//! if there is no file system to open files in, no loader, or no thread that may be made to call it.
+//! from outside: only its load bias must be added to the words that contain addresses. That works where `dlopen` does
+//! not: if there is no file system to open files in, no loader, or no thread that may be made to call it.
 //!
-//! The contents come from a memory object. So the object has the same name in /proc/PID/maps as one that the loader has
-//! loaded, and no page is ever both writable and executable, not even at different times. The code becomes executable
-//! last. A copy without executable pages is therefore the work of an attacher that was killed, and no thread has ever
-//! executed it.
+//! The contents come from a memory object. So the object has the same name in /proc/PID/maps as an object that the
+//! loader has loaded, and no page is ever both writable and executable, not even at different times. The code becomes
+//! executable last. A copy without executable pages is therefore the work of an attacher that was killed, and no thread
+//! has ever executed it.
 
 use std::ffi::CStr;
 use std::ops::Range;

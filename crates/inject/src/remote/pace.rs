@@ -103,8 +103,8 @@ impl Pace {
         Ok(())
     }
 
-    /// Records the duration of a request. Returns the length of the pause before the next one. Pauses are few, because
-    /// on a busy machine each lasts for milliseconds, however short it should be.
+    /// Records the duration of a request. Returns the length of the pause before the next request. Pauses are few,
+    /// because on a busy machine each pause lasts for milliseconds, regardless of its intended length.
     fn took(&mut self, time: Duration) -> Option<Duration> {
         self.since_pause += time;
         (self.since_pause >= Pace::AIM).then(|| Pace::after(std::mem::take(&mut self.since_pause)))

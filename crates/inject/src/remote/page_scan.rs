@@ -76,7 +76,7 @@ pub enum PageState {
     /// meanwhile are not reported. Nor are huge pages: the first write to a protected huge page splits it
     /// (`do_huge_pmd_wp_page` of mm/huge_memory.c), so huge pages are never protected.
     Written,
-    /// Unprotected pages, including huge ones. This request does not start the next round: all pages keep their state,
+    /// Unprotected pages, including huge pages. This request does not start the next round: all pages keep their state,
     /// at no cost for the target.
     WrittenSoFar,
 }
@@ -135,8 +135,8 @@ impl PageScan {
         Ok(false)
     }
 
-    /// Appends the [`PageState::Resident`] pages of an address range to `found`, and those in huge pages to `huge`.
-    /// Returns the size of both in bytes.
+    /// Appends the [`PageState::Resident`] pages of an address range to `found`, and the pages that are part of huge
+    /// pages to `huge`. Returns the size of both in bytes.
     pub fn find_resident(
         &self,
         range: Range<u64>,
@@ -206,7 +206,7 @@ impl PageScan {
             };
             let found = &regions[..count.min(regions.len())];
             found.iter().for_each(&mut each);
-            // The kernel returns regions in several batches of at most 512. If the walk stops for lack of room in one
+            // The kernel returns regions in several batches of at most 512. If the walk stops for lack of space in one
             // batch and ends in a later one, `walk_end` still has the position of the stop (do_pagemap_scan of
             // fs/proc/task_mmu.c). Continuing there would report the same pages twice.
             let next = match found.last() {

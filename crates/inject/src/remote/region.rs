@@ -46,7 +46,7 @@ fn map_and_open(held: &mut Held, number: u64, bytes: u64) -> Result<Region, Erro
         path: format!("/proc/{}/fd/{number}", held.pid),
         cause,
     })?;
-    // The scratch memory must be mapped by now. Otherwise it would be locked too.
+    // The scratch memory must be mapped before this. Otherwise it would be locked too.
     let protection = read_write(held.pid);
     let address = if locked_bytes(held.pid) == Some(0) {
         map_with_room(held, bytes, bytes, protection, number)?
@@ -116,7 +116,7 @@ fn map_with_room(
 
 /// Maps the object in a process that may lock all its mappings (mlockall(2) with MCL_FUTURE). Such memory becomes
 /// resident immediately and completely, and counts towards a limit. So one inaccessible page is mapped and unlocked.
-/// The memory that it grows into is then not locked (mremap(2)), and is made accessible afterwards. The program's own
+/// The memory that it grows into is then not locked (mremap(2)), and is made accessible after that. The program's own
 /// mappings are not affected.
 fn map_unlocked(held: &mut Held, bytes: u64, protection: u64, number: u64) -> Result<u64, Error> {
     let none = libc::PROT_NONE as u64;
@@ -145,8 +145,8 @@ fn grow_unlocked(
     Ok(())
 }
 
-/// Sets whether processes that the target forks inherit a region. They could write to it, whatever rights they have
-/// dropped.
+/// Sets whether processes that the target forks inherit a region. They could write to it, even if they have dropped
+/// privileges.
 pub fn set_inherited(
     held: &mut Held,
     address: RemoteAddress,
@@ -163,7 +163,7 @@ pub fn set_inherited(
         .map(drop)
 }
 
-/// Moves a region to the place of another one of the same size in one step, so that the place is never without memory.
+/// Moves a region to the address of another region of the same size in one step, so that the address always has memory.
 pub fn move_region(
     held: &mut Held,
     from: RemoteAddress,
@@ -185,8 +185,8 @@ pub fn unmap_region(held: &mut Held, address: RemoteAddress, bytes: u64) -> Resu
         .map(drop)
 }
 
-/// Moves a region of two parts to the place of another one of the same size: first the guide, then the report. In
-/// between, a thread inside a traced call finds the guide of another attach, and does not record.
+/// Moves a region of two parts to the address of another region of the same size: first the guide, then the report.
+/// Between the two moves, a thread inside a traced call finds the guide of another attach, and does not record.
 pub fn move_guided_region(
     held: &mut Held,
     from: RemoteAddress,

@@ -43,15 +43,15 @@ impl Held {
     /// Calls a function of the target with up to six integer or pointer arguments and returns its rax.
     ///
     /// A call that has not returned after 5 s and waits for a lock is abandoned ([`Error::CallTimeout`]); a busy call
-    /// gets 30 s. So use this only for functions that hold no lock while they wait for another one. For other
-    /// functions, use [`Held::call_to_its_end`].
+    /// gets 30 s. So use this only for functions that hold no lock while they wait for another. For other functions,
+    /// use [`Held::call_to_its_end`].
     pub fn call(&mut self, function: RemoteAddress, args: &[u64]) -> Result<u64, Error> {
         self.prepare_calls()?;
         self.run(function, args)
     }
 
     /// Calls a function of the target that takes locks, like [`Held::call`], and abandons the call if it still waits
-    /// for a lock after this time. Use it only for functions that hold no lock while they wait for another one.
+    /// for a lock after this time. Use this only for functions that hold no lock while they wait for another.
     pub fn call_unless_locked(
         &mut self,
         function: RemoteAddress,

@@ -1,4 +1,4 @@
-//! Many calls of one function in a row by the held thread, without a stop in between.
+//! Many calls of one function in a row by the held thread, without a stop between the calls.
 //!
 //! The loop is part of the stub (`scratch.rs`). If this process is killed, the thread finishes the loop and goes home.
 
@@ -34,8 +34,8 @@ impl Held {
     }
 
     /// Like [`Held::call_each`], for a function that must not be abandoned half-way, because it may hold one lock while
-    /// it waits for another one. If the calls are not done after `patience`, the thread finishes them and goes home
-    /// without us ([`Error::CallGoesOn`]).
+    /// it waits for another. If the calls are not done after `patience`, the thread finishes them and goes home without
+    /// us ([`Error::CallGoesOn`]).
     pub fn call_each_to_its_end(
         &mut self,
         function: RemoteAddress,

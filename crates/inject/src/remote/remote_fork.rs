@@ -1,10 +1,10 @@
 //! A frozen copy of the target's memory: a grandchild that never runs an instruction of the target.
 //!
-//! One thread forks while the others are held too. The kernel copies page tables one by one, so the copy would have
-//! only a part of the changes that a running thread makes during the fork. The child forks again and exits immediately,
-//! and the thread waits for it before it continues, so the target has no child afterwards. The grandchild goes to the
-//! init process (or a subreaper), which collects it. It is traced from its birth and does not run. When it is released,
-//! or when this process is killed, its next instructions are `exit_group(0)`.
+//! One thread forks while the other threads are held too. The kernel copies page tables one by one, so the copy would
+//! have only a part of the changes that a running thread makes during the fork. The child forks again and exits
+//! immediately, and the thread waits for it before it continues, so the target has no child after that. The grandchild
+//! goes to the init process (or a subreaper), which collects it. It is traced from its birth and does not run. When it
+//! is released, or when this process is killed, its next instructions are `exit_group(0)`.
 //!
 //! The children end without a signal (exit signal 0), and share the descriptor table with the target: a file that the
 //! target closes does not stay open.
@@ -149,12 +149,12 @@ impl AllHeld {
             let guard = Guard::begin(pid, false);
             let mut held = match Held::adopt(pid, tid, stopped.sleep, &plan.survey, guard) {
                 Ok(held) => held,
-                // The thread was killed, so it no longer changes anything, but the others may be alive.
+                // The thread was killed, so it no longer changes anything, but other threads may be alive.
                 Err(Error::TargetGone { .. }) => {
                     wait::reap(pid, tid);
                     continue;
                 }
-                // The thread runs again, so the memory is no longer that of one moment.
+                // The thread runs again, so the memory no longer has a consistent state.
                 Err(error) => return Err(error),
             };
             match usable(&held, &options) {

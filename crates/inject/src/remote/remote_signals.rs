@@ -16,8 +16,8 @@ impl Held {
     /// that changes the credentials of all threads. That thread waits for each thread's reaction while it holds the
     /// lock of the list of stacks, so a call that needs this lock would wait for its own thread. The handler makes one
     /// system call and is harmless on any stack. SIGCANCEL stays blocked: before 2.41, a thread inside a cancellation
-    /// point is cancelled wherever it is, and that would unwind our stack. The signal arrives when the thread is back
-    /// in its own call.
+    /// point is cancelled immediately, and that would unwind our stack. The signal arrives when the thread is back in
+    /// its own call.
     pub(crate) fn remote_mask(&self) -> u64 {
         let open = SYNCHRONOUS.iter().chain(&self.target.bell);
         !open.fold(0, |set, &signal| set | only(signal)) | self.saved.waiting

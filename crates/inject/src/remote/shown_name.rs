@@ -1,10 +1,10 @@
 //! Name under which the loader lists an object that it has loaded from a descriptor.
 //!
-//! The name is the path that was passed to `dlopen`: that of a descriptor in /proc. Debuggers, and symbolizers within
-//! the process (dl_iterate_phdr(3), dladdr(3)), list the modules and open them by their names. In their /proc, the
-//! descriptor is a different file, perhaps a pipe, and reading it hangs them or takes data that was meant for others. A
-//! program that loads its own libraries by such paths would get our object for the same number. So the name is
-//! overwritten by one that describes the object and is not a file name, like the kernel's `[vdso]`.
+//! The name is the path that was passed to `dlopen`: the path of a descriptor in /proc. Debuggers, and symbolizers
+//! within the process (dl_iterate_phdr(3), dladdr(3)), list the modules and open them by their names. In their /proc,
+//! the descriptor is a different file, perhaps a pipe, and reading it hangs them or takes data that was meant for
+//! others. A program that loads its own libraries by such paths would get our object for the same number. So the name
+//! is overwritten by a name that describes the object and is not a file name, like the kernel's `[vdso]`.
 //!
 //! glibc stores the name in two places, which are partly public: `l_name` of `struct link_map` (link.h), and the names
 //! under which the object was requested, `l_libname` (include/link.h of its sources). A text is overwritten only if it
@@ -23,8 +23,8 @@ const NAME: u64 = 8;
 const ASKED_NAMES: u64 = 56;
 /// A `struct libname_list` has a name, and the next one at this offset.
 const NEXT: u64 = 8;
-/// Maximum number of names that are followed. The loader lists one for each name by which an object was found, so our
-/// object has one.
+/// Maximum number of names that are followed. The loader lists one name for each path by which an object was found, so
+/// our object has one name.
 const MOST_NAMES: u32 = 4;
 
 /// Overwrites the names of the object with this `struct link_map`, which was loaded by `path`.

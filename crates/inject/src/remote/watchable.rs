@@ -11,10 +11,9 @@
 //!   and when the watch ends, the kernel merges the two.
 //!
 //! No other mapping is split: mremap(2) refuses ranges of several mappings, and a program may call it on its own
-//! memory. It may also have called it since the mappings were read: a mapping is then longer, or elsewhere, or a
-//! different one is in its place. So mappings are watched together with everything between them, by one request, from
-//! the unwatched memory before them to the unwatched memory after them. Wherever they are in that range, they are
-//! watched completely.
+//! memory. It may also have called it since the mappings were read: a mapping may then be longer, or moved, or replaced
+//! by another. So mappings are watched together with everything between them, by one request, from the unwatched memory
+//! before them to the unwatched memory after them. Wherever they are in that range, they are watched completely.
 
 use crate::page_scan::{PAGE_BYTES, PageScan, PageState};
 use memhook_process::Mapping;
@@ -44,7 +43,7 @@ pub struct Watchable {
     pub part: Range<u64>,
 }
 
-/// Mappings that are watched by one request, so that none of them is split.
+/// Mappings that one request watches, so that no mapping is split.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbours {
     /// Mappings in order, at least one.

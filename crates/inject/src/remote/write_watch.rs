@@ -2,7 +2,7 @@
 //! 6.7). The kernel resolves the faults itself, so no thread waits for us.
 //!
 //! A userfaultfd belongs to the address space of its creator. So the target creates it by a remote system call, and we
-//! take it over; if we are killed in between, the thread closes it. When the last descriptor is closed, for example
+//! take it over. If we are killed before that, the thread closes it. When the last descriptor is closed, for example
 //! because we were killed, the kernel lifts all protection.
 
 use std::io;

@@ -159,7 +159,7 @@ pub fn patiently<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> T {
             Err(error) if is_for_want_of_a_processor(&error) && tries < MOST_TRIES => {
                 println!("once more: {error}");
                 let_late_threads_go();
-                // The load on the processor may have ended by then.
+                // The load on the processor may have ended meanwhile.
                 std::thread::sleep(Duration::from_millis(50));
             }
             Err(error) => panic!("{error:?}"),

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 const BASE: u64 = 0x7f00_0000_0000;
 /// Distance between addresses. It is so large that a ledger in shards distributes them.
 const APART: u64 = 1 << 16;
-/// First stack of releases, above those of allocations.
+/// First stack of releases, higher than all stacks of allocations.
 const FIRST_RELEASE: u32 = 1000;
 const SEQUENCE_MASK: u32 = 0x3f_ffff;
 
@@ -76,7 +76,7 @@ pub enum Outcome {
     Fails,
     /// `realloc(p, 0)`, or a new size that the filter excludes.
     Unrecorded,
-    /// The new block is at this address, or at the old one if that is not free.
+    /// The new block is at this address, or at the old address if this one is not free.
     NewBlock(usize),
 }
 

@@ -176,7 +176,7 @@ impl CoreFile {
         };
         let named = read(Path::new(&first.path));
         let (file, bytes, facts) = named.or_else(|reason| {
-            // If the file has another path than in the core, only the build-id shows that it is the right one.
+            // If the file's path differs from the path in the core, only the build-id shows that it is the right file.
             let places = match expected {
                 Some(_) => below_overlays(&first.path),
                 None => Vec::new(),

@@ -198,8 +198,8 @@ impl Notes {
     }
 
     /// Adds mappings that are in the list of mapped files but not in the sorted `segments`. The kernel makes a segment
-    /// of every mapping; gdb's gcore omits private ones that cannot be written to and cannot differ from their file:
-    /// code and constants.
+    /// of every mapping. gdb's gcore omits private mappings that cannot be written to and cannot differ from their
+    /// file: code and constants.
     pub fn add_unsaved(&self, segments: &mut Vec<CoreSegment>) {
         let protection = Protection {
             read: true,

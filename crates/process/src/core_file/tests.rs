@@ -100,13 +100,12 @@ fn a_small_core() {
     assert!(modules.images[0].is_main);
 }
 
-/// gdb's gcore makes no segments for code and constants that equal those in their file.
+/// gdb's gcore makes no segments for code and constants that equal their file.
 #[test]
 fn what_is_not_saved_is_in_the_list_of_files() {
     let mut bytes = built().bytes;
     let second = 64 + 2 * 56 - 56;
-    // The segment of /bin/true contains its second page only, or is an empty one
-    // elsewhere.
+    // The segment of /bin/true contains only its second page, or is an empty segment at another address.
     for (start, length, expected) in [
         (
             0x40_1000u64,

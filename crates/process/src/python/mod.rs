@@ -9,7 +9,7 @@ use std::ops::Range;
 
 /// Function that evaluates Python functions.
 pub(crate) const EVALUATION: &str = "_PyEval_EvalFrameDefault";
-/// Variables of the interpreter from which everything else is reached.
+/// Variables of the interpreter that lead to all other data.
 pub(crate) const VARIABLES: [&str; 5] = [
     "_PyRuntime",
     "PyCode_Type",
@@ -286,7 +286,7 @@ fn describes_itself(pid: i32, runtime: u64, minor: u32, offsets: &Offsets) -> bo
 fn minor_in(name: &str) -> Option<u32> {
     let version = name.split("python3.").nth(1)?;
     let digits = version.split(|c: char| !c.is_ascii_digit()).next()?;
-    // Builds with other structures have letters behind it, such as `python3.9d`.
+    // Builds with other structures have letters after the number, such as `python3.9d`.
     let rest = &version[digits.len()..];
     let is_plain = rest.is_empty() || rest.starts_with(".so");
     digits.parse().ok().filter(|_| is_plain)

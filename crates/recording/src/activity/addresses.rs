@@ -220,7 +220,7 @@ pub(crate) struct AddressMaps {
 }
 
 impl AddressMaps {
-    /// Plans this many moments of a run from `from_ns` to `to_ns`, including the end, with about
+    /// Plans `moments` moments of a run from `from_ns` to `to_ns`, including the end, with about
     /// `most` cells in total, a third of them for the end. Without moments, there are no maps.
     pub fn new((from_ns, to_ns): (u64, u64), moments: usize, most: usize) -> AddressMaps {
         let steps = moments as u64;

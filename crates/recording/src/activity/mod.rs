@@ -225,7 +225,7 @@ impl Recording {
     pub fn ledger_options(&self) -> LedgerOptions {
         LedgerOptions {
             track_release_stacks: self.has_release_stacks(),
-            // Blocks that the filter skipped may be recorded, too.
+            // Blocks that the filter skipped may be recorded too.
             ignore_unknown_releases: self.meta().flags & flags::LIVE_FILTER != 0
                 || self.sample_bytes().is_some(),
             ..LedgerOptions::default()

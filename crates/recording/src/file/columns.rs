@@ -41,7 +41,7 @@ pub mod kind {
     /// [`super::age`]. The following bits are set if a value is as predicted: bit 6 for the stack,
     /// bit 7 for the sequence number.
     pub const RELEASE: u8 = 1;
-    /// The release that announces a `realloc`. Its bits are those of a release.
+    /// The release that announces a `realloc`. Its bits have the same meaning as for a release.
     pub const REALLOC_RELEASE: u8 = 2;
     /// Not an event, or a supplement to the next one. For bits 2..8, see [`super::control`].
     pub const CONTROL: u8 = 3;

@@ -14,8 +14,7 @@ const MAX_PAIRS: u32 = 0xffff;
 /// Upper bound on sizes. No allocation can be larger than the user half of the address space.
 const MAX_SIZE: u64 = 1 << 47;
 
-/// Takes events in the order in which they were recorded, which is that of
-/// [`memhook_stream::Sink`].
+/// Takes events in the order in which they were recorded, as in [`memhook_stream::Sink`].
 pub trait Visitor {
     /// Begins the events of this ring, which the thread `tid` (target's pid namespace) published.
     fn begin_ring(&mut self, ring: usize, tid: u32);

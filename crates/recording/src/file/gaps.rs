@@ -15,7 +15,7 @@ pub fn gaps_text(gaps: &[Gap]) -> String {
     texts.collect::<Vec<_>>().join(" ")
 }
 
-/// Parses the value of a note into gaps. They are sorted, and none of them is empty.
+/// Parses the value of a note into gaps. They are sorted, and no gap is empty.
 pub(crate) fn gaps_of(text: &str) -> Result<Vec<Gap>, Error> {
     let mut gaps: Vec<Gap> = Vec::new();
     for one in text.split_ascii_whitespace() {

@@ -75,7 +75,7 @@ pub(crate) struct Block {
 #[derive(Clone, Copy)]
 pub(crate) struct KnownStack {
     pub id: u32,
-    /// Local number of the stack that followed this one the last time.
+    /// Local number of the stack that followed this stack the last time.
     pub next: u32,
     /// Size of the stack's last allocation in bytes.
     pub size: u64,

@@ -12,7 +12,7 @@ pub const UNREACHABLE_NOTE: &str = "unreachable";
 pub const CALL_TIMES_NOTE: &str = "call_times";
 /// Name of the note with resident memory at the end: a report `memhook-rs/rss/1`.
 pub const ACCOUNT_NOTE: &str = "account";
-/// Name of the note with the allocator's own count at the end of the run, next to that of the
+/// Name of the note with the allocator's own count at the end of the run, next to the count of the
 /// trace.
 pub const HEAP_COMPARISON_NOTE: &str = "heap_comparison";
 /// Name of the note with resident memory at the start and growth up to the end, as JSON.

@@ -6,7 +6,7 @@
 //!
 //! A window that begins or ends at a mark is exact. The passes around the mark are cut there, by
 //! the times of their events, which arrive a pass after they are claimed. An event that depends on
-//! another one never has an earlier time, so events before the cut do not depend on later ones.
+//! another event never has an earlier time, so events before the cut do not depend on later events.
 
 use crate::file::chunk_file::ChunkRef;
 use crate::file::decode::Visitor;
@@ -17,7 +17,8 @@ use crate::{Error, Recording};
 use memhook_abi::{Accesses, Event};
 use memhook_ledger::Observer;
 
-/// Number of passes, ending after a mark, by which all events from before the mark have arrived.
+/// Number of passes after a mark. When they have ended, all events from before the mark have
+/// arrived.
 const LATEST_PASSES: u64 = 3;
 
 /// Contents of a pass that are kept until its time is known.
@@ -70,8 +71,9 @@ impl<O: Observer, W: Watch<O>> Stretch<O, W> {
         }
     }
 
-    /// Replays the kept events up to a time, and keeps the others. The replayed events are not a
-    /// complete pass, because only the end of the pass decides about events that are held back.
+    /// Replays the kept events up to a time, and keeps the remaining ones. The replayed events are
+    /// not a complete pass, because only the end of the pass decides about events that are held
+    /// back.
     fn cut_pass(&mut self, until_ns: u64) {
         let mut later = Vec::new();
         let mut accesses = None;

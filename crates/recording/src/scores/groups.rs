@@ -2,12 +2,12 @@
 //! number of live blocks.
 //!
 //! Events of different rings arrive out of order, by a few passes at most. So groups stay open
-//! until no further allocation can belong to them, and a late one may merge two groups.
+//! until no further allocation can belong to them, and a late allocation may merge two groups.
 //!
-//! A chunk that `realloc` replaces by a larger one is a step of a chain and not a turn of a loop:
-//! chunks of a growing list are replaced soon after they were allocated, and none can be reused.
-//! Only the next event of the releasing thread shows if a release was such a step, so a release is
-//! processed in two parts.
+//! If `realloc` replaces a chunk by a larger chunk, that is a step of a chain and not a turn of a
+//! loop: chunks of a growing list are replaced soon after they were allocated, and none can be
+//! reused. Only the next event of the releasing thread shows if a release was such a step, so a
+//! release is processed in two parts.
 
 use super::Loops;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 /// Number of an open group.
 pub(super) type GroupId = u32;
 
-/// A group. It takes two cache lines, the second of which begins with `outgrown_lifetimes_ns`.
+/// A group. It takes two cache lines. The second begins with `outgrown_lifetimes_ns`.
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(64))]
 struct Group {

@@ -21,7 +21,7 @@ pub struct ChunkAccesses {
 /// A chunk: one block from its allocation to its release.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
-    /// Number of the chunk among those of its site, in the order in which they became known.
+    /// Number of the chunk at its site, in the order in which chunks became known.
     pub number: u64,
     /// Time of the allocation in nanoseconds since the attach.
     pub start_ns: u64,
@@ -54,7 +54,7 @@ impl ChunkAccesses {
 /// The stored chunks of a site: all of them, or every second, fourth, ... if there are too many.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptChunks {
-    /// One in this many chunks is stored; 0 if none is.
+    /// Sampling interval of stored chunks: one of this number is stored; 0 if none is.
     pub step: u64,
     /// Chunks, sorted by the time of their allocation.
     pub chunks: Vec<Chunk>,

@@ -21,8 +21,8 @@
 //! Words do not show how many of their bytes are used. At the ends of the access interval, up to
 //! seven unused bytes count at each end. So half of the looks watch one random byte of each word or
 //! quarter. If the bytes of the outermost words are used consecutively, the mean over such looks is
-//! the access interval to the byte. If they have holes, it is less. So the truth is between the
-//! mean over looks at bytes and the mean over looks at words, and the interval of usage reaches
+//! the access interval to the byte. If these words have holes, it is less. So the truth is between
+//! the mean over looks at bytes and the mean over looks at words, and the interval of usage reaches
 //! from one mean to the other.
 
 use std::fmt::Write;
@@ -143,7 +143,7 @@ pub(super) struct Outcome {
     pub(super) of_bytes: bool,
 }
 
-/// Returns how many bytes of a block one of `parts` watched words or bytes represents.
+/// Returns the number of bytes of a block that each of `parts` watched words or bytes represents.
 fn part_of(size: u64, part: usize, parts: usize) -> u64 {
     let words = size.div_ceil(WORD_BYTES);
     let begin = |part: usize| (part as u64 * words / parts as u64).saturating_mul(WORD_BYTES);
@@ -210,8 +210,8 @@ pub(super) fn outcome(look: &Look, size: u64, (start_ns, end_ns): (u64, u64)) ->
 pub struct SampledScore {
     /// Middle of the possible range.
     pub value: f64,
-    /// Half the width of the interval, divided by 1.96. If everything else is known, this is the
-    /// standard error.
+    /// Half the width of the interval, divided by 1.96. If there is no other uncertainty, this is
+    /// the standard error.
     pub error: f64,
     /// Low end of the interval.
     pub low: f64,

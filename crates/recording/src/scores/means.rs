@@ -1,4 +1,4 @@
-//! Combines the scores of sites to that of a run.
+//! Combines the scores of sites to the score of a run.
 
 /// Returns the geometric mean of non-negative numbers; `None` without numbers.
 pub fn geometric_mean(numbers: impl Iterator<Item = f64>) -> Option<f64> {

@@ -172,8 +172,7 @@ pub struct Loops {
     pub chunks: u64,
     /// Sum of these chunks' lifetimes in nanoseconds.
     pub lifetimes_ns: u128,
-    /// Sum over the groups of the maximum number of live chunks. With reuse, this many chunks would
-    /// have sufficed.
+    /// Sum over the groups of the maximum number of live chunks. With reuse, this number of chunks would have sufficed.
     pub most_live: u64,
     /// Sum of the lengths of the groups, in nanoseconds.
     pub lasted_ns: u128,

@@ -16,7 +16,8 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 
-/// Number of passes by which an event may be late. The ledger holds nothing back for longer.
+/// Maximum number of passes by which an event may be late. The ledger holds nothing back for
+/// longer.
 const LATE_PASSES: usize = 17;
 /// Maximum delay of the target's clock: one or two ticks.
 const LATE_CLOCK_NS: u64 = 2 * LONGEST_TICK_NS;
@@ -149,9 +150,8 @@ impl Scorer {
         self.tick.reuse(spread);
     }
 
-    /// Prefetches the chunks of a few events, none of which depends on another, so that the
-    /// processor loads them in parallel. Counting processes them one after the other, and then
-    /// finds them in the cache.
+    /// Prefetches the chunks of a few independent events, so that the processor loads them in
+    /// parallel. Counting processes them one after the other, and then finds them in the cache.
     fn ask_for(&self, happenings: &[Happening]) {
         for happening in happenings {
             let (Happening::Allocated(block, _) | Happening::Released(block, _)) = happening else {

@@ -250,7 +250,7 @@ fn exchanged(steps: impl Iterator<Item = (u32, u64)>, by_realloc: bool) -> Score
     scorer.finish(END_NS)
 }
 
-/// Two call stacks extend a list in turn. Each of its chunks is short-lived, but none can be reused.
+/// Two call stacks extend a list alternately. Each of its chunks is short-lived, but none can be reused.
 #[test]
 fn chains_of_realloc_are_no_loops() {
     let run = reallocated((1..5000).map(|step| (step as u32 % 2, 16 * step)));
@@ -274,7 +274,7 @@ fn what_free_has_released_is_not_exchanged() {
     assert_eq!(run.sites[0].loops.chunks, 4999);
 }
 
-/// Lists of two call stacks that grow in turn are separate chains.
+/// Lists of two call stacks that grow alternately are separate chains.
 #[test]
 fn chains_do_not_mix() {
     let stacks = StackKinds {

@@ -1,5 +1,5 @@
 //! The events of each thread. Only the next event of a thread reveals if `realloc` has replaced a
-//! released chunk by a larger one.
+//! released chunk by a larger chunk.
 
 use super::groups::GroupId;
 use super::runs::Chain;

@@ -172,8 +172,8 @@ impl Program {
             for _ in 0..self.random.below(2 * events as u64 + 1) {
                 self.step();
             }
-            // The heads are read one after the other, so an event may be taken although one that
-            // happened before it is left for the next pass.
+            // The heads are read one after the other, so an event may be taken although an earlier
+            // event is left for the next pass.
             for ring in 0..self.rings.len() {
                 let late = self.random.below(8) == 0;
                 let keep = if late {

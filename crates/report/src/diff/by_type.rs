@@ -36,7 +36,7 @@ pub struct TypeChange {
 pub struct TypeChanges {
     /// Types that changed: the largest growth first, the largest shrinking last.
     pub rows: Vec<TypeChange>,
-    /// Number of unlisted changes, which are smaller than the listed ones.
+    /// Number of unlisted changes. Each is smaller than every listed change.
     pub more: u64,
     /// Number of types that did not change.
     pub same: u64,

@@ -152,7 +152,7 @@ pub struct EventsEnd {
     pub allocations: u64,
     /// Bytes of these allocations.
     pub allocated_bytes: u64,
-    /// Releases, including those of blocks from before the attach.
+    /// Releases, including releases of blocks from before the attach.
     pub frees: u64,
     /// Bytes of known blocks that were released.
     pub freed_bytes: u64,

@@ -25,8 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub trait EventSource: Send {
     /// Returns the backtrace with this id.
     fn backtrace(&mut self, id: u32) -> Option<Backtrace>;
-    /// Returns the id and the name of the thread with this index. The id is the one that the
-    /// process sees.
+    /// Returns the id and the name of the thread with this index. The id is the id that the process
+    /// sees.
     fn thread(&mut self, index: u16) -> (u32, String);
     /// Returns the modules, if they have changed since the last call.
     fn new_modules(&mut self) -> Option<Vec<ModuleFile>>;

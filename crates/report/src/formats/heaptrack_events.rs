@@ -1,16 +1,16 @@
 //! heaptrack's file is a sequence of allocations and releases, which its reader counts. A profile
-//! has only sums, so this module writes a sequence with these sums: for each site the number of
-//! allocations and of temporary ones, and the bytes live at the peak and at the end. The order of
-//! the events is not that of the run.
+//! has only sums, so this module writes a sequence with these sums: for each site, the number of
+//! allocations and of temporary allocations, and the bytes live at the peak and at the end. The
+//! order of the events differs from that of the run.
 //!
 //! The reader calls a release temporary if the line before it is the allocation with its index. It
-//! also does so if index 0 is released right after another release, because it reads index 0 as
-//! "none". So index 0 is given to one block that cannot be mistaken. The last index is a block of
-//! no bytes that is never allocated. Its release separates an allocation from a release that is not
-//! temporary.
+//! also does so if index 0 is released directly after another release, because it reads index 0 as
+//! "none". So index 0 is assigned to one block that cannot be mistaken. The last index is a block
+//! of no bytes that is never allocated. Its release separates an allocation from a release that is
+//! not temporary.
 //!
 //! heaptrack_gui counts allocations by index, and expects each index to appear first after all
-//! lower ones (`ParserData::handleAllocation`). Otherwise it crashes.
+//! lower indices (`ParserData::handleAllocation`). Otherwise it crashes.
 
 use super::heaptrack_lines::{Lines, Lot};
 use crate::{Amount, Measures, Point, Profile, ProfileSite};
@@ -348,8 +348,8 @@ fn plan(site: &ProfileSite, most: u64, mut lot: impl FnMut(Amount) -> Lot) -> (P
     (plan, missing)
 }
 
-/// Returns blocks that may be live at both the peak and the end: as many as possible, with sizes
-/// that leave some bytes for the other blocks.
+/// Returns the largest possible number of blocks that may be live at both the peak and the end,
+/// with sizes that leave some bytes for the other blocks.
 fn kept(peak: Amount, live: Amount) -> Amount {
     let blocks = peak.blocks.min(live.blocks);
     let fits =

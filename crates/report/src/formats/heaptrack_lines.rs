@@ -24,7 +24,7 @@ impl Lot {
         self.blocks - self.large_blocks
     }
 
-    /// Removes this many of the smaller blocks and returns their index.
+    /// Removes `blocks` of the smaller blocks and returns their index.
     pub(super) fn take_small(&mut self, blocks: u64) -> u32 {
         self.blocks -= blocks;
         self.small

@@ -188,7 +188,7 @@ impl PprofNames {
         added
     }
 
-    /// Returns the frames at each of these locations of a module; `None` if none of them has a name.
+    /// Returns the frames at each of these locations of a module, or `None` if no frame has a name.
     fn look_up(
         &mut self,
         profile: &StoredPprof,

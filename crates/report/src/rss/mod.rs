@@ -60,7 +60,7 @@ pub struct RssReport {
     pub parts: Vec<RssPart>,
     /// Bytes that a trim would return.
     pub trim_bytes: u64,
-    /// Statistics of an allocator other than glibc's, if the process has one that could be asked.
+    /// Statistics of an allocator other than glibc's, if the process has such an allocator that could be asked.
     pub allocator: Option<RssAllocator>,
     /// The arenas of glibc's malloc, the main one first.
     pub arenas: Vec<ArenaUse>,

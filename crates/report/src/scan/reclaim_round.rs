@@ -29,7 +29,7 @@ pub struct ReclaimRound {
     /// Number of blocks in the verdict that the round was given, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict_blocks: Option<u64>,
-    /// Number of times that one thread was held to release blocks.
+    /// Number of times that a thread was held to release blocks.
     pub holds: u64,
     /// Milliseconds of the longest of these holds.
     pub longest_hold_ms: f64,

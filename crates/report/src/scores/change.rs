@@ -17,7 +17,7 @@ pub struct ScoreChange {
 }
 
 impl ScoreChange {
-    /// Computes the change from one run to the other.
+    /// Computes the change from the old run to the new one.
     pub(crate) fn of(old: RunScores, new: RunScores) -> ScoreChange {
         let change = |of: fn(&Scores) -> Option<f64>| Some(of(&new.scores)? - of(&old.scores)?);
         ScoreChange {

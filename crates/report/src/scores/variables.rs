@@ -39,7 +39,7 @@ pub enum Variable {
 pub enum Evidence {
     /// Allocations and releases.
     Blocks,
-    /// Reads and writes, including those estimated from watched blocks.
+    /// Reads and writes, including estimates from watched blocks.
     Accesses,
     /// All reads and writes.
     AllAccesses,

@@ -65,7 +65,7 @@ pub enum Reaction {
     Quit,
     /// Redraw the whole screen.
     Redraw,
-    /// Show the process or heap this many places further on.
+    /// Show the process or heap that is the given number of positions further on.
     Process(i32),
     /// Write a report.
     Report,
@@ -103,7 +103,7 @@ pub struct Board {
     pub pid: i32,
     /// True if colours are allowed.
     pub has_color: bool,
-    /// Place of the process among several traced ones.
+    /// Position of the process among several traced ones.
     pub among: Option<Among>,
     /// If the process has several heaps: the place of this heap, from 1 on, and the number of
     /// heaps.
@@ -318,8 +318,8 @@ impl Board {
         rows.skip(self.first).take(self.places.rows())
     }
 
-    /// Returns the stacks whose names are needed now: those on the screen, and with a filter or a
-    /// tree, those of all considered sites.
+    /// Returns the stacks whose names are needed now: the stacks on the screen, and with a filter
+    /// or a tree, the stacks of all considered sites.
     pub(super) fn wanted(&self) -> Vec<u32> {
         let needs_all = self.is_tree || !self.filter.is_empty();
         let all = self
@@ -338,7 +338,7 @@ impl Board {
         let action = action(event, self.is_typing)?;
         self.message = None;
         match action {
-            // Any key closes the help. Only a second one ends the program.
+            // Any key closes the help. Only a second key ends the program.
             Action::Quit if self.is_help_shown && !is_end(event) => {}
             Action::Quit => return Some(Reaction::Quit),
             Action::Process(by) if self.among.is_some() || self.heap.is_some() => {

@@ -51,7 +51,7 @@ pub(super) struct Wanted {
     pub sites: u16,
 }
 
-/// Returns the columns that fit, in their order, including the one by which the rows are sorted.
+/// Returns the columns that fit, in their order, including the column by which the rows are sorted.
 pub(super) fn columns(width: u16, wanted: Wanted) -> Vec<Column> {
     let Wanted {
         sort,
@@ -94,7 +94,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Lays out a screen with this many lines at its top.
+    /// Lays out a screen with `head_lines` lines at its top.
     pub fn of(area: Rect, head_lines: u16, wanted: Wanted) -> Places {
         let chart_height = if area.height < HIGH_ENOUGH {
             0

@@ -86,7 +86,7 @@ pub(super) enum Subject {
         name: String,
         /// Distance from the root, in calls.
         depth: usize,
-        /// True if the calls below this one are shown; `None` if there are none.
+        /// True if the calls below this call are shown; `None` if there are none.
         is_open: Option<bool>,
     },
 }

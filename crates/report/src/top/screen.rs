@@ -48,7 +48,7 @@ pub fn draw(frame: &mut Frame, board: &mut Board) {
         |stack| board.past().bytes_of(stack),
     );
     let drawn = chart(&past, places.chart);
-    // The help also uses the chart's room, because it has as many lines as a small terminal.
+    // The help also uses the chart's space, because it has as many lines as a small terminal.
     let body_at = if board.is_help_shown {
         places.chart.union(places.body)
     } else {
@@ -164,7 +164,7 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
     lines
 }
 
-/// Describes the resident memory: its largest parts, as many as fit.
+/// Describes the resident memory by as many of its largest parts as fit.
 fn resident(board: &Board, width: u16) -> Option<Line<'static>> {
     let found = board.latest.resident.as_ref()?;
     let mut parts: Vec<&(String, u64)> = found.parts.iter().filter(|part| part.1 > 0).collect();

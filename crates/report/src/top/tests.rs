@@ -48,7 +48,7 @@ fn named(functions: &str) -> Named {
     }
 }
 
-/// Returns a board with three sites, two of which allocate in the same function.
+/// Returns a board with three sites. Two of them allocate in the same function.
 fn board() -> Board {
     let mut board = Board::new("shop".into(), 7);
     board.sample(sample(

@@ -1,4 +1,4 @@
-//! The tree of calls, from the outermost functions down to the allocating ones.
+//! The tree of calls, from the outermost functions down to the functions that allocate.
 
 use super::rows::{Numbers, Row, Sort, Subject};
 use std::{

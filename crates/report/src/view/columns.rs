@@ -281,7 +281,7 @@ fn pack_changes(packed: &mut Packed, picked: &[(u32, &SitePoint)], sites: &[Prof
     }
 }
 
-/// Returns the changes at every nth point, as many as a page can hold, and n.
+/// Returns the changes at every nth point, up to the maximum number of changes in a page, and n.
 fn over_time(profile: &Profile) -> (Vec<(u32, &SitePoint)>, usize) {
     let mut step = 1;
     loop {

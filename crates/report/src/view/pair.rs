@@ -4,8 +4,8 @@ use crate::same_code::Code;
 use crate::{Compared, ComparedPoint, Profile, ProfileFrame, ProfileSite};
 use std::collections::{HashMap, HashSet};
 
-/// Returns the new run with the sites of the old run appended. All other contents are those of the
-/// new run: its scores, its releases, and its heap over time, next to which the page draws the old
+/// Returns the new run with the sites of the old run appended. All other contents come from the new
+/// run: its scores, its releases, and its heap over time, next to which the page draws the old
 /// run's heap. Stacks of equal code have equal frames in the result, so that the page joins exactly
 /// the stacks that [`crate::diff()`] joins.
 pub fn beside(mut new: Profile, old: Profile) -> Profile {

@@ -18,9 +18,9 @@ use std::{
 const AROUND: u32 = 5;
 /// Maximum number of lines of a page. The largest sites come first.
 const MOST_LINES: usize = 40_000;
-/// Length at which lines are cut. Longer ones are generated code.
+/// Length at which lines are cut. Longer lines are generated code.
 const LONGEST_LINE: usize = 300;
-/// Maximum size of a file. Larger ones are not source code that people wrote.
+/// Maximum size of a file. Larger files are not source code that people wrote.
 const LARGEST_FILE: u64 = 8 << 20;
 /// File name endings of source code.
 const ENDINGS: &[&str] = &[

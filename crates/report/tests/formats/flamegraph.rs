@@ -16,7 +16,8 @@ fn rectangles_add_up() {
                     .parse()
                     .expect("a number")
             };
-            // Rectangles of one depth do not overlap, and each lies on one of the depth below.
+            // Rectangles of one depth do not overlap, and each is on a rectangle of the depth
+            // below.
             let mut rows: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
             let frames = document
                 .descendants()
@@ -50,7 +51,7 @@ fn rectangles_add_up() {
                     assert!(row.iter().all(lies), "{depth}");
                 }
             }
-            // The outermost frames that are drawn cover all stacks but the narrowest ones.
+            // The outermost frames that are drawn cover all stacks but the narrowest.
             let drawn: u64 = rows.get(&1).into_iter().flatten().map(|(s, e)| e - s).sum();
             let narrow = (total as f64 * 0.1 / 1180.0) as u64 * 60;
             assert!(drawn + narrow >= total, "{drawn} of {total}");

@@ -53,7 +53,7 @@ struct Block {
     bytes: u64,
 }
 
-/// Returns the profile of a run with this many events and stacks.
+/// Returns the profile of a run with the given numbers of events and stacks.
 pub fn profile(seed: u64, events: u64, stacks: u64) -> Profile {
     let mut random = Random(seed * 2 + 1);
     let mut profile = tables(&mut random, stacks);

@@ -5,7 +5,7 @@ use serde_json::json;
 
 type Matrix = [[f64; 3]; 3];
 
-/// Matrices from linear red, green and blue to perceived ones: normally, and with protanopia,
+/// Matrices from linear red, green and blue to perceived colours: normally, and with protanopia,
 /// deuteranopia and tritanopia (Machado, Oliveira and Fernandes 2009, "A Physiologically-based
 /// Model for Simulation of Color Vision Deficiency", severity 1).
 const VISIONS: [(&str, Matrix); 4] = [

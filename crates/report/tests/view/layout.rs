@@ -24,7 +24,7 @@ fn one_row_each_at_1400_pixels() {
         assert_eq!(browser.value(&middles), 1, "{row}");
     }
     assert_eq!(browser.value(LOST), "");
-    // The head of the graph takes one row, whatever it shows.
+    // The head of the graph always takes one row.
     let head = "new Set([...document.querySelectorAll('#graph > .head > *')].filter((e) => !e.hidden && e.textContent !== '').map((e) => { const r = e.getBoundingClientRect(); return Math.round((r.y + r.height / 2) / 8); })).size";
     for choice in [
         "#measures [data-name=growth]",

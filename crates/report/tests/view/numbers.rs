@@ -318,7 +318,7 @@ fn the_first_view_has_something_to_show() {
     assert_eq!(first(&profile, "first-peak"), "peak");
 }
 
-/// To tell a leak from a cache, a row shows its unreachable memory at the end next to its growth.
+/// To distinguish a leak from a cache, a row shows its unreachable memory at the end next to its growth.
 #[test]
 fn rows_say_what_nothing_reaches() {
     let mut profile = run();
@@ -355,7 +355,7 @@ fn rows_say_what_nothing_reaches() {
     assert_eq!(browser.value(lost_cells), only_one);
     let overview = browser.text("#details");
     assert!(overview.contains("a gap of the search"), "{overview}");
-    // The column refers to the end, whatever the window, and is also a measure.
+    // The column refers to the end in every window, and is also a measure.
     browser.click("#columns [data-column=lost]");
     let (x, y) = browser.middle_of("#timeline");
     browser.drag((x - 200.0, y), (x, y));

@@ -8,9 +8,8 @@ use simulated::Random;
 const HEAPS: [u64; 2] = [0x5_5555_5557, 0x7_ffff_0000];
 const PAGES: u64 = 300;
 
-/// Returns a run in which the live blocks of each site are on one page of one of two heaps. One
-/// site has a block of 40 pages after the first heap. At an earlier moment, half as much was live
-/// there.
+/// Returns a run in which the live blocks of each site are on one page of one of two heaps. One site has a block of 40
+/// pages after the first heap. At an earlier moment, half of that was live there.
 pub fn placed_run() -> Profile {
     let mut profile = run();
     let mut random = Random(5);
@@ -21,7 +20,7 @@ pub fn placed_run() -> Profile {
             continue;
         }
         let heap = HEAPS[random.below(2) as usize];
-        // No page contains more than its bytes. The other pages follow, like the pages of a block.
+        // No page contains more bytes than its size. The other pages follow, like the pages of a block.
         let whole = live.bytes / 4096;
         let start = heap + random.below(PAGES);
         cells.push(AddressCell {

@@ -228,7 +228,7 @@ fn the_file_has_every_row_and_no_formula() {
     };
     assert_eq!(total(5), sum(&profile, Measure::Allocated, Unit::Bytes));
     assert_eq!(total(7), sum(&profile, Measure::Allocated, Unit::Blocks));
-    // The file has all rows, not only those on the screen.
+    // The file has all rows, not only the rows on the screen.
     let drawn = browser
         .value("document.querySelectorAll('.row').length")
         .as_u64();

@@ -191,7 +191,7 @@ impl Index {
                 }
             } else if tag == gimli::DW_TAG_variable {
                 let of = entry.of.or_else(|| {
-                    // The entry that this one completes has the type.
+                    // The entry that this entry completes has the type.
                     units.entry(entry.completes?)?.1.of
                 });
                 if let (Some(address), Some(of)) = (entry.address, of)

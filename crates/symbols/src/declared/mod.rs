@@ -32,7 +32,7 @@ pub struct DeclaredSections<'f> {
 }
 
 impl DeclaredFiles {
-    /// Opens the files of modules, skipping those without debug information. Downloads nothing.
+    /// Opens the files of modules, skipping files without debug information. Downloads nothing.
     pub fn open(modules: Vec<ModuleFile>, search: &SearchPath) -> DeclaredFiles {
         let search = SearchPath {
             debuginfod: None,
@@ -53,7 +53,7 @@ impl DeclaredFiles {
         self.modules.is_empty()
     }
 
-    /// Reads the sections that describe types, for as many modules as fit into this many bytes.
+    /// Reads the sections that describe types, for as many modules as fit into `most_bytes` bytes.
     pub fn read(&self, most_bytes: u64) -> DeclaredSections<'_> {
         let mut left = most_bytes;
         let mut read = DeclaredSections {

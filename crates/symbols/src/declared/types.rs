@@ -152,7 +152,7 @@ impl<'s> DeclaredTypes<'s> {
         is_structure(tag).then(|| entry.name.or(alias)).flatten()
     }
 
-    /// Returns the type behind typedefs and qualifiers, and the last typedef's name.
+    /// Returns the type without typedefs and qualifiers, and the last typedef's name.
     fn peeled(&self, at: TypeRef) -> Option<(DwTag, Entry<'s>, TypeRef, Option<&'s [u8]>)> {
         let (mut at, mut alias) = (at, None);
         for _ in 0..MOST_NAMES {

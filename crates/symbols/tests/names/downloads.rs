@@ -167,7 +167,7 @@ fn a_server_that_fails_is_told_once() {
     let talking = Server::start(|mut stream| {
         let _ = stream.write_all(b"what do you want?\r\n\r\n");
     });
-    // This port is never assigned automatically, unlike those of all other tests.
+    // This port is never assigned automatically, unlike the ports of all other tests.
     let gone = "http://127.0.0.1:1".to_owned();
     let nameless = "http://no-such-host.invalid".to_owned();
     for url in [&silent.url, &cut.url, &talking.url, &gone, &nameless] {

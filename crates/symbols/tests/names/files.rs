@@ -89,7 +89,7 @@ fn symbol_tables() {
         "{names:?}"
     );
     assert_eq!(source, Source::Symbols);
-    // All symbols are gone, and no name is better than a wrong one.
+    // All symbols are gone, and no name is better than a wrong name.
     tool("strip", &["--strip-all", program.str()]);
     let (frames, _, _) = program.look(program.module(), &[]);
     assert_eq!(frames, []);

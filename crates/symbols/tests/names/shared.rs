@@ -45,7 +45,7 @@ fn one_file_has_one_reader_which_ends_with_the_last_who_asked() {
     assert_eq!(readers.count(), 1);
 }
 
-/// A file claims, by path and build-id, to be the one that another process maps.
+/// A file claims, by path and build-id, to be the file that another process maps.
 #[test]
 fn a_forged_build_id_names_nothing_of_the_real_file() {
     let program = Program::build(&["-Wl,--build-id=sha1"]);
@@ -64,8 +64,8 @@ fn a_forged_build_id_names_nothing_of_the_real_file() {
     assert_eq!(readers.count(), 2);
 }
 
-/// The room holds only one file. The idle reader gives up its data, and reads again on the next
-/// request.
+/// The space is enough for only one file. The idle reader drops its data, and reads again on the
+/// next request.
 #[test]
 fn readers_give_way_to_each_other() {
     let programs = [(); 3].map(|()| Program::build(&["-Wl,--build-id=sha1"]));

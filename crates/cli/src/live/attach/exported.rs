@@ -1,5 +1,5 @@
-//! Exports a trace directly to formats of other programs. The trace is recorded into an unnamed file, so that nothing
-//! remains, however this process ends.
+//! Exports a trace directly to formats of other programs. The trace is recorded into an unnamed file, so that no file
+//! remains in any case.
 
 use crate::report::{open, page_contents, presentable, write};
 use anyhow::{Context, bail};

@@ -126,8 +126,7 @@ impl StaleJob {
         {
             self.next_report_ms = Some(now + interval.as_millis() as u32);
             if let Some(summary) = self.watching.summary(trace.session(), now, false) {
-                // Looking up names may take long, and a dlopen of the target does not wait for
-                // that.
+                // Looking up names may take long, and a dlopen of the target does not wait for it.
                 self.print(trace.session(), summary);
             }
         }

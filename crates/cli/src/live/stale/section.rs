@@ -63,7 +63,7 @@ impl StaleSection {
         self.watching.stale_bytes(now_ms(trace))
     }
 
-    /// Finishes the watch while the process is still traced. Nothing is watched afterwards.
+    /// Finishes the watch while the process is still traced. After that, nothing is watched.
     pub fn before_detach<O: Observer + Send>(&mut self, trace: &Trace<O>) {
         if !self.watching.is_on() {
             return;

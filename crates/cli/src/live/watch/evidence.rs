@@ -93,7 +93,7 @@ impl Evidence {
         place
     }
 
-    /// Queues a report that replaces an earlier one. The earlier report stays until then.
+    /// Queues a report that replaces an earlier report. The earlier report remains until then.
     pub fn replace(&mut self, place: Place, report: &WatchReport) {
         self.write(place, report, true);
     }

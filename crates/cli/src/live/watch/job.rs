@@ -27,7 +27,7 @@ const HISTORY_PAUSE: f64 = 5.0;
 const HISTORY_MOMENTS: usize = 120;
 /// Maximum wait of an urgent report for unknown names.
 const URGENT_WAIT: Duration = Duration::from_millis(20);
-/// Maximum number of reports that wait for names. Older ones keep the names that they have.
+/// Maximum number of reports that wait for names. Older reports keep the names that they have.
 const MOST_UNNAMED: usize = 16;
 /// Length of one wait for names at the end, after which signals are checked.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);

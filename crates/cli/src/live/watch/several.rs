@@ -11,8 +11,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time without any process in the group after which the watch ends. A restarting service has none
-/// for a moment.
+/// Time without any process in the group after which the watch ends. A restarting service has no
+/// process for a moment.
 const DESERTED: Duration = Duration::from_secs(2);
 
 /// Watches the processes until the group is empty, or the user requests the end.

@@ -62,8 +62,8 @@ impl Watched {
         &self.directory
     }
 
-    /// Returns the processes that the kernel has killed: watched ones, and those of this process's
-    /// group.
+    /// Returns the watched processes, and the processes in this process's group, that the kernel
+    /// has killed.
     pub(super) fn killed(&self, pid: i32, group: Option<&Path>) -> Vec<KilledProcess> {
         let process = |kill: OomKill| KilledProcess {
             pid: kill.pid,

@@ -1,4 +1,4 @@
-//! Names: of functions, variables, scopes, operators, lambdas, and special ones.
+//! Names of functions, variables, scopes, operators and lambdas, and special names.
 
 use super::{NameState, Parser};
 use crate::itanium::operators::operator;

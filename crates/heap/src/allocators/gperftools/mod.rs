@@ -23,7 +23,7 @@ use tables::{Caches, Central, PageMap, SizeMap, data};
 
 /// Name of the allocator, which other parts of the program use too.
 const NAME: &str = "tcmalloc";
-/// One of this many spans may have been damaged by the program.
+/// Fraction (1/n) of spans that the program may have damaged.
 const SPANS_PER_DAMAGED: usize = 8;
 
 /// gperftools' tcmalloc.

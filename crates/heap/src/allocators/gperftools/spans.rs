@@ -102,7 +102,7 @@ impl Span {
     }
 }
 
-/// Follows a list of blocks from its head, for at most this many blocks.
+/// Follows a list of blocks from its head, for at most `most` blocks.
 pub fn linked(memory: &impl Memory, head: u64, most: usize) -> Option<Vec<u64>> {
     let mut found = Vec::new();
     let mut block = head;

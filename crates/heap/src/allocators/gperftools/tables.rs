@@ -15,7 +15,7 @@ const MOST_CLASS_BYTES: u32 = 256 << 10;
 /// Upper bound on the number of pages that a class takes at a time.
 const MOST_CLASS_PAGES: u64 = 256;
 
-/// `SizeMap`: the sizes of blocks. Class 0 stands for larger blocks and has no size.
+/// `SizeMap`: the sizes of blocks. Class 0 represents larger blocks and has no size.
 #[derive(Debug)]
 pub struct SizeMap {
     pub bytes: Vec<u64>,
@@ -178,7 +178,7 @@ impl Central {
         let mut changing = Vec::new();
         if memory.half(at - LOCK_BEFORE) != Some(0) {
             // A chain that a thread adds is counted before it is stored, and a chain that a thread removes is still
-            // stored afterwards.
+            // stored after it was counted.
             changing.extend(settled.pop());
             if used < MOST_SLOTS {
                 changing.extend(slot(used));
@@ -202,7 +202,7 @@ impl Central {
 }
 
 impl PageMap {
-    /// Finds the page map in this data: the one that leads to all of these spans except for `doubts`.
+    /// Finds the page map in this data, which leads to all of these spans except for `doubts`.
     pub fn find(
         snapshot: &Snapshot,
         data: &[(u64, &[u8])],
@@ -428,7 +428,7 @@ mod tests {
         CACHES + index * 0x2000
     }
 
-    /// A cache of two classes, one of which has this many blocks, with the next cache and the previous one.
+    /// A cache of two classes, with the next cache and the previous one. One class has `blocks` blocks.
     fn words_of(blocks: u64, next: u64, before: u64) -> Vec<u64> {
         let mut words = vec![0; 0x2000 / 8];
         for (class, size) in [(1, 16), (2, 32)] {

@@ -23,7 +23,7 @@ pub struct Found {
     pub address: u64,
     /// The decoded `e_bits` of the extent.
     pub bits: ExtentBits,
-    /// Size of a region in bytes: that of the size class, or of the only block.
+    /// Size of a region in bytes: the size of the size class, or of the only block.
     pub class_bytes: u64,
     /// Free regions of a slab, one bit each.
     free: [u64; (MOST_REGIONS / 64) as usize],
@@ -87,7 +87,7 @@ pub struct Extents {
     pub sound: Vec<Found>,
     pub doubtful: Vec<Range<u64>>,
     pub findings: Vec<Finding>,
-    /// Number of bytes by which an extent exceeds its only block.
+    /// Size by which an extent exceeds its only block, in bytes.
     pub padding: u64,
 }
 

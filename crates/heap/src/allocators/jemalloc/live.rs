@@ -20,7 +20,7 @@ const MOST_CACHED_BYTES: u64 = 8 << 20;
 #[derive(Debug)]
 pub struct Live {
     tree: Tree,
-    /// Number of bytes by which an extent exceeds its only block.
+    /// Size by which an extent exceeds its only block, in bytes.
     padding: u64,
     /// The cache of one thread. All caches have the same layout.
     example: Cache,

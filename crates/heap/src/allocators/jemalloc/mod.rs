@@ -28,7 +28,7 @@ use std::sync::Arc;
 use thread_caches::ThreadCaches;
 use tree::Tree;
 
-/// If more than one of this many extents is doubtful, the heap has an unknown layout.
+/// If more than one extent in this number is doubtful, the heap has an unknown layout.
 const SOUND_FOR_EACH_DOUBTFUL: usize = 20;
 /// Maximum number of findings that are kept.
 const MAX_FINDINGS: usize = 20;

@@ -13,7 +13,7 @@ const PADDING_BYTES: u64 = 8;
 const HEAP_THREAD: u64 = 8;
 const HEAP_KEYS: u64 = 32;
 
-/// Two words that encode links (internal.h, `mi_ptr_encode`), and the value that stands for no block.
+/// Two words that encode links (internal.h, `mi_ptr_encode`), and the value that represents no block.
 #[derive(Clone, Copy)]
 struct Keys {
     keys: Option<[u64; 2]>,
@@ -61,7 +61,7 @@ pub struct Listed {
     pub live: Vec<(u64, u64)>,
     /// Number of blocks in the lists of the page's own thread.
     pub free: u64,
-    /// Number of blocks that other threads have released, in this page's list or in that of its heap.
+    /// Number of blocks that other threads have released, in the list of this page or of its heap.
     pub released: u64,
 }
 

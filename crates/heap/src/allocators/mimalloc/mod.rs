@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 /// Name of the allocator, which other parts of the program use too.
 const NAME: &str = "mimalloc";
-/// One of this many pages may have been damaged by the program.
+/// Fraction (1/n) of pages that the program may have damaged.
 const PAGES_PER_DAMAGED: usize = 8;
 
 /// mimalloc.
@@ -98,7 +98,7 @@ fn with_map(snapshot: &Snapshot, map: &PageMap) -> Result<AllocatorHeap, NotDiss
     Err(reason.unwrap_or_else(|| NotDissected::Because("has an unknown layout".to_owned())))
 }
 
-/// Returns addresses that may be those of segments.
+/// Returns addresses at which segments may begin.
 fn candidates(snapshot: &Snapshot) -> Vec<u64> {
     let areas = snapshot.meta.areas.iter();
     areas

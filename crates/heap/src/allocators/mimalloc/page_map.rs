@@ -329,8 +329,8 @@ fn arena_at(snapshot: &Snapshot, layout: &MapLayout, arena: u64) -> Option<(u64,
         && slices <= MOST_SLICES
         && (1..slices).contains(&info)
         && layout.pages.is_none_or(|at| {
-            // All bitmaps of the arena follow `pages`. At the offset of the first bitmap in later releases, there is
-            // none yet.
+            // All bitmaps of the arena follow `pages`. At the offset of the first bitmap in later releases, there is no
+            // bitmap yet.
             let own = arena..arena + info * SLICE_BYTES;
             let place = |at: u64| {
                 snapshot

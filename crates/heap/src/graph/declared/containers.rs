@@ -63,7 +63,7 @@ const fn shape(family: &'static str, element: usize, bytes: u64, walk: Walk) -> 
     }
 }
 
-/// All known containers, first those of libstdc++, then those of libc++.
+/// All known containers, first the containers of libstdc++, then those of libc++.
 pub(super) const SHAPES: &[Shape] = &[
     shape("std::_Vector_base", 0, 24, Walk::Row { begin: 0, end: 8 }),
     shape("std::_Bvector_base", 0, 40, Walk::Bits { begin: 0 }),

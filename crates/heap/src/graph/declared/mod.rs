@@ -4,7 +4,7 @@
 //! A declaration is less certain evidence than the contents of a block: a pointer may be stale, or
 //! may point to the beginning of something larger. So a block gets a type only if it is large
 //! enough for that type and has pointers where the type has them. If several types fit, and none of
-//! them begins with the others, the block gets all their names.
+//! them begins with the other types, the block gets all their names.
 
 mod containers;
 mod layout;
@@ -434,8 +434,8 @@ impl<'a, 's> Claims<'a, 's> {
         }
     }
 
-    /// Returns true if objects of a type point to further objects of it, as list nodes do. A larger
-    /// block behind such a pointer is then more likely one derived object than an array.
+    /// Returns true if objects of a type point to other objects of the same type, as list nodes do.
+    /// A larger block behind such a pointer is then more likely one derived object than an array.
     fn links_itself(&self, layout: &Layout, of: TypeId) -> bool {
         layout.pointers.iter().any(|&(_, to)| to == of)
     }

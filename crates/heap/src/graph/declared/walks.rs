@@ -97,7 +97,7 @@ impl Claims<'_, '_> {
         }
     }
 
-    /// Claims a block that begins with an object, whatever follows the object.
+    /// Claims a block that begins with an object, regardless of the memory after the object.
     fn whole(&mut self, begin: u64, least: u64, what: What) -> bool {
         let block = self.starting_at(begin);
         let block = block.filter(|(_, block)| block.bytes >= least);

@@ -1,11 +1,10 @@
 //! Immediate dominators, by the semi-NCA algorithm (Georgiadis, Tarjan: "Finding dominators in practice", 2004).
 //!
-//! The algorithm needs the predecessors of each node, but a block in memory only contains its
-//! successors. Most edges need no list of predecessors: the search itself keeps the predecessor
-//! with the lowest number that was reached before a node. This leaves only edges to lower numbers,
-//! which belong to cycles and to shared blocks. They are collected for as many nodes at a time as
-//! there is space for. For this, the blocks are read in address order, which is far faster than the
-//! order of the search. A node takes twenty bytes, and an edge four.
+//! The algorithm needs the predecessors of each node, but a block in memory only contains its successors. Most edges
+//! need no list of predecessors: the search itself keeps the predecessor with the lowest number that was reached before
+//! a node. This leaves only edges to lower numbers, which belong to cycles and to shared blocks. They are collected for
+//! as many nodes at a time as fit into the available space. For this, the blocks are read in address order, which is
+//! far faster than the order of the search. A node takes twenty bytes, and an edge four.
 //!
 //! Iterating over the edges to a fixed point (Cooper, Harvey, Kennedy) takes fewer arrays, but
 //! walks up the tree for each edge. For a list of a million nodes that a table also points to, that
@@ -101,7 +100,7 @@ struct Ways {
 }
 
 impl Ways {
-    /// Prepares a tree that consists of its top and will have this many nodes.
+    /// Prepares a tree that consists of its top and will have `count` nodes.
     fn new(count: u32) -> Ways {
         Ways {
             depth: filled(count as usize, 0),
@@ -142,7 +141,7 @@ fn window(numbered: &Numbered, nodes: u32, high: u32, edges: u64) -> Range<u32> 
     let mut low = high - 1;
     let mut bucket = Numbered::bucket(nodes, low);
     let mut sum = numbered.returning[bucket];
-    // At least one bucket is taken, however many edges it holds.
+    // At least one bucket is taken, regardless of the number of its edges.
     loop {
         while low > 1 && Numbered::bucket(nodes, low - 1) == bucket {
             low -= 1;

@@ -91,7 +91,8 @@ impl Holders {
         found.add(HolderKind::Process, String::new(), 0, None);
         for thread in &snapshot.meta.threads {
             let holder = found.thread(thread.tid);
-            // A register may hold any address of a block, whatever counts in memory.
+            // A register may contain any address of a block, regardless of which addresses count in
+            // memory.
             for &word in &thread.words {
                 found.point(holder, heap.blocks.find(word).map(|(block, _)| block));
             }
@@ -259,7 +260,7 @@ impl Found<'_> {
             }
         }
         let base = base_of(snapshot, &self.all[module as usize].name);
-        // Each word is a variable by itself, unless it is part of an array.
+        // Each word is a separate variable, unless it is part of an array.
         let is_next = |a: &(u64, u32), b: &(u64, u32)| b.0 - a.0 <= 8;
         for row in nameless.chunk_by(is_next) {
             let is_array = row.len() >= ARRAY_WORDS;

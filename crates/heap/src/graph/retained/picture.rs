@@ -16,7 +16,7 @@ use std::collections::BinaryHeap;
 
 /// Number of nodes at which splitting stops. The children of the last split node may exceed it.
 const NODES: usize = 2000;
-/// Maximum number of children of a node, in addition to the summed-up ones.
+/// Maximum number of children of a node, in addition to the children that are summed up.
 const CHILDREN: usize = 60;
 /// Maximum depth of a picture. JSON parsers limit nesting, and people do not read further down.
 const LEVELS: u32 = 40;
@@ -243,8 +243,8 @@ impl Retained {
 pub struct LargestBlock {
     /// The holder of the block; `None` if several holders point to it.
     pub held_by: Option<String>,
-    /// If there are several holders, or several variables of one module: those that point to the
-    /// block. The list is empty if they only point to other blocks, which lead to this block.
+    /// If there are several holders, or several variables of one module: the holders that point to
+    /// the block. The list is empty if they only point to other blocks, which lead to this block.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pointed_to_by: Vec<String>,
     /// Usable bytes that the block retains.

@@ -102,7 +102,7 @@ impl Retained {
         self.sum(0)
     }
 
-    /// Returns the sum of the blocks that several holders reach and none of them retains.
+    /// Returns the sum of the blocks that several holders reach and that no holder retains alone.
     pub fn shared(&self) -> Sum {
         self.held_together(0)
     }

@@ -65,7 +65,7 @@ struct Waiting {
 }
 
 impl Numbered {
-    /// Prepares for this many nodes, none of them reached. At most `most` targets may wait.
+    /// Prepares for `nodes` nodes. At first, none is reached. At most `most` targets may wait.
     pub fn new(nodes: u32, most: usize) -> Numbered {
         let count = nodes as usize;
         Numbered {
@@ -187,7 +187,7 @@ impl Numbered {
         }
     }
 
-    /// Returns the next target of a node that nothing has reached. All nodes behind it on the path
+    /// Returns the next target of a node that nothing has reached. All nodes after it on the path
     /// are done.
     fn next(&mut self, graph: &impl Edges, at: u32) -> Option<u32> {
         loop {

@@ -34,7 +34,7 @@ const RESTORER_SHORT: [u8; 7] = [0xb8, SIGRETURN, 0, 0, 0, 0x0f, 0x05];
 const POP_RAX_RET: [u8; 2] = [0x58, 0xc3];
 
 /// Number of bytes of code that are searched at a time. C libraries have both sequences among their first functions.
-/// The page faults of a larger buffer would cost more than its fewer reads save.
+/// The page faults of a larger buffer would cost more than the smaller number of reads saves.
 const SEARCH_BYTES: usize = 64 << 10;
 
 /// Offsets of the code in the last C library, from the beginning of the mapping. Most targets of one run share a C

@@ -29,7 +29,7 @@ pub(crate) fn zeroed() -> Registers {
 /// Reads one register set of a stopped thread into `room`; returns its size in bytes.
 ///
 /// # Safety
-/// `room` points to this many writable bytes, of a type for which any bytes are a value.
+/// `room` points to this number of writable bytes, of a type for which any bytes are a value.
 unsafe fn read_set(tid: i32, set: usize, room: *mut u8, bytes: usize) -> io::Result<usize> {
     let mut vector = libc::iovec {
         iov_base: room.cast(),

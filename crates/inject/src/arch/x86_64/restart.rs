@@ -85,8 +85,8 @@ pub(crate) fn is_restarted(saved: &Registers) -> bool {
 
 /// Returns the registers that a thread on its way to restart_syscall(2) will have there, or `None` if it is not on its
 /// way. The kernel sets the registers for that call before it leaves the interrupted call, and the thread may be
-/// preempted or interrupted in between. It is then at the `syscall` instruction, and `orig_rax` still has the number of
-/// the first call, or none.
+/// preempted or interrupted between the two. It is then at the `syscall` instruction, and `orig_rax` still has the
+/// number of the first call, or none.
 pub(crate) fn on_the_way(
     saved: &Registers,
     read: impl Fn(u64, &mut [u8]) -> bool,

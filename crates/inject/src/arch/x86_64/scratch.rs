@@ -8,8 +8,8 @@
 //!
 //! The code makes a call or a system call, stores the result and a token that means "done", and rings the bell: the
 //! thread sends itself a signal that is ignored by default. A tracer sees even an ignored signal (sig_ignored in
-//! kernel/signal.c), so the thread stops there immediately. A trap instruction would do the same, but would kill a
-//! thread that has lost its tracer. If the bell does not stop the thread, it spins for a while (`Timing::spin`), so
+//! kernel/signal.c), so the thread stops there immediately. A trap instruction would also do that, but would kill a
+//! thread that has lost its tracer. If the bell does not stop the thread, it spins for some time (`Timing::spin`), so
 //! that an interrupt finds it. Then the thread returns to its own work by itself ("goes home"). It closes the
 //! descriptor that it has opened for us, restores `errno`, points rsp at the signal frame on its own stack, and jumps
 //! to libc's `syscall; ret` with the registers for a munmap of this memory; the `ret` leads to rt_sigreturn.
@@ -25,7 +25,7 @@ use std::ops::Range;
 use memhook_process::{Mapping, RemoteAddress};
 
 pub(crate) const PAGE_BYTES: u64 = 4096;
-/// Upper bound of the addresses that mmap returns without a hint for higher ones (47 bits).
+/// Upper bound on the addresses that mmap returns without a higher hint (47 bits).
 const USER_END: u64 = (1 << 47) - PAGE_BYTES;
 /// Size of a stack for dlopen and the allocator that it calls. Only touched pages cost memory.
 const STACK_BYTES: u64 = 256 * 1024;
@@ -289,8 +289,8 @@ pub(crate) fn stub() -> &'static [u8] {
 }
 
 /// Address of the scratch mapping, chosen before the mapping is made, so that the thread can be left with the order to
-/// unmap it. The place is random, in the middle of the largest gap between mappings. The kernel does not choose such a
-/// place by itself, and neither the heap nor stacks grow to it.
+/// unmap it. The address is random, in the middle of the largest gap between mappings. The kernel does not choose such
+/// an address by itself, and neither the heap nor stacks grow to it.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     /// Middle half of the gap.

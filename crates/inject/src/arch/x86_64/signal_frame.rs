@@ -4,7 +4,7 @@
 //! So every remote operation ends, unless the thread is stopped first, in rt_sigreturn(2) with a frame that describes
 //! the state at the first stop.
 //!
-//! While the scratch memory is being made, another frame precedes that one. It makes the thread unmap the scratch
+//! While the scratch memory is being made, another frame precedes the first. It makes the thread unmap the scratch
 //! memory, whose address was chosen beforehand. So no mapping remains if the tracer dies directly after the mmap,
 //! before it has seen the result.
 //!
@@ -40,7 +40,7 @@ const FP_XSTATE_MAGIC2: u32 = 0x4650_5845;
 
 /// Two adjacent frames to write.
 pub(crate) struct Frames {
-    /// Address of the lower frame, which makes a system call and leads to the other.
+    /// Address of the lower frame, which makes a system call and leads to the other frame.
     pub call: u64,
     /// Address of the upper frame, which leads home.
     pub home: u64,
@@ -48,7 +48,7 @@ pub(crate) struct Frames {
     pub bytes: Vec<u8>,
 }
 
-/// Returns the offset of the call's first argument in a frame that begins with this many words.
+/// Returns the offset of the call's first argument in a frame that begins with `entry_words` words.
 pub(crate) fn call_argument(entry_words: usize) -> u64 {
     (entry_words * 8 + UC_REGISTERS + 8 * 8) as u64
 }

@@ -26,7 +26,7 @@ const RET: u8 = 0xc3;
 /// `endbr64`
 const LANDING: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 /// First instructions of crt1.o in glibc and others, and in musl: `xor %ebp, %ebp; mov %rdx, %r9`, and `xor %rbp, %rbp;
-/// mov %rsp, %rdi`. Both work at any address, and neither is shorter than a jump.
+/// mov %rsp, %rdi`. Both sequences work at any address, and neither is shorter than a jump.
 const STARTS: [&[u8]; 2] = [
     &[0x31, 0xed, 0x49, 0x89, 0xd1],
     &[0x48, 0x31, 0xed, 0x48, 0x89, 0xe7],

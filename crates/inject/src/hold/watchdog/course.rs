@@ -7,9 +7,9 @@ pub(super) const PERIOD_NS: u64 = 50_000_000;
 /// Lost time of a hold after which the holder must release its target. Time is lost if the holder gets no processor or
 /// makes no progress.
 const PATIENCE_NS: u64 = 400_000_000;
-/// Number of consecutive looks after which a holder is killed: one that made no progress and cannot be made to release
-/// its target, or one that was told to release its target and did not, although it could. Looks are counted instead of
-/// time, because after a pause of the whole machine no holder is late.
+/// Number of consecutive looks after which a holder is killed. Either the holder made no progress and cannot be made to
+/// release its target, or it was told to release its target and did not, although it could. Looks are counted instead
+/// of time, because after a pause of the whole machine no holder is late.
 const LOOKS: u32 = 10;
 /// Like `LOOKS`, if the target has been released: the target is not harmed, and only our own caller waits.
 const FREE_LOOKS: u32 = 600;
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_look_counts_for_less_on_a_busy_machine() {
-        // First no other thread, then as many threads as processors, then an unknown number.
+        // First no other thread, then the same number of threads as processors, then an unknown number.
         for (threads, processors) in [(1, 2), (2, 2), (0, 2), (1, 1 << 14)] {
             assert_eq!(share(threads, processors), WHOLE_LOOK);
         }

@@ -46,7 +46,7 @@ pub(super) unsafe fn spawn(shared: &Shared, stack_end: *mut u8) -> Option<i32> {
     (child > 0).then_some(child as i32)
 }
 
-/// rt_sigprocmask(2) with all 64 signals, of which libc reserves two.
+/// rt_sigprocmask(2) with all 64 signals, including the two that libc reserves.
 fn mask(how: i32, set: &u64, before: Option<&mut u64>) {
     let before = before.map_or(0, |before| (&raw mut *before).addr());
     let set = (&raw const *set).addr();

@@ -1,8 +1,8 @@
 //! Early release of a target by its holder.
 //!
 //! ptrace requests must come from the thread that seized, so no other thread can release the target. But a signal makes
-//! the holder release it wherever the holder is: in an endless loop, waiting for a lock of another thread of ours, or
-//! behind sixty runnable processes. Each held thread has its way home prepared (`way_home.rs`). So the effect is the
+//! the holder release it in any state of the holder: in an endless loop, waiting for a lock of another thread of ours,
+//! or behind sixty runnable processes. Each held thread has its way home prepared (`way_home.rs`). So the effect is the
 //! same as if this process were killed at that moment, and the kill tests cover this case too.
 //!
 //! The handler runs between two instructions of the holder. Work that it must not interrupt is done while a [`Kept`]
@@ -20,7 +20,8 @@ use crate::{regs, restart, signals};
 /// Signal, once it has been chosen; 0: none is free.
 static SIGNAL: std::sync::OnceLock<i32> = std::sync::OnceLock::new();
 
-/// Returns the signal that tells a holder to release, or 0 if none is free. Unblocks the signal in the calling thread.
+/// Returns the signal that tells a holder to release, or 0 if no signal is free. Unblocks the signal in the calling
+/// thread.
 pub(super) fn signal() -> i32 {
     let signal = *SIGNAL.get_or_init(|| {
         let mut signals = (libc::SIGRTMIN()..=libc::SIGRTMAX()).rev();
