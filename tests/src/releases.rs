@@ -126,8 +126,8 @@ impl Release {
         build_for(Some(self), name, flags)
     }
 
-    /// Returns the flags for the compiler.
-    pub(crate) fn flags(&self) -> Vec<String> {
+    /// Returns the flags with which the compiler builds a program for the release.
+    pub fn flags(&self) -> Vec<String> {
         let [lib, usr] = self.directories();
         let loader = [&lib, &usr].map(|d| d.join("ld-linux-x86-64.so.2"));
         let here = PathBuf::from("/lib64/ld-linux-x86-64.so.2");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Programs and libraries whose Debian package has a different name.
-const PACKAGES: [(&str, &str); 37] = [
+const PACKAGES: [(&str, &str); 38] = [
     ("apparmor_parser", "apparmor"),
     ("checkmodule", "checkpolicy"),
     ("clang++", "clang"),
@@ -39,6 +39,7 @@ const PACKAGES: [(&str, &str); 37] = [
     ("perf", "linux-perf"),
     ("pivot_root", "util-linux"),
     ("promtool", "prometheus"),
+    ("qemu-x86_64", "qemu-user"),
     ("redis-benchmark", "redis-tools"),
     ("redis-cli", "redis-tools"),
     ("scmp_sys_resolver", "seccomp"),

@@ -271,6 +271,12 @@ impl Session {
         }
     }
 
+    /// Returns the path of the program whose code the process translates, if it is an emulator. No allocation of that
+    /// program is traced.
+    pub fn emulated(&self) -> Option<&str> {
+        self.prepared.made_code.emulated()
+    }
+
     /// Returns the names of run-time code, as far as the process has published them.
     pub fn made_names(&self) -> Option<Arc<PerfMap>> {
         self.prepared.made_code.names(self.pid(), self.root())

@@ -127,6 +127,10 @@ impl<O: Observer + Send> Trace<O> {
                 Err(TryRecvError::Disconnected) => Some(Course::GoesOn),
                 Err(TryRecvError::Empty) => None,
             };
+            if told == Some(Course::StandsStill) {
+                // A short run may end before the search for such code was due.
+                self.session.look_at_made_code(Duration::MAX);
+            }
             let mut turn = self.upkeep.turn(&mut self.session, &self.consumer);
             turn.is_last = match *until {
                 Until::Over { duration } => turn.gone || self.is_over(duration, job),

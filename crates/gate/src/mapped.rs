@@ -40,8 +40,9 @@ pub(crate) fn unknown_mappings(heap: &Heap, traced: &Traced) -> Vec<u64> {
     let segments = heap.blocks.segments().iter().enumerate();
     let mapped = segments.filter(|(_, s)| matches!(s.kind, SegmentKind::Mapped { .. }));
     let places = mapped.flat_map(|(index, _)| heap.blocks.places(index));
-    let addresses = places.map(|place| heap.blocks.at(place).0.address);
-    addresses
-        .filter(|&address| traced.find(address).is_none())
+    let blocks = places.map(|place| heap.blocks.at(place).0);
+    blocks
+        .filter(|&block| traced.of(block).is_none())
+        .map(|block| block.address)
         .collect()
 }

@@ -4,8 +4,8 @@ use crate::Reached;
 use crate::mapped::doubtful_mappings;
 use crate::unfinished::{Unfinished, is_unfinished};
 use memhook_heap::{
-    Error, Heap, MUSL, MarkOptions, Snapshot, Undissected, dissect, inside_malloc_note, leaks,
-    mark_also, possibly_lost,
+    Block, Error, Heap, MUSL, MarkOptions, Snapshot, Undissected, dissect, inside_malloc_note,
+    leaks, mark_also, possibly_lost,
 };
 use memhook_ledger::LiveBlock;
 use memhook_report::{count, counted};
@@ -18,9 +18,9 @@ impl Traced {
         self.0.iter()
     }
 
-    pub fn find(&self, address: u64) -> Option<&LiveBlock> {
-        let found = self.0.binary_search_by_key(&address, |b| b.address);
-        found.ok().and_then(|at| self.0.get(at))
+    /// Returns the traced block that a block of the heap holds.
+    pub fn of(&self, block: Block) -> Option<&LiveBlock> {
+        block.holding(&self.0, |known| known.address)
     }
 }
 
@@ -73,10 +73,10 @@ pub fn reached(
     // The size is the requested one, if known, or else the capacity of the block.
     let look = |number: u32| {
         let block = heap.blocks.get(number);
-        match traced.find(block.address) {
-            Some(known) => (Some(known.stack), known.size),
-            None => (None, block.bytes),
-        }
+        let known = traced.of(block);
+        let requested = known.filter(|known| known.address == block.address);
+        let bytes = requested.map_or(block.bytes, |known| known.size);
+        (known.map(|known| known.stack), bytes)
     };
     for (number, _) in heap.blocks.iter() {
         if marked.reached.contains(number) {
@@ -96,9 +96,8 @@ pub fn reached(
     }
     for leak in leaks {
         let (stack, bytes) = look(leak.block);
-        if stack.is_some() {
-            found.unreachable.push(heap.blocks.get(leak.block).address);
-        }
+        let known = traced.of(heap.blocks.get(leak.block));
+        found.unreachable.extend(known.map(|known| known.address));
         let owner = found.lost.entry(look(leak.owner).0).or_default();
         if leak.is_direct() {
             owner.direct.add_block(bytes);

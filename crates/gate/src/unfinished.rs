@@ -105,7 +105,7 @@ impl<'a> Unfinished<'a> {
     }
 
     fn is_traced(&self, heap: &Heap, block: u32) -> bool {
-        self.traced.find(heap.blocks.get(block).address).is_some()
+        self.traced.of(heap.blocks.get(block)).is_some()
     }
 
     fn has_all_traced(&self, heap: &Heap) -> bool {

@@ -247,6 +247,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_block_holds_a_traced_one_at_its_address_or_the_only_one_inside() {
+        let block = Block {
+            address: 0x1000,
+            bytes: 0x100,
+        };
+        let held = |traced: &[u64]| block.holding(traced, |&address| address).copied();
+        assert_eq!(held(&[0xff0, 0x1000, 0x1080]), Some(0x1000));
+        assert_eq!(held(&[0xff0, 0x1010, 0x1100]), Some(0x1010));
+        assert_eq!(held(&[0x1010, 0x1080]), None);
+        assert_eq!(held(&[0xff0, 0x1100]), None);
+        assert_eq!(held(&[]), None);
+    }
+
+    #[test]
     fn foreign_blocks_lie_side_by_side() {
         let mut segment = Segment::new(0x1000, 0x1100, SegmentKind::Foreign);
         for (address, bytes) in [(0x1008, 8), (0x1010, 20), (0x1080, 1)] {

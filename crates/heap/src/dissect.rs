@@ -4,6 +4,7 @@ use crate::Error;
 use crate::allocators::dissector::{
     AllocatorHeap, Counted, Extent, ExtentKind, HeapDissector, NotDissected,
 };
+use crate::allocators::emulated::Emulated;
 use crate::allocators::gperftools::Gperftools;
 use crate::allocators::jemalloc::Jemalloc;
 use crate::allocators::live_check::LiveCheck;
@@ -23,13 +24,14 @@ use std::sync::Arc;
 
 /// All known dissectors. If two claim some memory, the first one gets it. glibc's dissector is the
 /// last, because it recognizes chunks with their own mapping by little evidence.
-const DISSECTORS: [&dyn HeapDissector; 6] = [
+const DISSECTORS: [&dyn HeapDissector; 7] = [
     &Jemalloc,
     &Mimalloc,
     &Mallocng,
     &Gperftools,
     &Glibc,
     &OtherGlibc,
+    &Emulated,
 ];
 
 /// The heaps of a process, dissected.

@@ -33,6 +33,7 @@ pub fn snapshot(memory: Vec<(u64, Vec<u8>)>) -> Snapshot {
             variables: Vec::new(),
             earlier: None,
             unmoved: 0,
+            emulated: None,
         },
         regions: memory
             .into_iter()

@@ -73,14 +73,7 @@ impl<'a> ElfView<'a> {
     }
 
     pub(crate) fn load_segments(&self) -> LoadSegments {
-        let segment = |p: &program_header::ProgramHeader| LoadSegment {
-            svma: p.p_vaddr,
-            bytes: p.p_memsz,
-            offset: p.p_offset,
-            file_bytes: p.p_filesz,
-            exec: p.is_executable(),
-        };
-        LoadSegments(self.loads().map(segment).collect())
+        LoadSegments(self.loads().map(LoadSegment::of).collect())
     }
 
     fn loads(&self) -> impl Iterator<Item = &program_header::ProgramHeader> {

@@ -14,6 +14,7 @@ mod chosen;
 mod control_group;
 mod core_file;
 mod elf;
+mod emulated;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -63,6 +64,7 @@ pub use chosen::{Chosen, Kept, Replaced, still_chosen};
 pub use control_group::{ControlGroup, see_groups_as_init};
 pub use core_file::{CoreError, CoreFile, CoreModules, CoreSegment, CoreThread, MissingModule};
 pub use elf::{ElfView, Exported, Relocation, SlotKind, code_places};
+pub use emulated::emulated_program;
 pub use error::Error;
 pub use hook_copies::{
     Behind, HOOK_FILE_PREFIX, HOOK_FILE_SUFFIX, HookCopy, MAPPED_MARK, Wrappers, behind,

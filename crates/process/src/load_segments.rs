@@ -4,6 +4,7 @@
 //! file several times, even the first one, so that headers, code and data may all be at offset 0.
 
 use crate::Mapping;
+use goblin::elf::ProgramHeader;
 
 const PAGE: u64 = 4096;
 
@@ -54,6 +55,26 @@ impl LoadSegments {
         self.0.iter().map(|s| page(s.svma)).min().unwrap_or(0)
     }
 
+    /// Returns true if the file's segments are mapped where they belong, but the code is not executable and the data are
+    /// writable: a program whose code is translated.
+    pub(crate) fn are_emulated(&self, first: &Mapping, maps: &[Mapping]) -> bool {
+        let bias = first.start.wrapping_sub(self.lowest());
+        // The beginning of the data may have become read-only after the relocations.
+        let last_mapping = |segment: &LoadSegment| {
+            let last = segment.file_bytes.checked_sub(1)?;
+            let address = bias.wrapping_add(segment.svma).wrapping_add(last);
+            let at = maps.partition_point(|m| m.end <= address);
+            let mapping = maps.get(at).filter(|m| m.contains(address))?;
+            let offset = mapping.offset.wrapping_add(page(address) - mapping.start);
+            let wanted = page(segment.offset.wrapping_add(last));
+            (mapping.is_same_file(first) && !mapping.shared && offset == wanted).then_some(mapping)
+        };
+        let (code, data): (Vec<&LoadSegment>, _) = self.0.iter().partition(|s| s.exec);
+        let is_translated = |m: &Mapping| !m.exec && !m.write;
+        code.into_iter().filter_map(last_mapping).any(is_translated)
+            && data.into_iter().filter_map(last_mapping).any(|m| m.write)
+    }
+
     /// Returns the end of a module whose first mapping is `first`, one of `maps`; `None` if the file is not mapped as
     /// its segments require, with executable code, but for example as data.
     pub(crate) fn end(&self, first: &Mapping, maps: &[Mapping]) -> Option<u64> {
@@ -81,6 +102,16 @@ impl LoadSegments {
 }
 
 impl LoadSegment {
+    pub(crate) fn of(header: &ProgramHeader) -> LoadSegment {
+        LoadSegment {
+            svma: header.p_vaddr,
+            bytes: header.p_memsz,
+            offset: header.p_offset,
+            file_bytes: header.p_filesz,
+            exec: header.is_executable(),
+        }
+    }
+
     fn part(&self, first: &Mapping, mapping: &Mapping, start: u64) -> Option<Part> {
         let offset = mapping.offset.saturating_add(start - mapping.start);
         if mapping.is_same_file(first) && offset == page(self.offset) {
@@ -164,6 +195,34 @@ mod tests {
         // The zeroed data have been merged with the mapping of the heap.
         let heap = maps.replace("rwxp 00000000 00:00 0", "rw-p 00000000 00:00 0 [heap]");
         assert_eq!(end(&segments, &heap, 0), Some(0x15000));
+    }
+
+    #[test]
+    fn a_program_whose_code_is_data_is_emulated() {
+        let segments = LoadSegments(vec![
+            segment(0, 0x800, 0, 0x800, false),
+            segment(0x1000, 0x500, 0x1000, 0x500, true),
+            segment(0x3800, 0x1900, 0x2800, 0x900, false),
+        ]);
+        let are_emulated = |text: &str| {
+            let maps = parse_maps(text);
+            segments.are_emulated(&maps[0], &maps)
+        };
+        let emulated = "\
+10000-12000 r--p 00000000 fe:01 42 /a/x
+13000-14000 r--p 00002000 fe:01 42 /a/x
+14000-15000 rw-p 00003000 fe:01 42 /a/x";
+        assert!(are_emulated(emulated));
+        let executed = "\
+10000-11000 r--p 00000000 fe:01 42 /a/x
+11000-12000 r-xp 00001000 fe:01 42 /a/x
+13000-14000 r--p 00002000 fe:01 42 /a/x
+14000-15000 rw-p 00003000 fe:01 42 /a/x";
+        assert!(!are_emulated(executed));
+        // A file that a debugger or a linker reads, or changes.
+        assert!(!are_emulated("10000-15000 r--p 00000000 fe:01 42 /a/x"));
+        assert!(!are_emulated("10000-15000 rw-p 00000000 fe:01 42 /a/x"));
+        assert!(!are_emulated(&emulated.replace("rw-p", "rw-s")));
     }
 
     #[test]

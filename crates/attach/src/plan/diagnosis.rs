@@ -16,7 +16,7 @@ use memhook_inject::first_choice;
 use memhook_probe::Allocator;
 use memhook_process::{
     AllocatorCalls, AllocatorFunction, Check, ElfView, ModuleFiles, ModuleImage, allocator_calls,
-    allocator_functions, details, mappings, modules, preflight,
+    allocator_functions, details, emulated_program, mappings, modules, preflight,
 };
 
 /// Findings about a process.
@@ -101,6 +101,14 @@ pub fn diagnose(pid: i32, allocators: &[Allocator], only_looks: bool) -> Result<
             .iter()
             .filter_map(|m| Some((m, m.calls.pool.filter(|p| !p.is_avoided(pid))?.advice)));
         checks.extend(pools.map(|(m, pool)| Check::note("pools", m.plan.image.name(), pool)));
+        let emulated = emulated_program(pid, &mappings(pid)?);
+        checks.extend(emulated.map(|program| {
+            Check::note(
+                "emulated",
+                format!("process {pid} is an emulator that runs {program}"),
+                "only the emulator's own allocations are seen; run the program natively",
+            )
+        }));
     }
     let described = if is_well(&checks) {
         described_reach(pid, allocators)?

@@ -41,6 +41,22 @@ pub struct ModuleCoverage {
     pub hidden: &'static str,
 }
 
+impl ModuleCoverage {
+    /// Returns the coverage of a program that an emulator runs.
+    fn of_emulated(path: &str) -> ModuleCoverage {
+        ModuleCoverage {
+            module: path.rsplit('/').next().unwrap_or(path).to_owned(),
+            path: path.to_owned(),
+            hooked: 0,
+            unhookable: 0,
+            reasons: vec!["an emulator runs it: none of its allocations is seen".into()],
+            calls_seen: 0,
+            allocator: None,
+            hidden: "",
+        }
+    }
+}
+
 /// An allocator other than the C library's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModuleAllocator {
@@ -176,6 +192,7 @@ impl CallScans {
                 hidden: pool.map_or("", |pool| pool.advice),
             });
         }
+        found.extend(session.emulated().map(ModuleCoverage::of_emulated));
         found
     }
 }

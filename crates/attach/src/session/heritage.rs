@@ -141,7 +141,8 @@ impl Heritage {
             heaps: Vec::new(),
             tables,
             python,
-            made_code: maps.as_deref().map_or_else(MadeCode::default, MadeCode::of),
+            made_code: (maps.as_deref())
+                .map_or_else(MadeCode::default, |maps| MadeCode::of(pid, maps)),
             filters: seccomp_filters(pid),
             root: TargetRoot::of(if lives { pid } else { self.pid }),
             emission: None,

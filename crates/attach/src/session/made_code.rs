@@ -1,6 +1,7 @@
-//! Code that a process makes at run time: its areas, and the names that the process gives it.
+//! Code that a process makes at run time: its areas, the names that the process gives it, and the program that it
+//! translates if it is an emulator.
 
-use memhook_process::{Mapping, TargetRoot, effective_user, inner_tid, mappings};
+use memhook_process::{Mapping, TargetRoot, effective_user, emulated_program, inner_tid, mappings};
 use memhook_symbols::{JitDump, PerfMap};
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
@@ -20,6 +21,8 @@ type Version = (u64, u64, Option<SystemTime>);
 #[derive(Default)]
 pub(super) struct MadeCode {
     areas: Vec<Range<u64>>,
+    /// Path of the program that the process emulates.
+    emulated: Option<String>,
     next_look: Duration,
     /// The file for `perf inject --jit`. The process that writes it also maps it, so that perf(1) finds it.
     dump: Option<Mapping>,
@@ -30,10 +33,11 @@ pub(super) struct MadeCode {
 }
 
 impl MadeCode {
-    /// Finds the run-time code of a process with these mappings.
-    pub fn of(maps: &[Mapping]) -> MadeCode {
+    /// Finds the run-time code of process `pid` with these mappings.
+    pub fn of(pid: i32, maps: &[Mapping]) -> MadeCode {
         MadeCode {
             areas: areas(maps),
+            emulated: emulated_program(pid, maps),
             dump: dump(maps),
             next_look: LOOK_PAUSE,
             ..MadeCode::default()
@@ -45,17 +49,23 @@ impl MadeCode {
         &self.areas
     }
 
-    /// Searches again if it is time; returns true if something has changed.
+    /// Returns the path of the program that the process emulates.
+    pub fn emulated(&self) -> Option<&str> {
+        self.emulated.as_deref()
+    }
+
+    /// Searches again if it is time; returns true if an area has changed.
     pub fn look(&mut self, pid: i32, now: Duration) -> bool {
         if now < self.next_look {
             return false;
         }
-        self.next_look = now + LOOK_PAUSE;
+        self.next_look = now.saturating_add(LOOK_PAUSE);
         let Ok(maps) = mappings(pid) else {
             return false;
         };
         let areas = areas(&maps);
         self.dump = dump(&maps).or(self.dump.take());
+        self.emulated = emulated_program(pid, &maps).or(self.emulated.take());
         let is_other = areas != self.areas;
         self.areas = areas;
         is_other

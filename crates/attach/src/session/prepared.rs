@@ -159,7 +159,7 @@ impl Prepared {
             pads,
             tables,
             python,
-            made_code: MadeCode::of(&maps),
+            made_code: MadeCode::of(pid, &maps),
             filters: seccomp_filters(pid),
             root: TargetRoot::of(pid),
             config,

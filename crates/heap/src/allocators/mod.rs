@@ -7,6 +7,7 @@
 //! ([`memhook_inject::Held::call_to_its_end`]).
 
 pub(crate) mod dissector;
+pub(crate) mod emulated;
 pub(crate) mod gperftools;
 mod in_hand;
 pub(crate) mod jemalloc;

@@ -236,3 +236,18 @@ pub struct Block {
     /// Usable bytes.
     pub bytes: u64,
 }
+
+impl Block {
+    /// Returns the traced block that this block of the heap holds. `traced` is sorted by address.
+    ///
+    /// An allocator in front of the heap's own, such as a preloaded one that checks for errors,
+    /// may keep a header before each of the program's blocks, so the only traced block inside of
+    /// this one counts if none begins at its address.
+    pub fn holding<'a, T>(&self, traced: &'a [T], address: impl Fn(&T) -> u64) -> Option<&'a T> {
+        let first = traced.partition_point(|one| address(one) < self.address);
+        let end = self.address.saturating_add(self.bytes);
+        let mut within = traced[first..].iter().take_while(|&one| address(one) < end);
+        let found = within.next()?;
+        (address(found) == self.address || within.next().is_none()).then_some(found)
+    }
+}

@@ -91,6 +91,7 @@ pub fn capture_core(core: &CoreFile, memory: Option<u64>) -> Result<Captured, Er
             variables: Vec::new(),
             earlier: None,
             unmoved: 0,
+            emulated: None,
         },
         regions,
     };

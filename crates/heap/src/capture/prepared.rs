@@ -19,7 +19,9 @@ use crate::snapshot::{
 };
 use memhook_foreign::size_text;
 use memhook_inject::{AllHeld, InVain, PageScan, PageState, memory_sharers};
-use memhook_process::{Mapping, ModuleFiles, ModuleImage, living_thread, mappings, modules};
+use memhook_process::{
+    Mapping, ModuleFiles, ModuleImage, emulated_program, living_thread, mappings, modules,
+};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -60,6 +62,8 @@ pub(crate) struct Prepared {
     pub(super) asks_threads: bool,
     /// True if class names are looked up.
     pub(super) names_classes: bool,
+    /// Program that the process emulates.
+    emulated: Option<String>,
 }
 
 impl Prepared {
@@ -151,6 +155,7 @@ impl Prepared {
             look: Look::No,
             asks_threads: false,
             names_classes: true,
+            emulated: None,
         }
     }
 
@@ -251,6 +256,7 @@ impl Prepared {
     pub fn areas_of(&mut self, maps: &[Mapping]) -> Vec<Area> {
         let (areas, unsearched) = areas(self.reader, maps, &self.modules, self.pages.as_ref());
         self.unsearched = unsearched;
+        self.emulated = emulated_program(self.reader, maps);
         areas
     }
 
@@ -353,6 +359,7 @@ impl Prepared {
                 variables: Vec::new(),
                 earlier: None,
                 unmoved: 0,
+                emulated: self.emulated,
             },
             regions: shot.regions,
         };

@@ -1,6 +1,7 @@
 //! Blocks sorted into classes: traced blocks by call stack, C++ objects by type, all others by
 //! size.
 
+use crate::blocks::Block;
 use crate::glibc::layout::ALIGNMENT;
 use crate::graph::types::Types;
 use crate::ranges::{Runs, joined};
@@ -72,11 +73,12 @@ impl<'a, 'b> Classes<'a, 'b> {
 
     /// Returns the number of a block's class.
     pub fn of(&mut self, address: u64, usable: u64) -> u32 {
-        if let Ok(index) = self
-            .traced
-            .binary_search_by_key(&address, |block| block.address)
-        {
-            return self.of_stack(&self.traced[index]);
+        let block = Block {
+            address,
+            bytes: usable,
+        };
+        if let Some(known) = block.holding(self.traced, |known| known.address) {
+            return self.of_stack(known);
         }
         if let Some(word) = self.snapshot.word(address)
             && let Some(class) = self.of_word(word)

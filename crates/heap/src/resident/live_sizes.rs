@@ -6,6 +6,7 @@
 //! allocations of a call stack in between are growth only to the extent that more blocks of their
 //! sizes exist than before.
 
+use crate::blocks::Block;
 use crate::dissect::Heap;
 use crate::resident::classes::TracedBlock;
 use rustc_hash::FxHashMap;
@@ -49,18 +50,17 @@ impl LiveSizes {
     pub(crate) fn of(heap: &Heap, traced: &[TracedBlock]) -> LiveSizes {
         let mut sizes = LiveSizes::default();
         for (_, block) in heap.blocks.iter() {
-            sizes.count(block.address, block.bytes, traced);
+            sizes.count(block, traced);
         }
         sizes
     }
 
-    fn count(&mut self, address: u64, bytes: u64, traced: &[TracedBlock]) {
-        let class = class_of(bytes);
-        self.all.entry(class).or_default().add(1.0, bytes);
-        if let Ok(at) = traced.binary_search_by_key(&address, |block| block.address) {
-            let block = &traced[at];
-            let sum = self.traced.entry((block.stack, class)).or_default();
-            sum.add(block.stands_for, bytes);
+    fn count(&mut self, block: Block, traced: &[TracedBlock]) {
+        let class = class_of(block.bytes);
+        self.all.entry(class).or_default().add(1.0, block.bytes);
+        if let Some(known) = block.holding(traced, |known| known.address) {
+            let sum = self.traced.entry((known.stack, class)).or_default();
+            sum.add(known.stands_for, block.bytes);
         }
     }
 
@@ -125,7 +125,7 @@ mod tests {
                     stands_for: 1.0,
                 };
                 let known = (stack > 0).then_some(traced);
-                sizes.count(address, bytes, known.as_slice());
+                sizes.count(Block { address, bytes }, known.as_slice());
             }
         }
         sizes
@@ -177,7 +177,11 @@ mod tests {
             time_ns: 0,
             stands_for: 30.0,
         };
-        now.count(8, 4000, &[sample]);
+        let block = Block {
+            address: 8,
+            bytes: 4000,
+        };
+        now.count(block, &[sample]);
         // 30 of these blocks were released. Except for the added one, no block is additional.
         let before = sizes(&[(0, 4000, 101)]);
         assert_eq!(grown(&now, &before), [(1, 120_000, 0, 0)]);

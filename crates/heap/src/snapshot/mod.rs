@@ -194,6 +194,9 @@ pub struct Meta {
     /// previous snapshot.
     #[serde(default)]
     pub unmoved: u32,
+    /// Path of the program that the process emulates, if it is an emulator.
+    #[serde(default)]
+    pub emulated: Option<String>,
 }
 
 /// Facts that a snapshot keeps from earlier snapshots.

@@ -1,6 +1,7 @@
 //! A situation described by its `truth.toml`; see `tests/truth/README.md`.
 
-use memhook_tests::programs::Folder;
+use memhook_tests::programs::{Folder, installed};
+use memhook_tests::releases::Release;
 use memhook_tests::{build_service, leave_unless_linkable};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -28,8 +29,18 @@ pub struct Site {
 /// One build of the program.
 pub struct Built {
     pub flags: Vec<String>,
+    /// The program, or the one that starts it.
     pub program: PathBuf,
     pub arguments: Vec<String>,
+}
+
+impl Built {
+    /// Returns the command line.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments);
+        command
+    }
 }
 
 fn root() -> PathBuf {
@@ -112,27 +123,65 @@ impl Situation {
             });
             return built.into_iter().collect();
         }
+        let listed = self.truth["builds"].as_array().expect("builds").iter();
+        let mut builds: Vec<Vec<String>> = listed.map(texts).collect();
+        if self.truth["releases"] == true {
+            // The C library of another release takes the place of this system's.
+            builds.extend(Release::all().iter().map(Release::flags));
+        }
+        let builds = builds.into_iter().enumerate();
+        builds
+            .map(|(n, flags)| self.build_one(flags, &|file| folder.path(&format!("{n}-{file}"))))
+            .collect()
+    }
+
+    fn build_one(&self, flags: Vec<String>, to: &dyn Fn(&str) -> String) -> Built {
         let source = self.truth["program"].as_str().expect("a program");
-        let builds = self.truth["builds"].as_array().expect("builds").iter();
-        let built = builds.enumerate().map(|(n, flags)| {
-            let flags = texts(flags);
-            let libraries = texts(&self.truth["libraries"]);
-            let arguments = libraries.iter().map(|library| {
-                let to = folder.path(&format!("{n}-{library}.so"));
-                let more = ["-shared", "-fPIC"];
-                compile(&self.folder.join(library), &flags, &more, &to);
-                to
-            });
-            let arguments = arguments.collect();
-            let program = folder.path(&format!("{n}-{source}.bin"));
-            compile(&self.folder.join(source), &flags, &[], &program);
-            Built {
+        let name = Path::new(source).file_name().expect("a name");
+        let program = to(&format!("{}.bin", name.display()));
+        compile(&self.folder.join(source), &flags, &[], &program);
+        let libraries = texts(&self.truth["libraries"]).into_iter().map(|library| {
+            let to = to(&format!("{library}.so"));
+            let more = ["-shared", "-fPIC"];
+            compile(&self.folder.join(&library), &flags, &more, &to);
+            (library, to)
+        });
+        let libraries: Vec<(String, String)> = libraries.collect();
+        let command = texts(&self.truth["command"]);
+        let Some((first, rest)) = command.split_first() else {
+            let arguments = libraries.into_iter().map(|(_, path)| path).collect();
+            return Built {
                 flags,
                 program: program.into(),
                 arguments,
+            };
+        };
+        let filled = |word: &String| {
+            let mut word = word.replace("{program}", &program);
+            word = word.replace("{folder}", &self.folder.display().to_string());
+            for (library, path) in &libraries {
+                word = word.replace(&format!("{{{library}}}"), path);
             }
-        });
-        built.collect()
+            word
+        };
+        Built {
+            flags,
+            program: installed(first),
+            arguments: rest.iter().map(filled).collect(),
+        }
+    }
+
+    /// Returns true if a command says something about the program.
+    pub fn is_for(&self, command: &str) -> bool {
+        let commands = texts(&self.truth["commands"]);
+        commands.is_empty() || commands.iter().any(|one| one == command)
+    }
+
+    /// Checks the exit code of a command, if it is stated.
+    pub fn check_exit(&self, command: &str, what: &str, code: i32, said: &str) {
+        if let Some(expected) = self.truth["exit"][command].as_i64() {
+            assert_eq!(i64::from(code), expected, "{what}: {command}: {said}");
+        }
     }
 
     /// Checks the output of a command.

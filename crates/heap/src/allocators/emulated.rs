@@ -1,0 +1,20 @@
+//! Programs that an emulator runs: their heap is that of a C library which is no module of the
+//! process.
+
+use super::dissector::{AllocatorHeap, HeapDissector, NotDissected};
+use crate::snapshot::Snapshot;
+
+/// Reports that the heap of an emulated program is not dissected.
+pub(crate) struct Emulated;
+
+impl HeapDissector for Emulated {
+    fn name(&self) -> &'static str {
+        "an emulator"
+    }
+
+    fn dissect(&self, snapshot: &Snapshot) -> Option<Result<AllocatorHeap, NotDissected>> {
+        let program = snapshot.meta.emulated.as_ref()?;
+        let reason = format!("runs {program}, whose heap is not read");
+        Some(Err(NotDissected::Because(reason)))
+    }
+}
