@@ -10,7 +10,7 @@ inline constexpr uint64_t slot_states_offset = 0x7283000;
 inline constexpr uint64_t bounds_offset = 0x202000;
 inline constexpr uint64_t bounds_shift = 0x12;
 inline constexpr uint64_t magic_value = 0x314b4f4f484d454d;
-inline constexpr uint64_t abi_version_value = 0x1c;
+inline constexpr uint64_t abi_version_value = 0x1d;
 inline constexpr uint64_t max_slots = 0x8000;
 inline constexpr uint64_t max_modules = 0x800;
 inline constexpr uint64_t max_variants = 0x4;
@@ -313,8 +313,10 @@ struct Tally {
   uint32_t padding;
   uint64_t look_address;
   uint64_t look_size;
+  uint64_t unwatched_libraries;
+  uint64_t unwatched_until;
 };
-static_assert(sizeof(Tally) == 360);
+static_assert(sizeof(Tally) == 376);
 static_assert(__builtin_offsetof(Tally, mark_phase) == 0);
 static_assert(__builtin_offsetof(Tally, sampling_order) == 8);
 static_assert(__builtin_offsetof(Tally, clock_ns) == 16);
@@ -353,6 +355,8 @@ static_assert(__builtin_offsetof(Tally, look_tid) == 336);
 static_assert(__builtin_offsetof(Tally, padding) == 340);
 static_assert(__builtin_offsetof(Tally, look_address) == 344);
 static_assert(__builtin_offsetof(Tally, look_size) == 352);
+static_assert(__builtin_offsetof(Tally, unwatched_libraries) == 360);
+static_assert(__builtin_offsetof(Tally, unwatched_until) == 368);
 
 struct StackBounds {
   uint64_t low;

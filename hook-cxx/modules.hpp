@@ -53,31 +53,60 @@ inline uint64_t listed_gadget(uint64_t caller, bool is_current) {
   return 0;
 }
 
-// Returns the instruction through which a call on behalf of `caller` returns; 0 if none is known. It is not searched
-// in the caller's code, which may be execute-only.
-[[gnu::noinline, gnu::cold]] inline uint64_t ret_gadget_for(uint64_t caller) {
+// A way to call the loader on behalf of a function.
+struct Way {
+  // The instruction through which the call returns; 0 if none is known.
+  uint64_t gadget;
+  // The loader's counts before the call.
+  uint64_t loader_count;
+};
+
+// Returns the way for `caller`. The instruction is not searched in the caller's code, which may be execute-only.
+[[gnu::noinline, gnu::cold]] inline Way way_for(uint64_t caller) {
+  uint64_t loader_count = 0;
   for (bool has_asked = false;; has_asked = true) {
-    long current = with_loader_still(trusted.iterate_modules, [](uint64_t count) -> long {
+    long current = with_loader_still(trusted.iterate_modules, [&](uint64_t count) -> long {
       tell_count(count);
+      loader_count = count;
       return lists_are_current(count);
     });
     uint64_t gadget = listed_gadget(caller, current == 1);
-    if (gadget || current == 1 || has_asked || !ask_for_modules(waiting_clock())) return gadget;
+    if (gadget || current == 1 || has_asked || !ask_for_modules(waiting_clock())) return {gadget, loader_count};
   }
 }
 
 // Tells the attacher that modules came or went, waits until it has written the new slots into the journal, and patches
 // them; repeats this if another thread loads or unloads modules meanwhile. If our system calls could do harm, the
-// attacher patches them before it answers.
-[[gnu::noinline, gnu::cold]] inline void modules_changed() {
-  if (epoch_now() == 0) return;
+// attacher patches them before it answers. Returns false if it gave up, so that calls by new modules are not seen yet.
+[[gnu::noinline, gnu::cold]] inline bool modules_changed() {
+  if (epoch_now() == 0) return false;
   int64_t start = waiting_clock();
   with_loader_still(trusted.iterate_modules, [](uint64_t count) -> long {
     tell_count(count);
     return 0;
   });
   for (int tries = 0; tries < 3 && ask_for_modules(start); tries++)
-    if (!may_call_kernel() || patch_pending() != stale) return;
+    if (!may_call_kernel() || patch_pending() != stale) return true;
+  return false;
+}
+
+// Follows a call that may have opened libraries. Counts those whose calls may be missing from the trace. musl counts
+// only the libraries that a program asks for, and not the ones that they need.
+[[gnu::noinline, gnu::cold]] inline void libraries_opened(uint64_t loader_count_before) {
+  if (gate_word() == 0 || modules_changed() || gate_word() == 0) return;
+  with_loader_still(trusted.iterate_modules, [=](uint64_t loader_count) -> long {
+    uint64_t before = loader_count_before >> 32, now = loader_count >> 32;
+    uint64_t until = __atomic_exchange_n(&tally()->unwatched_until, now, __ATOMIC_RELAXED);
+    if (until > before) before = until;
+    if (now > before) __atomic_fetch_add(&tally()->unwatched_libraries, now - before, __ATOMIC_RELAXED);
+    return 0;
+  });
+}
+
+// Precedes a call of the loader that is not followed. The attacher looks at the modules later.
+[[gnu::noinline, gnu::cold]] inline void leaves_unfollowed() {
+  __atomic_fetch_add(&tally()->module_requests, 1, __ATOMIC_ACQ_REL);
+  __atomic_fetch_add(&tally()->unwatched_libraries, 1, __ATOMIC_RELAXED);
 }
 
 }  // namespace memhook

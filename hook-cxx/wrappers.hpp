@@ -16,30 +16,36 @@ namespace memhook {
   [[gnu::noinline]] static
 
 struct ModuleWrappers {
-  MEMHOOK_WRAPPER void* traced_dlopen(const char* file, int mode, uint64_t gadget) {
+  MEMHOOK_WRAPPER void* traced_dlopen(const char* file, int mode, uint64_t gadget, uint64_t loader_count) {
     void* handle =
         memhook_call_via(reinterpret_cast<uint64_t>(file), static_cast<uint64_t>(mode), 0, originals[F][V], gadget);
-    modules_changed();
+    libraries_opened(loader_count);
     return handle;
   }
-  MEMHOOK_WRAPPER void* traced_dlmopen(uint64_t space, const char* file, int mode, uint64_t gadget) {
+  MEMHOOK_WRAPPER void* traced_dlmopen(uint64_t space, const char* file, int mode, uint64_t gadget,
+                                       uint64_t loader_count) {
     void* handle =
         memhook_call_via(space, reinterpret_cast<uint64_t>(file), static_cast<uint64_t>(mode), originals[F][V], gadget);
-    modules_changed();
+    libraries_opened(loader_count);
     return handle;
   }
-  // Returns 0 if the call cannot be followed, or is not, as in a fork child.
-  [[gnu::always_inline]] static uint64_t gadget() {
-    return epoch_now() ? ret_gadget_for(reinterpret_cast<uint64_t>(__builtin_return_address(0))) : 0;
+  // Returns a way without an instruction if the call cannot be followed, or is not, as in a fork child.
+  [[gnu::always_inline]] static Way way() {
+    if (epoch_now() == 0) return {};
+    Way by = way_for(reinterpret_cast<uint64_t>(__builtin_return_address(0)));
+    if (by.gadget == 0) leaves_unfollowed();
+    return by;
   }
   // If it is not followed, it is a jump: the loader sees the caller's return address.
   MEMHOOK_WRAPPER void* Dlopen(const char* file, int mode) {
-    uint64_t by = gadget();
-    return by ? traced_dlopen<F, V>(file, mode, by) : original<void*>(F, V, file, mode);
+    Way by = way();
+    return by.gadget ? traced_dlopen<F, V>(file, mode, by.gadget, by.loader_count)
+                     : original<void*>(F, V, file, mode);
   }
   MEMHOOK_WRAPPER void* Dlmopen(uint64_t space, const char* file, int mode) {
-    uint64_t by = gadget();
-    return by ? traced_dlmopen<F, V>(space, file, mode, by) : original<void*>(F, V, space, file, mode);
+    Way by = way();
+    return by.gadget ? traced_dlmopen<F, V>(space, file, mode, by.gadget, by.loader_count)
+                     : original<void*>(F, V, space, file, mode);
   }
   MEMHOOK_WRAPPER int Dlclose(void* handle) {
     int result = original<int>(F, V, handle);

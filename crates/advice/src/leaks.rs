@@ -130,5 +130,6 @@ fn seen_of(facts: &Facts<'_>) -> Seen {
         is_sampled: facts.profile.sampling.is_some(),
         is_bounded: false,
         has_gaps: !facts.profile.gaps.is_empty(),
+        has_unwatched_libraries: facts.profile.totals.unwatched_libraries > 0,
     }
 }

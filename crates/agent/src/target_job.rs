@@ -128,7 +128,8 @@ impl TargetJob {
         numbers.errors = sums.errors;
         numbers.sample_bytes = trace.consumer().sample_bytes_now().unwrap_or(0);
         numbers.growth_per_minute = self.growth.next(now, live.bytes);
-        numbers.lost = losses.dropped + losses.ringless;
+        numbers.lost = losses.events();
+        numbers.unwatched_libraries = losses.unwatched_libraries;
         numbers.gaps = (gaps.len() as u64, untraced as f64 / 1e9);
         // A walk over the process's pages is avoided, because its own calls of mmap would wait
         // meanwhile.

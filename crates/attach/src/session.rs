@@ -66,6 +66,8 @@ pub struct Session {
     marks: Marks,
     /// If mappings are traced: the mappings that existed at the attach.
     mapped_before: Vec<Mapping>,
+    /// Load biases (avma) of modules that were found late, because no followed call of dlopen had announced them.
+    unannounced: Vec<u64>,
 }
 
 impl Session {
@@ -174,6 +176,7 @@ impl Session {
             is_from_start: false,
             marks: Marks::default(),
             mapped_before: Vec::new(),
+            unannounced: Vec::new(),
         }
     }
 
@@ -190,6 +193,16 @@ impl Session {
     /// Returns the modules with functions or slots that cannot be hooked, and the reasons.
     pub fn unhookable(&self) -> &[(String, &'static str)] {
         &self.prepared.journal.unhookable
+    }
+
+    /// Records modules that were found late.
+    pub(crate) fn note_unannounced(&mut self, modules: &[u64]) {
+        self.unannounced.extend(modules);
+    }
+
+    /// Returns true if the process may have used the module before memhook-rs found it.
+    pub(crate) fn is_unannounced(&self, module: &ModuleImage) -> bool {
+        self.unannounced.contains(&module.base)
     }
 
     /// Returns true if the process is traced from its first instruction, so that no block is older than the trace.

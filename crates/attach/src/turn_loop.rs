@@ -68,7 +68,10 @@ impl<O: Observer + Send> Trace<O> {
         let consumer = Arc::clone(&self.consumer);
         let left = consumer.while_draining(|news| {
             match self.turns(news, &Until::Told(course), job) {
-                Over::Told(Course::StandsStill) => consumer.target_stands_still(),
+                Over::Told(Course::StandsStill) => {
+                    self.upkeep.last_look(&mut self.session);
+                    consumer.target_stands_still();
+                }
                 Over::Told(Course::Leave) => return Some(self.leave(job)),
                 _ => {}
             }
@@ -84,6 +87,7 @@ impl<O: Observer + Send> Trace<O> {
     /// Detaches from a running process.
     fn leave(&mut self, job: &mut dyn Job<O>) -> End {
         tracing::debug!(pid = self.session.pid(), "the trace ends");
+        self.upkeep.last_look(&mut self.session);
         job.before_detach(self);
         let detached = self.upkeep.detach(&mut self.session);
         // A report follows, which may take long, and only this thread can release threads that stop too late.

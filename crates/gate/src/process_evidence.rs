@@ -4,7 +4,7 @@ use crate::unfinished::is_unfinished;
 use crate::{AllocationSite, Ending, Evidence, Leak, PossibleLeak, Reached, Search, reached};
 use memhook_heap::{Heap, Snapshot, Undissected, dissect};
 use memhook_ledger::{Ledger, LiveBlock, Observer};
-use memhook_report::{counted, unseen_in_words};
+use memhook_report::{claims::unwatched_libraries, counted, unseen_in_words};
 use memhook_stream::{Gap, Losses};
 use std::collections::HashSet;
 use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
@@ -174,17 +174,19 @@ pub fn bound(ledger: &Ledger<impl Observer>) -> Option<String> {
 }
 
 impl Evidence {
-    /// Adds the gaps of the trace itself, which come before all others: lost events, and times in
-    /// which no event was seen.
+    /// Adds the gaps of the trace itself, which come before all others: lost events, libraries that
+    /// were not patched in time, and times in which no event was seen.
     pub fn note_missed(&mut self, losses: &Losses, gaps: &[Gap]) {
         self.is_blind = !gaps.is_empty();
         let unseen = unseen_in_words(gaps).map(|words| words + ", so no sum is certain");
-        let lost = losses.dropped + losses.ringless;
+        let lost = losses.events();
         let lost = (lost > 0).then(|| {
             let were = if lost == 1 { "was" } else { "were" };
             format!("{} {were} lost", counted(lost, "event"))
         });
-        self.gaps.splice(0..0, unseen.into_iter().chain(lost));
+        let unwatched = unwatched_libraries(losses.unwatched_libraries);
+        let missed = unseen.into_iter().chain(unwatched).chain(lost);
+        self.gaps.splice(0..0, missed);
     }
 }
 

@@ -55,6 +55,8 @@ pub struct Summary {
     pub live_bytes: u64,
     /// Number of lost events.
     pub lost: u64,
+    /// Number of libraries that the process opened and used before they were traced.
+    pub unwatched_libraries: u64,
     /// Number of times that the process ran untraced.
     pub gaps: u64,
     /// True if each event had a callback: nothing was lost, and the memory limit was not reached.
@@ -290,7 +292,7 @@ impl<P: Profiler> Attached<P> {
     /// Returns the sums of the trace.
     pub fn summary(&self) -> Summary {
         let losses = self.consumer.region().losses();
-        let lost = losses.dropped + losses.ringless;
+        let lost = losses.events();
         let gaps = self.consumer.gaps(self.elapsed()).len() as u64;
         let state = self.consumer.lock();
         let totals = state.ledger.totals();
@@ -302,7 +304,11 @@ impl<P: Profiler> Attached<P> {
             live_bytes: totals.live_bytes,
             lost,
             gaps,
-            is_complete: lost == 0 && gaps == 0 && state.ledger.bounded().is_none(),
+            unwatched_libraries: losses.unwatched_libraries,
+            is_complete: lost == 0
+                && losses.unwatched_libraries == 0
+                && gaps == 0
+                && state.ledger.bounded().is_none(),
             notices: self.course.notices(),
         }
     }

@@ -6,7 +6,7 @@
 use crate::ReportModel;
 use crate::labels::one_line;
 use crate::recorded::{FROM_START_NOTE, note};
-use crate::units::{bytes, counted};
+use crate::units::{self, bytes, counted};
 use memhook_recording::Recording;
 
 /// Facts about events that a trace may have missed.
@@ -21,6 +21,8 @@ pub struct Seen {
     pub is_bounded: bool,
     /// True if the run has gaps, in which no event was seen.
     pub has_gaps: bool,
+    /// True if libraries were opened before memhook-rs could patch them.
+    pub has_unwatched_libraries: bool,
 }
 
 impl Seen {
@@ -31,6 +33,7 @@ impl Seen {
             is_sampled: model.sampling.is_some(),
             is_bounded: model.bounded.is_some(),
             has_gaps: !model.gaps.is_empty(),
+            has_unwatched_libraries: model.totals.unwatched_libraries > 0,
         }
     }
 
@@ -39,6 +42,7 @@ impl Seen {
         Seen {
             from_start: note(recording, FROM_START_NOTE) == "1",
             has_gaps: !recording.gaps().is_empty(),
+            has_unwatched_libraries: recording.losses().unwatched_libraries > 0,
             ..Seen::default()
         }
     }
@@ -118,6 +122,7 @@ pub(crate) fn unseen_calls(model: &ReportModel) -> Option<Claim> {
     };
     let unhooked = model.coverage.iter().find(|c| c.unhookable > 0);
     let cause = match unhooked {
+        _ if model.totals.unwatched_libraries > 0 => "calls by libraries that were opened".into(),
         Some(module) => format!(
             "{} in {} that cannot be hooked",
             counted(module.unhookable, "call"),
@@ -139,7 +144,11 @@ pub(crate) fn unseen_calls(model: &ReportModel) -> Option<Claim> {
 pub(crate) fn completeness(model: &ReportModel) -> Option<Claim> {
     let t = &model.totals;
     let is_flawed = |c: &crate::Coverage| c.unhookable > 0 || !c.note.is_empty();
-    let flaws = t.lost_events + t.truncated_stacks + t.unkept_stacks + t.reentrant_calls;
+    let flaws = t.lost_events
+        + t.truncated_stacks
+        + t.unkept_stacks
+        + t.reentrant_calls
+        + t.unwatched_libraries;
     if flaws > 0
         || !model.gaps.is_empty()
         || model.coverage.iter().any(is_flawed)
@@ -173,6 +182,18 @@ pub(crate) fn completeness(model: &ReportModel) -> Option<Claim> {
     })
 }
 
+/// Warns of libraries that were opened before memhook-rs could patch them; `None` if there are none.
+pub fn unwatched_libraries(count: u64) -> Option<String> {
+    let (libraries, them) = match count {
+        0 => return None,
+        1 => ("1 library was".to_owned(), "it"),
+        _ => (format!("{} libraries were", units::count(count)), "them"),
+    };
+    Some(format!(
+        "{libraries} opened before memhook-rs could patch {them}: calls by {them} may be missing"
+    ))
+}
+
 /// Describes live blocks whose allocation is not in the trace. Their age is not known any further.
 pub fn unseen_blocks(seen: Seen) -> Claim {
     let causes = [
@@ -191,6 +212,10 @@ pub fn unseen_releases(seen: Seen) -> Claim {
         (!seen.from_start, "from before the attach"),
         (seen.has_gaps, "from times in which nothing was seen"),
         (true, "by constructors of libraries opened since"),
+        (
+            seen.has_unwatched_libraries,
+            "by such libraries before they were patched",
+        ),
         (true, "by calls that use no slot"),
     ];
     of_causes(&causes)
@@ -231,7 +256,7 @@ mod tests {
 
     /// Builds a report for every combination of facts. Each fact is one bit of a number.
     fn models() -> impl Iterator<Item = ReportModel> {
-        (0u32..1 << 12).map(|bits| {
+        (0u32..1 << 13).map(|bits| {
             let is = |bit: u32| bits >> bit & 1 == 1;
             let mut model = ReportModel::default();
             model.attach.from_start = is(0);
@@ -246,6 +271,7 @@ mod tests {
             model.totals.lost_events = is(4).into();
             model.totals.reentrant_calls = is(5).into();
             model.totals.truncated_stacks = is(6).into();
+            model.totals.unwatched_libraries = is(12).into();
             if is(7) {
                 model.coverage.push(Coverage::default());
             }
@@ -285,6 +311,7 @@ mod tests {
             let is_flawless = model.totals.lost_events
                 + model.totals.reentrant_calls
                 + model.totals.truncated_stacks
+                + model.totals.unwatched_libraries
                 == 0
                 && model.gaps.is_empty()
                 && model.coverage.iter().all(|c| c.unhookable == 0);

@@ -84,6 +84,7 @@ impl ReportModel {
             // Losses are reported only once.
             (report.totals.lost_events, report.totals.truncated_stacks) = (0, 0);
             (report.totals.reentrant_calls, report.totals.unkept_stacks) = (0, 0);
+            report.totals.unwatched_libraries = 0;
             self.heaps.push(HeapTotals::of(&name, functions, &report));
             report.name_heap(&name);
             self.sites.append(&mut report.sites);

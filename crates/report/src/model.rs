@@ -363,6 +363,8 @@ pub struct ReportTotals {
     /// Calls whose stack is unknown because the table of stacks was full.
     pub unkept_stacks: u64,
     pub reentrant_calls: u64,
+    /// Libraries that were opened before memhook-rs could patch them. Their calls may be missing.
+    pub unwatched_libraries: u64,
 }
 
 impl ReportTotals {
@@ -379,10 +381,11 @@ impl ReportTotals {
             peak_live_bytes: t.peak_live_bytes,
             unknown_releases: t.unknown_releases,
             unhooked_releases: t.unhooked_releases,
-            lost_events: losses.dropped + losses.ringless,
+            lost_events: losses.events(),
             truncated_stacks: losses.truncated,
             unkept_stacks: losses.stacks_dropped,
             reentrant_calls: losses.reentrant,
+            unwatched_libraries: losses.unwatched_libraries,
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Text for a terminal.
 
 use crate::apart::KnownSite;
-use crate::claims::{Seen, completeness, slots_text, unseen_calls, unseen_releases};
+use crate::claims::{
+    Seen, completeness, slots_text, unseen_calls, unseen_releases, unwatched_libraries,
+};
 use crate::gaps;
 use crate::group_table::groups;
 use crate::heaps::MAIN_HEAP;
@@ -15,7 +17,7 @@ use crate::site_head::{SiteHead, SiteRow, heads, heads_of};
 use crate::stacks::{StackEnd, stack};
 use crate::unhit::{counted_apart, unhit};
 use crate::units::{bytes, change, count, counted, milliseconds, percent, with_error};
-use crate::{Coverage, Document, Mark, ReportModel, Sampling, Style};
+use crate::{Bounded, Coverage, Document, Mark, ReportModel, Sampling, Style};
 use memhook_foreign::visible;
 use std::fmt::{Result, Write};
 
@@ -115,21 +117,22 @@ fn marks(marks: &[Mark]) -> Option<String> {
 
 /// Writes the lines above the numbers: faults of the numbers, then marks that identify the run.
 fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
-    if let Some(gaps) = gaps::warning(&model.gaps, model.live_bounds.as_ref()) {
-        writeln!(out, "{}", style.warning(&gaps))?;
-    }
-    if let Some(unseen) = unseen_calls(model) {
-        writeln!(out, "{}", style.warning(&unseen.sentence))?;
-    }
-    if model.totals.lost_events > 0 {
-        let lost = format!(
+    let lost = Some(model.totals.lost_events).filter(|&lost| lost > 0);
+    let lost = lost.map(|lost| {
+        format!(
             "{} lost: what follows is wrong by what they held. Try --set ring-size=16M, or --on-full wait",
-            counted(model.totals.lost_events, "event")
-        );
-        writeln!(out, "{}", style.warning(&lost))?;
-    }
-    if let Some(bounded) = &model.bounded {
-        writeln!(out, "{}", style.warning(&bounded.in_words()))?;
+            counted(lost, "event")
+        )
+    });
+    let faults = [
+        gaps::warning(&model.gaps, model.live_bounds.as_ref()),
+        unseen_calls(model).map(|claim| claim.sentence),
+        unwatched_libraries(model.totals.unwatched_libraries),
+        lost,
+        model.bounded.as_ref().map(Bounded::in_words),
+    ];
+    for fault in faults.into_iter().flatten() {
+        writeln!(out, "{}", style.warning(&fault))?;
     }
     if let Some(overhead) = &model.overhead {
         writeln!(out, "{}", overhead.in_words())?;

@@ -30,6 +30,15 @@ pub struct Losses {
     pub memo_wrong: u64,
     /// Backtraces that did not fit into the stack table.
     pub stacks_dropped: u64,
+    /// Libraries that the target opened and went on with before their slots were patched. Their calls may be missing.
+    pub unwatched_libraries: u64,
+}
+
+impl Losses {
+    /// Returns the number of events that were lost.
+    pub fn events(&self) -> u64 {
+        self.dropped + self.ringless
+    }
 }
 
 /// A ring at one moment.
@@ -306,7 +315,13 @@ impl Region {
             memo_checked: sums[4],
             memo_wrong: sums[5],
             stacks_dropped: self.counted(tally!(stacks_dropped)),
+            unwatched_libraries: self.unwatched_libraries(),
         }
+    }
+
+    /// Returns [`Losses::unwatched_libraries`].
+    pub fn unwatched_libraries(&self) -> u64 {
+        self.counted(tally!(unwatched_libraries))
     }
 
     /// Returns a counter of the region.

@@ -44,8 +44,11 @@ pub(crate) fn check(recording: &Recording) -> Result<(), Error> {
         );
     }
     let losses = recording.losses();
-    if losses.dropped > 0 || losses.ringless > 0 {
+    if losses.events() > 0 {
         return unfit("some of its calls were lost");
+    }
+    if losses.unwatched_libraries > 0 {
+        return unfit("calls by libraries that it opened may be missing");
     }
     let loader = |path: &str| {
         let name = path.rsplit('/').next().unwrap_or(path);

@@ -10,7 +10,7 @@ use crate::event::RawEvent;
 /// "MEMHOOK1", little endian.
 pub const MAGIC: u64 = 0x314b_4f4f_484d_454d;
 /// Layout version, raised by every change of this layout; hook and attacher must agree.
-pub const ABI_VERSION: u32 = 28;
+pub const ABI_VERSION: u32 = 29;
 
 /// Slots the journal can hold.
 pub const MAX_SLOTS: usize = 32_768;

@@ -34,7 +34,7 @@ const fn counter(name: &'static str, help: &'static str, value: fn(&Numbers) -> 
 }
 
 /// Metrics of targets. Names of counters get the suffix `_total` automatically.
-const OF_TARGETS: [OfTargets; 18] = [
+const OF_TARGETS: [OfTargets; 19] = [
     gauge(
         "target_processes",
         "Processes that the series covers",
@@ -83,6 +83,11 @@ const OF_TARGETS: [OfTargets; 18] = [
     counter("target_lost_events", "Events that were lost", |n| {
         n.lost as f64
     }),
+    counter(
+        "target_unwatched_libraries",
+        "Libraries that were opened before they could be patched, so that calls by them may be missing",
+        |n| n.unwatched_libraries as f64,
+    ),
     counter(
         "target_gaps",
         "Times in which the process went on untraced",

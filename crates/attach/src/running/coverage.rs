@@ -161,6 +161,9 @@ impl CallScans {
                 reasons.push(format!("{}: {}", refused.name, refused.why));
                 unhookable += 1;
             }
+            if session.is_unannounced(module) {
+                reasons.push("calls before memhook-rs found it are not seen: it was not opened by a call of dlopen that can be followed".into());
+            }
             let calls = self.calls.get(&module.path).cloned().flatten();
             let allocator = allocator_of(session, module, calls.as_ref(), &slots);
             let calls = if session.covers_allocator_of(module) {

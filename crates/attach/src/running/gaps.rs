@@ -46,8 +46,10 @@ impl GapWatch {
             return None;
         }
         self.resume_at = None;
-        // During the gap, a dlopen of the target did not notify us.
-        let _ = session.look_at_modules();
+        // During the gap, no call of dlopen was followed.
+        if let Ok(modules) = session.look_for_new_modules() {
+            session.note_unannounced(&modules);
+        }
         let gap = consumer.end_gap();
         session.region().resume();
         gap

@@ -7,4 +7,5 @@ pub(crate) mod heap_balance;
 pub(crate) mod mapped_memory;
 pub(crate) mod resident;
 mod ring_owners;
+mod unannounced;
 pub(crate) mod upkeep;

@@ -4,6 +4,7 @@
 use super::ending::Ending;
 use super::gaps::{self, GapWatch};
 use super::ring_owners::RingOwners;
+use super::unannounced::Unannounced;
 use crate::drain::consumer::Consumer;
 use crate::error::Error;
 use crate::session::Session;
@@ -76,6 +77,9 @@ pub struct Upkeep {
     gaps: GapWatch,
     next_look: Duration,
     next_verify: Option<Duration>,
+    /// Number of libraries that were not patched in time, at the last turn.
+    unwatched: u64,
+    unannounced: Unannounced,
 }
 
 impl Upkeep {
@@ -89,6 +93,8 @@ impl Upkeep {
             gaps: GapWatch::default(),
             next_look: Duration::ZERO,
             next_verify: Some(VERIFY_AFTER),
+            unwatched: 0,
+            unannounced: Unannounced::default(),
         }
     }
 
@@ -116,7 +122,9 @@ impl Upkeep {
             let count = consumer.gap_log().len();
             notices.extend(gaps::notice(self.target.pid, gap, count));
         }
-        if modules_changed {
+        let unwatched = session.region().unwatched_libraries();
+        if modules_changed || unwatched != self.unwatched {
+            self.unwatched = unwatched;
             self.next_verify = Some(now + VERIFY_AFTER);
         }
         notices.extend(session.look_at_python());
@@ -126,9 +134,16 @@ impl Upkeep {
             self.next_look = now + LOOK_PAUSE;
             // An execve removes the hook without ending the process.
             gone = gone || !self.target.is_alive() || !session.is_in_target();
-            if !gone && self.next_verify.is_some_and(|at| now >= at) {
-                self.next_verify = None;
-                let _ = session.verify_slots();
+            let must_verify = self.next_verify.is_some_and(|at| now >= at);
+            if !gone && (must_verify || self.unannounced.is_due(now)) {
+                let found = self.unannounced.look(session, now);
+                if must_verify {
+                    self.next_verify = None;
+                    let _ = session.verify_slots();
+                }
+                if let Ok(true) = found {
+                    self.next_verify = Some(now + VERIFY_AFTER);
+                }
             }
             session.look_at_filters();
             session.look_at_memory();
@@ -168,6 +183,11 @@ impl Upkeep {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Completes what is known of a process that makes no more calls, or from which the caller is about to detach.
+    pub fn last_look(&mut self, session: &mut Session) {
+        self.unannounced.look_at_end(session);
     }
 
     /// Restores the slots.

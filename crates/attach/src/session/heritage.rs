@@ -157,6 +157,7 @@ impl Heritage {
             found: Some(found),
             marks: Marks::default(),
             mapped_before: maps.unwrap_or_default(),
+            unannounced: Vec::new(),
         }
     }
 }

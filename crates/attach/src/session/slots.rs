@@ -100,6 +100,16 @@ impl Session {
         looked
     }
 
+    /// Puts the slots of modules that were loaded since the last look into the journal. Returns the load biases (avma) of
+    /// these modules. [`Session::verify_slots`] patches them.
+    pub(crate) fn look_for_new_modules(&mut self) -> Result<Vec<u64>, Error> {
+        let known: HashSet<u64> = self.modules().iter().map(|m| m.base).collect();
+        self.prepared.look_at_modules()?;
+        let slots = self.region().slots().into_iter();
+        let modules: HashSet<u64> = slots.map(|slot| slot.module_base).collect();
+        Ok(modules.difference(&known).copied().collect())
+    }
+
     fn has_refused_slots(&self) -> bool {
         let mut slots = self.region().slots().into_iter();
         slots.any(|slot| slot.state == slot_state::REFUSED)
@@ -239,11 +249,6 @@ impl Session {
             &is_cell,
         )?;
         Ok(())
-    }
-
-    /// Updates the journal and the module list.
-    pub(crate) fn look_at_modules(&mut self) -> Result<(), Error> {
-        self.prepared.look_at_modules()
     }
 
     /// Closes the gate and restores the slots. Returns the number of slots that could not be restored.

@@ -248,6 +248,7 @@ pub(crate) fn write_losses(losses: &Losses, out: &mut Vec<u8>) {
         losses.memo_checked,
         losses.memo_wrong,
         losses.stacks_dropped,
+        losses.unwatched_libraries,
     ] {
         put(out, value);
     }
@@ -263,6 +264,11 @@ pub(crate) fn read_losses(cursor: &mut Cursor<'_>) -> Result<Losses, Error> {
         memo_checked: cursor.varint()?,
         memo_wrong: cursor.varint()?,
         stacks_dropped: cursor.varint()?,
+        unwatched_libraries: if cursor.is_empty() {
+            0
+        } else {
+            cursor.varint()?
+        },
     })
 }
 

@@ -488,6 +488,7 @@ fn totals(recording: &Recording, activity: &Activity) -> ReportTotals {
         truncated: since(now.truncated, before.truncated),
         stacks_dropped: since(now.stacks_dropped, before.stacks_dropped),
         reentrant: since(now.reentrant, before.reentrant),
+        unwatched_libraries: since(now.unwatched_libraries, before.unwatched_libraries),
         ..memhook_stream::Losses::default()
     };
     let mut totals = ReportTotals::exact(&window_totals(recording, activity), &lost);

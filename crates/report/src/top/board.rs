@@ -27,6 +27,7 @@ pub struct Sample {
     pub sites: Vec<SiteTotals>,
     pub totals: Totals,
     pub lost_events: u64,
+    pub unwatched_libraries: u64,
     /// Losses of a ledger that reached its bound.
     pub bounded: Option<Bounded>,
     /// Cost of tracing, if the trace keeps to a budget.

@@ -6,6 +6,7 @@ use super::layout::{Column, Places, Wanted};
 use super::pictures::{chart, sparkline};
 use super::rows::{Row, Sort, Subject};
 use crate::apart::{KnownSite, Label, labels, least_columns};
+use crate::claims::unwatched_libraries;
 use crate::stacks::{INDENT, StackLine, fitted_lines, shortened};
 use crate::{bytes, count, counted, milliseconds};
 use ratatui::{
@@ -147,6 +148,9 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
     if board.latest.lost_events > 0 {
         let lost = counted(board.latest.lost_events, "event");
         let warning = format!("{lost} lost: numbers are too low");
+        lines.push(Line::from(warning).fg(Color::Red).bold());
+    }
+    if let Some(warning) = unwatched_libraries(board.latest.unwatched_libraries) {
         lines.push(Line::from(warning).fg(Color::Red).bold());
     }
     if let Some(bounded) = bounded {

@@ -47,6 +47,7 @@ struct Head<'a> {
     /// Block ages over time; `None` if the recording lacks them.
     aging: Option<&'a StaleHistory>,
     lost_events: u64,
+    unwatched_libraries: u64,
     has_flows: bool,
     /// True if the end of the run was searched for unreachable blocks.
     is_searched: bool,
@@ -114,6 +115,7 @@ pub(super) fn write(
         arenas: &profile.arenas,
         aging: profile.aging.as_ref(),
         lost_events: profile.totals.lost_events,
+        unwatched_libraries: profile.totals.unwatched_libraries,
         has_flows: profile.has_release_stacks,
         is_searched: profile.knows_unreachable(),
         is_timed: profile.allocator_time.is_some(),

@@ -74,13 +74,14 @@ function fillPage(app) {
   const began = new Date(data.began_unix_ms).toISOString().slice(0, 19).replace("T", " ");
   const lost = data.lost_events ? `, ${formatCount(data.lost_events)} events lost` : "";
   const exact = data.exact_allocations ?? null;
+  const unwatched = data.unwatched_libraries ? `, calls by opened libraries may be missing (${formatCount(data.unwatched_libraries)})` : "";
   const known = exact === null ? "" : `${counted(exact, "allocation")} counted, all others `;
   const sampled = data.is_sampled ? `, ${known}estimated from samples` : "";
   const unseenNs = data.gaps.reduce((sum, gap) => sum + (gap.to_s - gap.from_s) * 1e9, 0);
   const unseen = unseenNs ? `, nothing was seen for ${formatTime(unseenNs)}` : "";
   const cut = cutText(data, CUT_AT_DEPTH, `are cut (--depth ${data.depth})`) + cutText(data, NOT_FOLLOWED, "could not be followed to their end");
   const against = data.compared ? `, compared with ${data.compared.name} (${data.compared.pid}) of ${formatTime(data.compared.seconds * 1e9)}` : "";
-  byId("subtitle").textContent = `${began} UTC, ${formatTime(data.to_ns - data.from_ns)}${unseen}${sampled}${lost}${cut}${against}`;
+  byId("subtitle").textContent = `${began} UTC, ${formatTime(data.to_ns - data.from_ns)}${unseen}${sampled}${lost}${unwatched}${cut}${against}`;
   const tiles = [["Live", "live"], ["Peak", "peak"], ["Allocated", "allocated"], ["Temporary", "temporary"], ["Unreachable", "unreachable"]];
   byId("tiles").replaceChildren(...tiles.filter(([, name]) => (name !== "temporary" || app.hasTemporary) && (name !== "unreachable" || data.is_searched)).map(([text, name]) => {
     const all = allSites(data);

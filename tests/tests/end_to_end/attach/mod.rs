@@ -36,4 +36,5 @@ mod stalled;
 mod static_programs;
 mod storm;
 mod threads;
+mod unwatched_libraries;
 mod ways_out;

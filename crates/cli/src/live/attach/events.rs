@@ -180,7 +180,7 @@ impl WithEvents {
         }
         self.gaps = gaps.len();
         let losses = trace.session().region().losses();
-        let lost = losses.dropped + losses.ringless;
+        let lost = losses.events();
         if lost > self.lost {
             self.queue.lost_in_recording(lost - self.lost);
             self.lost = lost;

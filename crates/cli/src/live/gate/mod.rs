@@ -23,10 +23,12 @@ fn evidence(trace: &Trace, gather: impl FnOnce(NameSource<'_>) -> Evidence) -> E
     let consumer = trace.consumer();
     evidence.elapsed = consumer.elapsed();
     let gaps = consumer.gaps(consumer.elapsed());
-    evidence.note_missed(&session.region().losses(), &gaps);
+    let losses = session.region().losses();
+    evidence.note_missed(&losses, &gaps);
     evidence.seen = Some(Seen {
         from_start: session.is_from_start(),
         has_gaps: !gaps.is_empty(),
+        has_unwatched_libraries: losses.unwatched_libraries > 0,
         ..Seen::default()
     });
     evidence
