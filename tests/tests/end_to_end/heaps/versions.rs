@@ -147,7 +147,7 @@ fn scanned(pid: u32, lost: &BTreeSet<u64>) -> &'static str {
     let text = scan(pid, &SLOW);
     assert!(text.starts_with("NOT SEARCHED"), "{text}{said}");
     assert!(!text.contains("damaged"), "{text}");
-    "says what it does not search"
+    "lists the memory that it does not search"
 }
 
 /// Returns whether `rss` distinguishes live blocks from the rest of the heap.
@@ -158,7 +158,7 @@ fn split(pid: u32) -> &'static str {
         return "split";
     }
     assert!(text.contains("is not split"), "{text}");
-    "says what it does not split"
+    "lists the memory that it does not split"
 }
 
 /// Returns the verdict of `gate` on the program, which it runs from start to end.
@@ -175,7 +175,7 @@ fn judged(command: Command) -> &'static str {
         return "exact";
     }
     assert!(text.contains("not seen:"), "{text}");
-    "fails, says what it may miss"
+    "fails, and says what it may miss"
 }
 
 #[test]
