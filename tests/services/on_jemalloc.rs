@@ -6,7 +6,7 @@ mod planted;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn usable(block: *const u8) -> usize {
-    // SAFETY: the block is one of this allocator's, and was not released.
+    // SAFETY: this allocator returned the block, which was not released.
     unsafe { tikv_jemallocator::usable_size(block) }
 }
 

@@ -6,7 +6,7 @@ mod planted;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn usable(block: *const u8) -> usize {
-    // SAFETY: the block is one of this allocator's, and was not released.
+    // SAFETY: this allocator returned the block, which was not released.
     unsafe { ALLOCATOR.usable_size(block) }
 }
 

@@ -1,9 +1,9 @@
-//! A Rust service that plants 412 blocks before anyone attaches: leaked and reachable ones, from
-//! threads that still run and from threads that have ended. Afterwards N threads keep allocating
-//! and releasing, and also release blocks that other threads have allocated.
+//! A Rust service that plants 412 blocks before anyone attaches: leaked and reachable blocks, from
+//! running and from exited threads. After that, N threads keep allocating and releasing, and also
+//! release each other's blocks.
 //!
 //! Its protocol is that of `targets/planted_heap.c`: it prints "ready" when all blocks are planted,
-//! and the list for each byte on standard input. The end of input ends it, with exit code 0 if all
+//! and the list for each byte on standard input. At the end of input it exits, with code 0 if all
 //! contents are intact.
 
 use std::cell::RefCell;
@@ -83,7 +83,7 @@ fn list(count: usize, usable: Usable, is_leaked: bool) -> Option<Box<Node>> {
     list
 }
 
-/// Leaks objects that count their references and refer to themselves.
+/// Leaks reference-counted objects that refer to each other.
 #[inline(never)]
 fn leak_circles(count: u64, usable: Usable) {
     for number in 0..count {
@@ -120,7 +120,7 @@ fn plant(usable: Usable) {
     }
     note(blocks.as_ptr(), usable, false);
     let list = list(104, usable, false);
-    // No page of this block is in memory.
+    // No page of this block is resident.
     let zeros = vec![0; 1 << 20];
     note(zeros.as_ptr(), usable, false);
     let live = Live {

@@ -13,18 +13,18 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
-/// An agent; its process is killed when the test ends early.
+/// An agent; dropping it kills the process.
 pub struct Agent {
     child: Child,
     said: Arc<Mutex<Vec<String>>>,
-    /// Thread that reads the output, and ends after the last line.
+    /// Thread that reads the output up to the last line.
     listener: JoinHandle<()>,
     folder: Arc<Folder>,
 }
 
 impl Agent {
     /// Starts an agent with these rules and stores. The agent keeps its state in the folder,
-    /// answers on a port that it chooses, and has no limit on its resource use, because the targets
+    /// listens on a port that it chooses, and has no limit on its resource use, because the targets
     /// of tests share two processors with it.
     pub fn start(folder: &Arc<Folder>, configuration: &str) -> Agent {
         Agent::start_with(folder, configuration, &[])
@@ -42,7 +42,7 @@ impl Agent {
         Agent::launch_with(folder, configuration, &[])
     }
 
-    /// Starts an agent whose long pauses are divided by a number. Nothing else may change by that.
+    /// Starts an agent whose long pauses are divided by this number; nothing else changes.
     pub fn start_hastily(folder: &Arc<Folder>, configuration: &str, by: u32) -> Agent {
         let by = by.to_string();
         let mut command = Command::new(binary());
@@ -86,12 +86,12 @@ impl Agent {
         }
     }
 
-    /// Returns the agent's output so far.
+    /// Returns the output so far.
     pub fn said(&self) -> String {
         lock(&self.said).join("\n")
     }
 
-    /// Waits until the agent has printed a line with these words.
+    /// Waits until the agent has printed a line with this text.
     pub fn hear(&mut self, words: &str) {
         until(&format!("the agent says {words:?}"), || {
             let ended = self.child.try_wait().expect("a child");
@@ -107,12 +107,12 @@ impl Agent {
         });
     }
 
-    /// Reads the whole output of an agent that has ended.
+    /// Reads the whole output of an exited agent.
     fn hear_all(&self) {
         until("its last word is heard", || self.listener.is_finished());
     }
 
-    /// Makes the agent read another configuration.
+    /// Makes the agent load another configuration.
     pub fn reconfigure(&self, configuration: &str) {
         configure(&self.folder, configuration);
         self.signal(libc::SIGHUP);
@@ -135,7 +135,7 @@ impl Agent {
         assert_eq!(sent, 0);
     }
 
-    /// Returns the address on which the agent answers.
+    /// Returns the address on which the agent listens.
     pub fn address(&self) -> SocketAddr {
         let mut found = None;
         until("the agent says where its metrics are", || {
@@ -152,7 +152,7 @@ impl Agent {
         get(self.address(), path)
     }
 
-    /// Returns the agent's targets by process id. Checks that the document fits the schema.
+    /// Returns the agent's targets by process id. Checks the document against the schema.
     pub fn targets(&self) -> BTreeMap<u64, Value> {
         let document: Value = serde_json::from_str(&self.get("/targets")).expect("JSON");
         JsonSchema::load("targets-1").check(&document);
@@ -162,14 +162,14 @@ impl Agent {
             .collect()
     }
 
-    /// Waits until a process is in this phase, such as traced or refused.
+    /// Waits until a process reaches this phase, such as traced or refused.
     pub fn await_phase(&self, pid: u32, phase: &str) {
         let mut last = Value::Null;
         until(&format!("process {pid} is {phase}"), || {
             last = self.targets().remove(&u64::from(pid)).unwrap_or_default();
             last["phase"] == phase || {
                 let is_refused = phase == "traced" && last["phase"] == "refused";
-                // An attach that failed because no processor was free is repeated.
+                // The agent retries an attach that failed because no processor was free.
                 let is_for_now = patience::is_for_want_of_a_processor(&last.to_string());
                 assert!(!is_refused || is_for_now, "{last}");
                 false
@@ -177,7 +177,7 @@ impl Agent {
         });
     }
 
-    /// Waits until a number of a traced process has this value.
+    /// Waits until this field of a traced process has this value.
     pub fn await_number(&self, pid: u32, name: &str, value: u64) {
         let mut last = Value::Null;
         until(&format!("{name} of process {pid} is {value}"), || {
@@ -202,7 +202,7 @@ impl Agent {
         line?.rsplit_once(' ')?.1.parse().ok()
     }
 
-    /// Ends the agent by SIGTERM. Returns its exit code and its output.
+    /// Stops the agent with SIGTERM. Returns its exit code and its output.
     pub fn end(mut self) -> (Option<i32>, String) {
         self.signal(libc::SIGTERM);
         let status = patience::end_of(&mut self.child);
@@ -240,7 +240,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().expect("no panic")
 }
 
-/// Returns the number of words in a process's mapped files that point into our hook. While the
+/// Returns the number of words in a process's mapped files that point into the hook. While the
 /// process is traced, these words are its slots.
 pub fn wrapped_slots(pid: u32) -> usize {
     let maps = memhook_process::mappings(pid as i32).expect("it lives");
@@ -271,8 +271,8 @@ pub fn wrapped_slots(pid: u32) -> usize {
         .count()
 }
 
-/// Returns the body of an answer. The agent disconnects a client that has sent no request for some
-/// seconds; the request is then repeated.
+/// Returns the body of an answer. Retries if the agent has disconnected the client because its
+/// request was late.
 pub fn get(address: SocketAddr, path: &str) -> String {
     let mut found = None;
     until("it answers", || {
@@ -282,7 +282,7 @@ pub fn get(address: SocketAddr, path: &str) -> String {
     found.expect("an answer")
 }
 
-/// Returns the body of the answer to the first request.
+/// Returns the body of the answer to a single request, without a retry.
 pub fn get_at_once(address: SocketAddr, path: &str) -> String {
     ask(address, path).expect("an answer")
 }
@@ -299,8 +299,8 @@ fn ask(address: SocketAddr, path: &str) -> Option<String> {
     Some(body.to_owned())
 }
 
-/// Returns an address for a later listener. It is a loopback address that nothing else uses, so its
-/// port stays free.
+/// Returns an address for a later listener: a loopback address that nothing else uses, so its port
+/// stays free.
 pub fn free_address() -> SocketAddr {
     static COUNT: AtomicU8 = AtomicU8::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed) % 100;
@@ -310,7 +310,7 @@ pub fn free_address() -> SocketAddr {
     listener.local_addr().expect("an address")
 }
 
-/// Asks a server that may not be ready; its answer may have any form.
+/// Asks a server that may not be ready; accepts any form of answer.
 pub fn get_if_ready(address: SocketAddr, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     // HTTP/1.0 has no chunked answers.
@@ -374,7 +374,7 @@ pub struct Request {
     pub headers: BTreeMap<String, String>,
     /// Body, as sent.
     pub body: Vec<u8>,
-    /// True if the store accepted the request.
+    /// True if the store accepted it.
     pub is_taken: bool,
 }
 
@@ -406,12 +406,12 @@ pub struct ScriptedStore {
 }
 
 impl ScriptedStore {
-    /// Starts to listen.
+    /// Starts listening.
     pub fn start(script: Vec<Reaction>) -> ScriptedStore {
         ScriptedStore::listen(TcpListener::bind("127.0.0.1:0").expect("a port"), script)
     }
 
-    /// Starts a store at an address of [`free_address`] that accepts everything.
+    /// Starts a store that accepts everything, at an address of [`free_address`].
     pub fn start_at(address: SocketAddr) -> ScriptedStore {
         let listener = TcpListener::bind(address).expect("the port is free");
         ScriptedStore::listen(listener, Vec::new())

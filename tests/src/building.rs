@@ -15,8 +15,7 @@ fn root() -> PathBuf {
 }
 
 /// Returns a Cargo command with the environment of a shell. The variables that Cargo sets for tests
-/// would rerun build scripts that read them, and everything that depends on their crates would be
-/// rebuilt.
+/// would make build scripts run again, and would rebuild everything that depends on their crates.
 pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(env!("CARGO"));
     for (name, _) in std::env::vars_os() {
@@ -32,7 +31,7 @@ pub(crate) fn cargo() -> Command {
     cargo
 }
 
-/// Returns the program whose path has this end, according to the output of cargo.
+/// Returns the built program whose path has this suffix, from the messages of Cargo.
 pub(crate) fn built(messages: &[u8], end: &str) -> Option<PathBuf> {
     let text = String::from_utf8_lossy(messages);
     let messages = text.lines().map(serde_json::from_str::<serde_json::Value>);
@@ -46,8 +45,8 @@ pub(crate) fn built(messages: &[u8], end: &str) -> Option<PathBuf> {
 /// Builds a Rust service of `tests/services` with this allocator linked in, and names it after its
 /// program. `None` if it cannot be built here; the reason is printed on standard error.
 pub fn build_service(allocator: &str, name: &str) -> Option<PathBuf> {
-    // A separate target folder keeps Cargo from building what the tests need with other features,
-    // and from waiting for it.
+    // A separate target folder keeps Cargo from rebuilding the tests' dependencies with other
+    // features, and from waiting for its lock.
     let folder = folder().join("../../services");
     let mut build = cargo();
     build.args(["build", "-p", "memhook-test-services"]);
@@ -65,13 +64,12 @@ pub fn build_service(allocator: &str, name: &str) -> Option<PathBuf> {
 
 static BINARY: OnceLock<PathBuf> = OnceLock::new();
 
-/// Sets the path of the memhook-rs binary, for a test program in the binary's own package.
+/// Sets the path of the memhook-rs binary, for tests in the binary's own package.
 pub fn binary_is(path: &str) {
     BINARY.get_or_init(|| PathBuf::from(path));
 }
 
-/// Returns the memhook-rs binary. It is built once for all tests of a program, in the profile of
-/// the tests.
+/// Returns the memhook-rs binary. Builds it once per test program, with the profile of the tests.
 pub fn binary() -> &'static Path {
     BINARY.get_or_init(|| {
         let mut build = cargo();
@@ -94,8 +92,8 @@ pub fn source(file: &str) -> PathBuf {
     root().join("tests/targets").join(file)
 }
 
-/// Returns the folder for built targets, which is beside the binary. Each state of the sources has
-/// a separate folder, so that nothing is built twice.
+/// Returns the folder for built targets, next to the binary. Each state of the sources has a
+/// separate folder, so that no target is built twice.
 pub(crate) fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -116,8 +114,8 @@ pub(crate) fn folder() -> &'static Path {
     })
 }
 
-/// Makes a file, and moves it into place when it is complete, because another process may wait for
-/// it.
+/// Creates a file, and moves it into place when it is complete, because another process may be
+/// waiting for it.
 fn whole(to: &Path, make: impl FnOnce(&Path)) {
     let mut unfinished = to.as_os_str().to_owned();
     unfinished.push(format!(".{}", std::process::id()));
@@ -125,9 +123,9 @@ fn whole(to: &Path, make: impl FnOnce(&Path)) {
     std::fs::rename(&unfinished, to).expect("moved");
 }
 
-/// Makes a file unless it exists. Tests of one program run in parallel and may need the same file;
-/// the second test waits. If both made the file, the first would execute it while the linker of the
-/// second still writes it (ETXTBSY).
+/// Creates a file unless it exists. Tests run in parallel and may need the same file; the second
+/// test waits. If both created the file, the first test would execute it while the second test's
+/// linker still writes to it (ETXTBSY).
 pub(crate) fn once(to: &Path, make: impl FnOnce(&Path)) {
     type Turns = BTreeMap<PathBuf, Arc<Mutex<()>>>;
     static TURNS: Mutex<Turns> = Mutex::new(Turns::new());
@@ -206,7 +204,7 @@ pub fn build_on_musl(name: &str, flags: &[&str]) -> Option<PathBuf> {
     Some(to)
 }
 
-/// Returns the directory of the access runtime, as `sdk` writes it.
+/// Returns the directory with the access runtime that `sdk` wrote.
 pub fn access_runtime() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
@@ -221,8 +219,8 @@ pub fn access_runtime() -> &'static Path {
 /// returns the program's path.
 pub fn build_telling(compiler: &str, name: &str, flags: &[&str]) -> PathBuf {
     let path = folder().join(format!("{name}-telling-{compiler}{}", flags.join("")));
-    // A running program must keep its file, so each program is built once per run. A file from an
-    // earlier run has an older runtime.
+    // The file of a running program must not change, so each program is built once per run. A file
+    // from an earlier run contains an older runtime.
     static BUILT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let mut built = BUILT.lock().unwrap_or_else(|e| e.into_inner());
     if built.contains(&path) {

@@ -1,20 +1,20 @@
-//! Packages of other Debian releases and processors, unpacked into a folder; nothing of this system is changed.
+//! Packages of other Debian releases and processors, unpacked into a folder, without changes to this system.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// An archive of packages, with apt's state in a folder of its own.
+/// An archive of packages, with a separate folder for apt's state.
 pub struct DebianPackages {
     state: PathBuf,
     options: Vec<String>,
 }
 
 impl DebianPackages {
-    /// Fetches the lists of these suites for a processor (`amd64`, `arm64`); of several suites, the last one is
-    /// preferred. `state` is a new folder.
+    /// Fetches the lists of these suites for a processor (`amd64`, `arm64`); the last of several suites takes
+    /// precedence. `state` is a new folder.
     ///
     /// # Errors
-    /// The command that failed, or the lack of a Debian mirror.
+    /// The command that failed, or a message that no Debian mirror is configured.
     pub fn new(state: &Path, suites: &[&str], processor: &str) -> Result<Self, String> {
         let failed = |e: std::io::Error| format!("{}: {e}", state.display());
         for folder in ["state/lists/partial", "cache/archives/partial", "debs"] {
@@ -69,7 +69,7 @@ impl DebianPackages {
         Ok(())
     }
 
-    /// Returns the package that a metapackage depends on.
+    /// Returns the dependency of a metapackage.
     ///
     /// # Errors
     /// The metapackage, if it has no dependency.
@@ -95,7 +95,7 @@ impl DebianPackages {
     }
 }
 
-/// Returns the mirror that this system installs Debian's packages from (after `apt-get update`).
+/// Returns this system's Debian mirror (after `apt-get update`).
 fn mirror() -> Result<String, String> {
     let output = Command::new("apt-get")
         .args([

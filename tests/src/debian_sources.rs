@@ -1,13 +1,13 @@
-//! Sources of Debian packages, for tests on projects of other people.
+//! Sources of Debian packages, for tests on third-party projects.
 
 use crate::{binary, not_run_here};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-/// Returns the unpacked source of a Debian source package. apt fetches it once, and it is kept
-/// beside the binary. `None` if apt cannot fetch sources (no network, another system); the reason
-/// is printed on standard error.
+/// Returns the unpacked source of a Debian source package. apt fetches it once, into a folder next
+/// to the binary. Returns `None` if apt cannot fetch sources (no network, another system), and
+/// prints the reason on standard error.
 pub fn debian_source(package: &str) -> Option<PathBuf> {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());

@@ -1,4 +1,4 @@
-//! A server of debug information, for `DEBUGINFOD_URLS`.
+//! A debuginfod server, for `DEBUGINFOD_URLS`.
 
 use crate::until;
 use std::io::{Read, Write};
@@ -38,7 +38,7 @@ impl DebugServer {
         server
     }
 
-    /// Answers all waiting clients, and all later ones.
+    /// Answers all waiting and future clients.
     pub fn release(&self) {
         self.is_released.store(true, Relaxed);
     }

@@ -2,14 +2,14 @@
 //! `tests/schemas`.
 //!
 //! The check knows only the keywords of JSON Schema 2020-12 (and draft 7) that these schemas use.
-//! It refuses other keywords, so that none is silently ignored. It is stricter than the standard: a
+//! It rejects other keywords, so that none is silently ignored. It is stricter than the standard: a
 //! field that the schema does not name is an error, because readers may ignore new fields, but
 //! writers must describe them.
 
 use serde_json::{Map, Value};
 use std::{cell::RefCell, collections::BTreeSet, path::Path};
 
-/// A schema, and its fields that have occurred in documents.
+/// A schema, and the fields that have occurred in checked documents.
 pub struct JsonSchema {
     file: String,
     root: Value,
@@ -27,7 +27,7 @@ impl JsonSchema {
         JsonSchema::read(format!("tests/schemas/{name}.json"))
     }
 
-    /// Reads the schema of the agent's configuration, which editors use.
+    /// Reads the schema of the agent's configuration, for use in editors.
     pub fn of_configuration() -> JsonSchema {
         JsonSchema::read("fleet/agent-1.schema.json".to_owned())
     }
@@ -49,7 +49,7 @@ impl JsonSchema {
         JsonSchema { file, root, seen }
     }
 
-    /// Checks that the document fits the schema.
+    /// Checks a document against the schema.
     pub fn check(&self, document: &Value) {
         let faults = self.faults(&self.root, "", document, "");
         let file = &self.file;
@@ -63,7 +63,7 @@ impl JsonSchema {
         fields.difference(&self.seen.borrow()).cloned().collect()
     }
 
-    /// Returns the faults of `value`, whose location is `at`; `place` is the location of `schema`.
+    /// Returns the errors in `value`, which is at `at`; `place` is the location of `schema`.
     fn faults(&self, schema: &Value, place: &str, value: &Value, at: &str) -> Vec<String> {
         let keywords = schema.as_object().expect("a schema is an object");
         let of = |keyword: (&String, &Value)| self.faults_of(keywords, keyword, place, value, at);
@@ -183,12 +183,12 @@ impl JsonSchema {
     }
 }
 
-/// Returns the list, or an empty list if the value is not one: the keyword `type` reports that.
+/// Returns the list, or an empty list if the value is not a list, which the keyword `type` reports.
 fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Returns true if a text has no character that a URI must encode (RFC 3986, section 2).
+/// Returns true if a string contains no character that a URI must encode (RFC 3986, section 2).
 fn is_uri(value: &Value) -> bool {
     const OTHERS: &[u8] = b"-._~:/?#[]@!$&'()*+,;=";
     let mut bytes = value.as_str().unwrap_or_default().bytes();
@@ -223,7 +223,7 @@ fn is_of_type(value: &Value, name: &str) -> bool {
     }
 }
 
-/// Collects the locations of all fields that a schema names, in the form of `seen`.
+/// Collects the locations of all fields in a schema, in the format of `seen`.
 fn named_fields(schema: &Value, place: &str, into: &mut BTreeSet<String>) {
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         let place = format!("{place}/{name}");

@@ -51,7 +51,7 @@ use std::{
 };
 
 /// Runs a target that is traced from "ready" to "done", checks its exit status, and returns the
-/// report. If the target ran untraced for a time, another target is traced.
+/// report. If the target ran untraced for a time, repeats this with another target.
 pub fn trace(program: &Path, options: &[&str]) -> serde_json::Value {
     for _ in 0..patience::TRIES {
         let mut target = Target::start(program, &[]);
@@ -68,7 +68,7 @@ pub fn trace(program: &Path, options: &[&str]) -> serde_json::Value {
     panic!("{}: it goes on untraced each time", program.display());
 }
 
-/// A running target; its process is killed when the test ends early.
+/// A running target; dropping it kills the process.
 pub struct Target {
     child: Child,
     pid: u32,
@@ -89,7 +89,7 @@ impl Target {
         target
     }
 
-    /// Runs a foreign program, which prints no `ready`.
+    /// Runs a third-party program, which prints no `ready`.
     pub fn silent(command: &mut Command) -> Target {
         let mut child = command
             .stdin(Stdio::piped())
@@ -104,7 +104,7 @@ impl Target {
         }
     }
 
-    /// Makes the last descendant of the process the target, because a wrapper has forked.
+    /// Makes the innermost descendant of the process the target, for a wrapper that forks.
     pub fn descend(&mut self) {
         while let Some(child) = a_child(self.pid) {
             self.pid = child;
@@ -121,7 +121,7 @@ impl Target {
         is_living(&self.folder())
     }
 
-    /// Reads a line and checks its beginning.
+    /// Reads a line and checks its prefix.
     pub fn expect(&mut self, beginning: &str) -> String {
         let line = patience::line(&mut self.output);
         assert!(line.starts_with(beginning), "the target says {line:?}");
@@ -148,15 +148,15 @@ impl Target {
         assert_eq!(result, 0, "signal {signal} to {}", self.pid);
     }
 
-    /// Ends the input, and returns the status, which contains the result of the program's
+    /// Closes the input, and returns the exit status, which is the result of the program's
     /// self-check.
     pub fn finish(mut self) -> ExitStatus {
         self.input = None;
         patience::end_of(&mut self.child)
     }
 
-    /// Returns the target's folder in /proc. It is the folder of a living thread, because the
-    /// kernel shows nothing for an initial thread that has ended.
+    /// Returns the target's folder in /proc. This is the folder of a live thread, because the
+    /// kernel shows no data for an exited initial thread.
     pub fn folder(&self) -> String {
         let tasks = format!("/proc/{}/task", self.pid);
         let threads = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
@@ -179,7 +179,7 @@ impl Target {
         std::fs::read_to_string(format!("{}/maps", self.folder())).expect("the target lives")
     }
 
-    /// Returns the number of our mappings in the target.
+    /// Returns the number of memhook-rs's mappings in the target.
     pub fn our_mappings(&self) -> usize {
         self.maps().matches("memhook").count()
     }
@@ -189,7 +189,7 @@ impl Drop for Target {
     fn drop(&mut self) {
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {
             if self.pid != self.child.id() {
-                // SAFETY: plain integers; the wrapper, alive, still has this descendant.
+                // SAFETY: kill takes plain integers; the live wrapper still has this descendant.
                 unsafe { libc::kill(self.pid as i32, libc::SIGKILL) };
             }
             let _ = self.child.kill();
@@ -198,7 +198,7 @@ impl Drop for Target {
     }
 }
 
-/// A running attacher; its process is killed when the test ends early.
+/// A running attacher; dropping it kills the process.
 pub struct Attacher {
     child: Child,
     errors: BufReader<std::process::ChildStderr>,
@@ -206,21 +206,21 @@ pub struct Attacher {
 
 impl Attacher {
     /// Attaches to a target with extra options and JSON output. Returns when every slot is patched.
-    /// Most tests know exact numbers, even on a busy machine, so by default the target waits for
+    /// Most tests compare exact numbers, even on a busy machine, so by default the target waits for
     /// room in its rings.
     pub fn start(target: &Target, options: &[&str]) -> Attacher {
         Attacher::start_by(&[], target, options)
     }
 
-    /// Attaches through a program that executes its arguments.
+    /// Attaches through a wrapper program that executes its arguments.
     pub fn start_by(through: &[&str], target: &Target, options: &[&str]) -> Attacher {
         let binary = binary().to_str().expect("UTF-8");
         let words = [through, &[binary]].concat();
         Attacher::start_as(&words, target.pid(), options)
     }
 
-    /// Attaches with a command that ends with memhook-rs, and with the target's process id in the
-    /// namespace of this command.
+    /// Attaches with a command line that ends with memhook-rs; `pid` is the target's process id in
+    /// the namespace of that command.
     pub fn start_as(words: &[&str], pid: u32, options: &[&str]) -> Attacher {
         let pid = pid.to_string();
         let mut options = [&[pid.as_str(), "-i", "1h"], options].concat();
@@ -230,7 +230,7 @@ impl Attacher {
         Attacher::attached(words, &options)
     }
 
-    /// Attaches without the options that keep all numbers exact.
+    /// Attaches without the options for exact numbers.
     pub fn start_plain(target: &Target, options: &[&str]) -> Attacher {
         let binary = binary().to_str().expect("UTF-8");
         let pid = target.pid().to_string();
@@ -251,7 +251,7 @@ impl Attacher {
         unreachable!("the last one is attached, or the test has failed")
     }
 
-    /// Attaches to the target that the options name, with JSON output. Returns immediately.
+    /// Attaches to the target in the options, with JSON output. Returns immediately.
     pub fn to(options: &[&str]) -> Attacher {
         let binary = binary().to_str().expect("UTF-8");
         Attacher::spawn(&[binary], options)
@@ -270,12 +270,12 @@ impl Attacher {
         Attacher { child, errors }
     }
 
-    /// Reads standard error up to the line with this beginning, and returns the line.
+    /// Reads standard error up to the line with this prefix, and returns that line.
     pub fn says(&mut self, beginning: &str) -> String {
         loop {
             let line = patience::line(&mut self.errors);
             assert!(!line.is_empty(), "it ended and did not say: {beginning}");
-            // A failed test shows this line.
+            // The output of a failed test shows this line.
             eprint!("{line}");
             if line.starts_with(beginning) {
                 return line;
@@ -299,7 +299,7 @@ impl Attacher {
         unsafe { libc::kill(self.child.id() as i32, signal) };
     }
 
-    /// Reads messages up to the first one with these words.
+    /// Reads messages up to the first one with this text.
     pub fn wait_for(&mut self, words: &str) {
         loop {
             let line = patience::line(&mut self.errors);
@@ -311,7 +311,7 @@ impl Attacher {
         }
     }
 
-    /// Closes the pipe from which the test would read reports.
+    /// Closes the pipe for reports.
     pub fn close_output(&mut self) {
         self.child.stdout = None;
     }
@@ -322,8 +322,8 @@ impl Attacher {
         self.last_report()
     }
 
-    /// Asks the attacher to detach. `None` if the target ran untraced for a time because the
-    /// attacher got no processor.
+    /// Asks the attacher to detach, and returns the final report. Returns `None` if the target ran
+    /// untraced for a time because the attacher got no processor.
     pub fn finish_unless_late(self) -> Option<serde_json::Value> {
         self.signal(libc::SIGINT);
         let (status, output, errors) = self.outcome();
@@ -335,7 +335,7 @@ impl Attacher {
         Some(serde_json::from_str(last).expect("JSON"))
     }
 
-    /// Waits for an attacher that ends by itself, and returns the final report.
+    /// Waits for an attacher that exits by itself, and returns the final report.
     pub fn last_report(self) -> serde_json::Value {
         let (status, output, errors) = self.outcome();
         assert!(status.success(), "{status}: {errors}");
@@ -343,8 +343,8 @@ impl Attacher {
         serde_json::from_str(last).expect("JSON")
     }
 
-    /// Asks the attacher to detach. Returns the status, the rest of standard error, and the last
-    /// report of each process by process id.
+    /// Asks the attacher to detach. Returns the exit status, the rest of standard error, and the
+    /// last report of each process by process id.
     pub fn last_reports(self) -> (ExitStatus, String, BTreeMap<u64, serde_json::Value>) {
         self.signal(libc::SIGINT);
         let (status, output, errors) = self.outcome();
@@ -355,7 +355,7 @@ impl Attacher {
         (status, errors, reports.collect())
     }
 
-    /// Waits for the end of the attacher. Returns the status, standard output, and standard error
+    /// Waits until the attacher exits. Returns the exit status, standard output, and standard error
     /// after the first line.
     pub fn outcome(mut self) -> (ExitStatus, String, String) {
         let mut output = String::new();
@@ -367,7 +367,7 @@ impl Attacher {
         (patience::end_of(&mut self.child), output, errors)
     }
 
-    /// Kills the attacher, which cannot clean up.
+    /// Kills the attacher, so that it cannot clean up.
     pub fn kill(mut self) {
         self.child.kill().expect("killed");
         self.child.wait().expect("reaped");
@@ -432,8 +432,8 @@ pub fn run(args: &[&str]) -> (i32, String, String) {
     run_with(args, &[])
 }
 
-/// Runs memhook-rs with environment variables. It does not use the user's cache or servers. A call
-/// that is refused because no processor was free is repeated.
+/// Runs memhook-rs with environment variables. It ignores the user's cache and servers. Retries if
+/// memhook-rs refused because no processor was free.
 pub fn run_with(args: &[&str], variables: &[(&str, &str)]) -> (i32, String, String) {
     let mut ended = run_once(args, variables);
     for _ in 1..patience::TRIES {

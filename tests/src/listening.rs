@@ -1,5 +1,5 @@
-//! A running `emit`, and a listener to its probes. The listener uses perf_event_open(2), like every
-//! tracer that is built on the kernel's probes.
+//! A running `emit`, and a listener for its probes. The listener uses perf_event_open(2), like every tracer based on
+//! the kernel's probes.
 
 use crate::{Target, binary, patience};
 use serde_json::Value;
@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A running `memhook-rs emit`; its process is killed when the test ends early.
+/// A running `memhook-rs emit`; dropping it kills the process.
 pub struct Emitter {
     child: Child,
     errors: BufReader<ChildStderr>,
@@ -22,7 +22,7 @@ pub struct Emitter {
 }
 
 impl Emitter {
-    /// Emits from a target; returns when every slot is patched.
+    /// Runs `emit` on a target; returns when every slot is patched.
     pub fn start(target: &Target, options: &[&str]) -> Emitter {
         let mut child = Command::new(binary())
             .args(["emit", &target.pid().to_string(), "--json"])
@@ -58,7 +58,7 @@ impl Emitter {
         (number("offset"), number("semaphore_offset"))
     }
 
-    /// Returns the number of listeners to the probe with this name, as the target sees it.
+    /// Returns the number of listeners of the probe with this name, according to its semaphore in the target.
     pub fn listeners(&self, target: &Target, name: &str) -> u16 {
         let (_, offset) = self.offsets(name);
         let first = self.path().rsplit('/').next().expect("a name");
@@ -88,7 +88,7 @@ impl Emitter {
         said
     }
 
-    /// Kills `emit`, which cannot clean up.
+    /// Kills `emit`, so that it cannot clean up.
     pub fn kill(mut self) {
         self.child.kill().expect("killed");
         self.child.wait().expect("reaped");
@@ -132,7 +132,7 @@ fn parse(line: &str) -> Option<Mapped<'_>> {
     })
 }
 
-/// Arguments of a probe, as a listener receives them.
+/// Arguments of a probe, as received by a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
     /// First argument.
@@ -143,18 +143,17 @@ pub struct Told {
     pub weighted_bytes: u64,
 }
 
-/// A listener to one probe in all processes that map its file. The kernel counts the listener in
-/// the semaphore.
+/// A listener for one probe in all processes that map its file. The kernel counts the listener in the semaphore.
 pub struct Listener {
     rings: Vec<Ring>,
 }
 
-/// Pages of events for each processor; a power of two.
+/// Size of each processor's event buffer in pages; a power of two.
 const PAGES: usize = 1024;
 const PAGE: usize = 4096;
 
 impl Listener {
-    /// Listens to the probe with this name; `None` if the kernel permits this to nobody here.
+    /// Listens to the probe with this name. Returns `None` if the kernel forbids this here.
     pub fn start(emitter: &Emitter, name: &str) -> Option<Listener> {
         let kind = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type").ok()?;
         let kind: u64 = kind.trim().parse().ok()?;
@@ -178,7 +177,7 @@ impl Listener {
         attributes[10] = 1 << 3 | 1 << 4 | 1 << 5;
         let mut rings = Vec::new();
         for processor in online_processors() {
-            // SAFETY: the kernel reads the attributes and the path, which live until it returns.
+            // SAFETY: the kernel reads the attributes and the path, which are valid until the call returns.
             let file = unsafe {
                 libc::syscall(
                     libc::SYS_perf_event_open,
@@ -193,7 +192,7 @@ impl Listener {
                 eprintln!("perf_event_open: {}", Error::last_os_error());
                 return None;
             }
-            // SAFETY: a file descriptor that nobody else has.
+            // SAFETY: a new file descriptor without another owner.
             rings.push(Ring::new(unsafe { OwnedFd::from_raw_fd(file as i32) }));
         }
         for ring in &rings {
@@ -234,7 +233,7 @@ struct Ring {
 impl Ring {
     fn new(event: OwnedFd) -> Ring {
         let (bytes, protection) = ((PAGES + 1) * PAGE, libc::PROT_READ | libc::PROT_WRITE);
-        // SAFETY: a new mapping of a descriptor that is ours.
+        // SAFETY: a new mapping of a descriptor that we own.
         let memory = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -263,20 +262,20 @@ impl Ring {
 
     fn word(&self, at: u64) -> u64 {
         let at = at as usize % (PAGES * PAGE);
-        // SAFETY: records are 8-byte aligned, so a word does not cross the end, and it is behind the first page.
+        // SAFETY: records are 8-byte aligned, so a word does not cross the end, and it is past the first page.
         unsafe { self.memory.add(PAGE + at).cast::<u64>().read_volatile() }
     }
 
     fn take(&mut self, into: &mut Vec<(u64, Told)>) {
-        // struct perf_event_mmap_page: data_head at 1024, data_tail at 1032.
-        // SAFETY: both lie in the first page, and are read and written as atomic words by the kernel, too.
+        // struct perf_event_mmap_page: data_head at 1024, data_tail at 1032. SAFETY: both are in the first page, and
+        // the kernel also accesses them as atomic words.
         let (head, tail) = unsafe {
             (
                 AtomicU64::from_ptr(self.memory.add(1024).cast()),
                 AtomicU64::from_ptr(self.memory.add(1032).cast()),
             )
         };
-        // Acquire: the records before the head are written.
+        // Acquire: the records before the head have been written.
         let end = head.load(Ordering::Acquire);
         while self.taken < end {
             // struct perf_event_header: u32 type, u16 misc, u16 size.
@@ -306,7 +305,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: the mapping of new(), which nobody refers to any more.
+        // SAFETY: the mapping of new(), without remaining references.
         unsafe { libc::munmap(self.memory.cast(), (PAGES + 1) * PAGE) };
     }
 }

@@ -22,8 +22,8 @@ impl MappingStalls {
     }
 
     /// Repeats `work` until the longest wait during a run is within the limit, and returns the
-    /// longest wait of each run. On a busy machine the holder of the lock sometimes waits for a
-    /// processor, but not in every run.
+    /// longest wait of each run. On a busy machine, the holder of the lock sometimes has to wait
+    /// for a processor, but not in every run.
     pub fn waits_during(&mut self, limit_us: u64, mut work: impl FnMut()) -> Vec<u64> {
         let mut waits = Vec::new();
         while waits.len() < 8 && waits.last().is_none_or(|&us| us > limit_us) {

@@ -1,11 +1,11 @@
-//! A control group with a memory limit, as for a container.
+//! A control group with a memory limit, like that of a container.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// The control group. It is removed when the test is over; its processes must have ended by then.
+/// The control group. Dropping it removes the group, whose processes must have exited.
 pub struct MemoryBox {
     folder: PathBuf,
     usage: &'static str,
@@ -13,7 +13,8 @@ pub struct MemoryBox {
 }
 
 impl MemoryBox {
-    /// Creates a group of version 1 or 2, depending on the machine. `None` without permission.
+    /// Creates a group of version 1 or 2, depending on the machine. Returns `None` without
+    /// permission.
     pub fn new(name: &str, limit: u64) -> Option<MemoryBox> {
         // Tests that run in parallel may use the same name.
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -29,7 +30,7 @@ impl MemoryBox {
         ];
         kinds.iter().find_map(|(top, limit_file, usage)| {
             if *usage == "memory.current" {
-                // This write fails if the controller is not available.
+                // Fails if the controller is not available, which is harmless.
                 let _ = std::fs::write(Path::new(top).join("cgroup.subtree_control"), "+memory");
             }
             let folder = Path::new(top).join(&name);
@@ -73,7 +74,7 @@ impl MemoryBox {
 
 impl Drop for MemoryBox {
     fn drop(&mut self) {
-        // A process that has just ended may still be counted.
+        // A process that has just exited may still count.
         for _ in 0..1000 {
             if std::fs::remove_dir(&self.folder).is_ok() {
                 return;

@@ -1,4 +1,4 @@
-//! Profiles as OpenTelemetry collectors receive them, decoded with the published messages
+//! Profiles in the format for OpenTelemetry collectors, decoded with the published messages
 //! (opentelemetry-proto, `profiles/v1development`).
 
 use crate::agents::Pprof;
@@ -138,13 +138,13 @@ struct Stack {
     locations: Vec<i32>,
 }
 
-/// Returns the profile of a gzipped request, which is the form over HTTP.
+/// Returns the profile from a gzipped HTTP request.
 pub fn read_gzipped(packed: &[u8]) -> Pprof {
     read(&unpacked(packed))
 }
 
-/// Returns the profile of a request, with all values, and with the attributes of its resource as
-/// labels. Checks the protocol's requirements on dictionaries.
+/// Returns the profile from a request, with all values, and with the resource attributes as labels.
+/// Checks the protocol's requirements on dictionaries.
 pub fn read(bytes: &[u8]) -> Pprof {
     assert!(bytes.len() < 4 << 20);
     let request = Request::decode(bytes).expect("a request");
@@ -227,7 +227,7 @@ fn check(dictionary: &Dictionary) {
         let key = &dictionary.strings[attribute.key as usize];
         *keys.entry(key.as_str()).or_insert(0) += 1;
     }
-    // A profile of an interval without live blocks and without allocations describes nothing.
+    // A profile of an interval without live blocks and without allocations is empty.
     if dictionary.stacks.len() == 1 {
         return;
     }

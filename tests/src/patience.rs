@@ -1,4 +1,4 @@
-//! Waits with a time limit. A test that hangs could not say what it was waiting for.
+//! Waits with a time limit. A test that hangs could not report what it was waiting for.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -8,13 +8,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Limit of a wait; longer than anything takes on a busy machine.
+/// Time limit of a wait, longer than any operation takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Limit of a command; longer than any command of a test runs.
+/// Time limit of a command, longer than any command of a test runs.
 const A_COMMAND: Duration = Duration::from_secs(400);
 
-/// Runs a command without input and collects its output. Kills a command that does not end.
+/// Runs a command without input and collects its output. Kills a command that exceeds the time limit.
 pub fn output_of(command: &mut Command) -> Output {
     command.stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -24,8 +24,8 @@ pub fn output_of(command: &mut Command) -> Output {
     let watch = std::thread::spawn(move || {
         let hangs = end.recv_timeout(A_COMMAND) == Err(mpsc::RecvTimeoutError::Timeout);
         if hangs {
-            // SAFETY: kill takes plain integers. If the child was waited for in this moment, nobody has its number yet:
-            // they are given out in a circle.
+            // SAFETY: kill takes plain integers. If the child was reaped at this moment, its id is not reused yet,
+            // because the kernel assigns ids cyclically.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
         hangs
@@ -44,7 +44,7 @@ pub fn line<R: Read + AsRawFd>(reader: &mut BufReader<R>) -> String {
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: one valid pollfd; the descriptor is open as long as the reader lives.
+        // SAFETY: one valid pollfd; the descriptor stays open while the reader exists.
         let ready = unsafe { libc::poll(&mut poll, 1, PATIENCE.as_millis() as i32) };
         assert!(ready > 0, "nothing said in {PATIENCE:?}");
     }
@@ -53,9 +53,8 @@ pub fn line<R: Read + AsRawFd>(reader: &mut BufReader<R>) -> String {
     line
 }
 
-/// Stops a process like Ctrl-Z, and waits until none of its threads runs. The kernel stops the
-/// threads only when one of them gets a processor, and until then they continue (signal(7),
-/// kernel/signal.c: do_signal_stop).
+/// Stops a process like Ctrl-Z, and waits until none of its threads runs. The kernel stops the threads only when one of
+/// them is scheduled, and until then they continue (signal(7), kernel/signal.c: do_signal_stop).
 pub fn stop(pid: u32) {
     // SAFETY: kill takes plain integers.
     assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGSTOP) }, 0);
@@ -77,11 +76,10 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Messages of memhook-rs that say that it or its target got no processor in time. Each of these
-/// failures is acceptable on a busy machine. Other failures whose text contains these words are
-/// repeated too, so only persistent ones are found.
+/// Messages which say that memhook-rs or its target got no processor in time. Each of these failures is acceptable on a
+/// busy machine. A test also retries after other failures with these words, so it detects only persistent ones.
 const SAID_WITHOUT_A_PROCESSOR: [&str; 8] = [
-    // No thread was held, or not for long enough.
+    // No thread could be held, or not for long enough.
     "for each turn on a processor",
     "get too little processor time",
     "next to no processor time",
@@ -100,11 +98,11 @@ pub fn is_for_want_of_a_processor(said: &str) -> bool {
     all.any(|words| said.contains(words))
 }
 
-/// Maximum number of attempts at something that a busy machine may prevent.
+/// Maximum number of attempts at an operation that a busy machine may prevent.
 pub const TRIES: usize = 6;
 
-/// Runs a test, and repeats it if it fails with words that say that memhook-rs got no processor. A
-/// test that fails in every attempt fails.
+/// Runs a test, and repeats it if its failure says that memhook-rs got no processor. The test fails if every attempt
+/// fails.
 pub fn patiently(test: impl Fn()) {
     for _ in 1..TRIES {
         let run = std::panic::AssertUnwindSafe(&test);
@@ -121,7 +119,7 @@ pub fn patiently(test: impl Fn()) {
     test();
 }
 
-/// Returns the exit status of a child. Kills a child that does not end.
+/// Returns the exit status of a child. Kills a child that exceeds the time limit.
 pub fn end_of(child: &mut Child) -> ExitStatus {
     let start = Instant::now();
     loop {

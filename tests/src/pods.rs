@@ -1,7 +1,7 @@
-//! Control groups of pods as a kubelet creates them, and the answers of a kubelet.
+//! Control groups of pods, laid out like those of a kubelet, and an endpoint that answers like a
+//! kubelet.
 //!
-//! A real kubelet needs a container runtime and an API server, but an agent only asks it for one
-//! list.
+//! A real kubelet needs a container runtime and an API server, but an agent only requests one list.
 
 use crate::agents::read;
 use crate::until;
@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Control group of a container in a pod. It is removed when the test is over; its processes must
-/// have ended by then.
+/// Control group of a container in a pod. Dropping it removes the group, whose processes must have
+/// exited.
 pub struct PodGroup {
     folders: Vec<PathBuf>,
     uid: String,
@@ -22,7 +22,7 @@ pub struct PodGroup {
 
 impl PodGroup {
     /// Creates a group in a hierarchy of version 1 or 2, with the names that systemd and the
-    /// kubelet use. `None` without permission.
+    /// kubelet use. Returns `None` without permission.
     pub fn new(number: u32) -> Option<PodGroup> {
         let uid = format!("{:08x}-0000-4000-8000-{number:012x}", std::process::id());
         let container = format!("{:032x}{number:032x}", std::process::id());
@@ -67,7 +67,7 @@ impl PodGroup {
         })
     }
 
-    /// Returns the path of the file that lists the group's processes.
+    /// Returns the path of the file with the group's processes.
     pub fn processes(&self) -> PathBuf {
         self.folders.last().expect("one").join("cgroup.procs")
     }
@@ -82,7 +82,7 @@ impl PodGroup {
         &self.uid
     }
 
-    /// Returns the pod in the form of the kubelet's list: in the namespace `shop`, of the
+    /// Returns the pod as an entry of the kubelet's list: in the namespace `shop` and the
     /// deployment `web`, with a container `app`.
     pub fn listed(&self, name: &str, annotations: &Value) -> Value {
         json!({
@@ -105,8 +105,8 @@ impl PodGroup {
 impl Drop for PodGroup {
     fn drop(&mut self) {
         for folder in self.folders.iter().rev() {
-            // A process that has just ended may still be counted. The parent groups contain those
-            // of other tests too.
+            // A process that has just exited may still count. The parent groups also contain groups
+            // of other tests.
             for _ in 0..1000 {
                 let gone = std::fs::remove_dir(folder).is_ok() || !folder.exists();
                 if gone || std::fs::read_dir(folder).is_ok_and(|mut of| of.any(is_group)) {
@@ -127,7 +127,7 @@ pub fn pod_list(pods: &[Value]) -> String {
     json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods}).to_string()
 }
 
-/// Answers like a kubelet on its port for other programs, without encryption.
+/// An endpoint that answers like a kubelet's read-only port, without encryption.
 pub struct KubeletEndpoint {
     address: SocketAddr,
     state: Arc<Mutex<State>>,
@@ -140,7 +140,7 @@ struct State {
 }
 
 impl KubeletEndpoint {
-    /// Starts to listen. Clients need this token.
+    /// Starts listening. Clients must send this token.
     pub fn start(token: &str, pods: &[Value]) -> KubeletEndpoint {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let endpoint = KubeletEndpoint {

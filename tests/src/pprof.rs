@@ -1,4 +1,4 @@
-//! Profiles in pprof's format, in a form that tests can compare.
+//! Profiles in pprof's format, converted for comparisons in tests.
 
 use flate2::read::GzDecoder;
 use prost::Message;
@@ -106,7 +106,7 @@ pub struct Pprof {
     pub labelled_samples: usize,
     /// Values of each call stack.
     pub stacks: BTreeMap<Vec<Place>, Vec<i64>>,
-    /// Locations without a name: path and build-id of the module, and the offset from its start.
+    /// Locations without a name: path and build-id of the module, and the offset in it.
     pub nameless: Vec<(String, String, u64)>,
     /// Number of functions.
     pub functions: usize,

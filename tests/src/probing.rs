@@ -6,7 +6,7 @@ use std::io::{BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-/// A running `memhook-rs probe`; its process is killed when the test ends early.
+/// A running `memhook-rs probe`; dropping it kills the process.
 pub struct Prober {
     child: Child,
     errors: BufReader<ChildStderr>,
@@ -79,7 +79,7 @@ impl Prober {
         output
     }
 
-    /// Kills `probe`, which cannot clean up.
+    /// Kills `probe`, so that it cannot clean up.
     pub fn kill(mut self) {
         self.child.kill().expect("killed");
         self.child.wait().expect("reaped");
@@ -103,8 +103,8 @@ pub fn calls(report: &serde_json::Value) -> BTreeMap<String, u64> {
     rows.iter().map(row).collect()
 }
 
-/// Returns the places where the code of a process differs from its files. Fails if one of our
-/// mappings remains.
+/// Returns the locations at which the code of a process differs from its files. Fails if a mapping
+/// of memhook-rs remains.
 pub fn changed_code(pid: u32) -> Vec<String> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("the target lives");
     let memory = std::fs::File::open(format!("/proc/{pid}/mem")).expect("may be read");

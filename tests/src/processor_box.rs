@@ -1,24 +1,24 @@
-//! A control group with a limit on processor time, as for a container.
+//! A control group with a limit on processor time, like that of a container.
 
 use crate::until;
 use std::path::{Path, PathBuf};
 
-/// The control group. It is removed when the test is over; its processes must have ended by then.
+/// The control group. Dropping it removes the group, whose processes must have exited.
 pub struct ProcessorBox {
     folder: PathBuf,
     is_v1: bool,
 }
 
 impl ProcessorBox {
-    /// Creates a group without a limit, of version 1 or 2, depending on the machine. `None` without
-    /// permission.
+    /// Creates a group without a limit, of version 1 or 2, depending on the machine. Returns `None`
+    /// without permission.
     pub fn new(name: &str) -> Option<ProcessorBox> {
         let name = format!("memhook-{name}-{}", std::process::id());
         [("/sys/fs/cgroup/cpu", true), ("/sys/fs/cgroup", false)]
             .into_iter()
             .find_map(|(top, is_v1)| {
                 if !is_v1 {
-                    // This write fails if the controller is not available.
+                    // Fails if the controller is not available, which is harmless.
                     let all = Path::new(top).join("cgroup.subtree_control");
                     let _ = std::fs::write(all, "+cpu");
                 }
@@ -39,7 +39,7 @@ impl ProcessorBox {
     }
 
     /// Limits the group to a thousandth of a processor: one millisecond per second. A thread runs
-    /// for several milliseconds before a tick ends its turn, and then waits for seconds.
+    /// for several milliseconds before a tick throttles it, and then waits for seconds.
     pub fn starve(&self) {
         assert!(self.limit(Some(1_000), 1_000_000), "a limit");
     }
@@ -82,7 +82,7 @@ impl ProcessorBox {
 
 impl Drop for ProcessorBox {
     fn drop(&mut self) {
-        // A process that has just ended may still be counted.
+        // A process that has just exited may still count.
         for _ in 0..1000 {
             if std::fs::remove_dir(&self.folder).is_ok() {
                 return;

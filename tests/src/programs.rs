@@ -10,8 +10,8 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Returns the program that starts others in namespaces. Skips the test if no mount namespace can
-/// be created.
+/// Returns the path of unshare(1), which starts programs in namespaces. Skips the test if no mount
+/// namespace can be created.
 pub fn unshare() -> PathBuf {
     let program = installed("unshare");
     let tried = Command::new(&program).args(["--mount", "true"]).output();
@@ -29,15 +29,15 @@ pub fn leave_without_user_namespaces() {
     }
 }
 
-/// Returns the program that gives a namespace another root, as in containers. Skips the test in a
-/// chroot(2): no user namespaces can be created there (user_namespaces(7)), and the kernel shows
-/// paths of such a namespace with our own root as a prefix.
+/// Returns the path of pivot_root(8), which gives a namespace another root, as in containers. Skips
+/// the test in a chroot(2): user namespaces cannot be created there (user_namespaces(7)), and the
+/// kernel prefixes paths in such a namespace with our own root.
 pub fn pivot_root() -> PathBuf {
     leave_without_user_namespaces();
     installed("pivot_root")
 }
 
-/// A folder for sockets and files, which is removed at the end.
+/// A temporary folder for sockets and files.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -52,12 +52,12 @@ impl Folder {
         Folder(path)
     }
 
-    /// Returns the prefix of the names of this process's folders.
+    /// Returns the prefix for folder names of this process.
     fn prefix() -> String {
         format!("memhook-{}-", std::process::id())
     }
 
-    /// Removes all folders of this process, for an exit at which nothing is dropped.
+    /// Removes all folders of this process, for an exit that skips destructors.
     pub fn remove_all() {
         let entries = std::fs::read_dir(std::env::temp_dir());
         for entry in entries.into_iter().flatten().flatten() {
@@ -81,9 +81,8 @@ impl Drop for Folder {
     }
 }
 
-/// Copies a program that will be executed. A separate process copies it: a child forked by a
-/// parallel test would briefly inherit our open file, and a file that is open for writing cannot be
-/// executed (ETXTBSY).
+/// Copies a program for execution, in a separate process: a child forked by a parallel test would
+/// briefly inherit our open file, and a file that is open for writing cannot be executed (ETXTBSY).
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let (from, to) = (from.as_ref(), to.as_ref());
     let status = Command::new("cp").arg(from).arg(to).status();
@@ -91,8 +90,8 @@ pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     assert!(is_copied, "{from:?} to {to:?}");
 }
 
-/// Writes a script that everybody may execute. A separate process writes it, because a script that
-/// is open for writing cannot be executed either.
+/// Writes a script that all users may execute, in a separate process, because a script that is open
+/// for writing cannot be executed either.
 pub fn write_script(to: impl AsRef<Path>, text: &str) {
     let to = to.as_ref();
     let draft = to.with_extension("draft");
@@ -103,8 +102,8 @@ pub fn write_script(to: impl AsRef<Path>, text: &str) {
     std::fs::set_permissions(to, mode).expect("ours");
 }
 
-/// Creates a root that contains only these programs, with these names in its top directory, and
-/// their libraries.
+/// Creates a root directory that contains only these programs, under these names, and their
+/// libraries.
 pub fn another_root(programs: &[(&str, &Path)]) -> Folder {
     let root = Folder::new("root");
     for (name, program) in programs {
@@ -141,8 +140,8 @@ pub fn many_templates(types: u32) -> String {
         .collect()
 }
 
-/// Configures nginx as one process that serves the files of the folder through `socket` in this
-/// folder, with additional directives. Returns the path of the configuration.
+/// Configures nginx as a single process that serves the files of the folder through `socket` in it.
+/// `http` contains additional directives. Returns the path of the configuration.
 pub fn nginx_configuration(folder: &Folder, http: &str) -> String {
     let text = format!(
         "daemon off; master_process off; pid {pid}; error_log stderr crit;\n\
@@ -161,7 +160,7 @@ pub fn nginx_configuration(folder: &Folder, http: &str) -> String {
     file
 }
 
-/// Starts a server and waits until its socket answers.
+/// Starts a server and waits until its socket accepts connections.
 pub fn server(command: &mut Command, socket: &str) -> Target {
     let target = Target::silent(command);
     until(&format!("{command:?} listens"), || {
@@ -213,7 +212,7 @@ impl Client {
     }
 }
 
-/// A program that runs until it is dropped. Nobody reads its output.
+/// A program that runs until it is dropped; its output is discarded.
 pub struct Background(Child);
 
 impl Background {

@@ -1,13 +1,13 @@
-//! Targets on the C libraries of other Debian releases, which `cargo xtask debian-roots` unpacks.
+//! Targets on the C libraries of other Debian releases, unpacked by `cargo xtask debian-roots`.
 
 use crate::building::{build_for, folder, source};
 use crate::not_run_here;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Variable with the name of a release for which all targets of a test program are built.
+/// Environment variable with the name of a release, for which all targets are then built.
 const VARIABLE: &str = "MEMHOOK_TEST_RELEASE";
-/// Names of the supported releases. The last two keep changing.
+/// Names of the supported releases. The last two change over time.
 const NAMES: [&str; 4] = ["bullseye", "trixie", "sid", "experimental"];
 
 /// The C and C++ libraries of a Debian release.
@@ -48,8 +48,8 @@ impl Release {
         })
     }
 
-    /// Returns an unknown C library: this system's library with another version number in its
-    /// texts. The layout of its heap is not that of the newest known version.
+    /// Returns an unknown C library: this system's library with a different version number in its
+    /// strings. The layout of its heap differs from the newest known version.
     pub fn unknown() -> Release {
         let root = folder().join("unknown");
         let directory = root.join("lib/x86_64-linux-gnu");
@@ -92,8 +92,8 @@ impl Release {
         self.root.join(file)
     }
 
-    /// Returns the path of a library in the release. If it is missing, prints that on standard
-    /// error.
+    /// Returns the path of a library in the release. Prints a message on standard error if it is
+    /// missing.
     pub fn library(&self, name: &str) -> Option<PathBuf> {
         let directories = self.directories();
         let found = directories.iter().map(|directory| directory.join(name));

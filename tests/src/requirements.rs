@@ -51,29 +51,30 @@ const PACKAGES: [(&str, &str); 38] = [
 /// Library directory of Debian.
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 
-/// Panic value that ends a skipped test.
+/// Panic value of a skipped test.
 struct Left;
 
-/// Prints why this test does not run. In CI, which sets MEMHOOK_TESTS_MUST_RUN, this is a failure.
+/// Prints why this test does not run. In CI, which sets MEMHOOK_TESTS_MUST_RUN, the test then
+/// fails.
 pub fn not_run(why: &str) {
     let must = std::env::var_os("MEMHOOK_TESTS_MUST_RUN").is_some();
     assert!(!must, "cannot run: {why}");
     not_run_here(why);
 }
 
-/// Prints why this test does not run, for reasons that no package changes: the kernel lacks
-/// something, or the network does not answer. The test passes in CI, too.
+/// Prints why this test does not run, for a reason that no package can fix: a missing kernel
+/// feature, or a network failure. The test passes in CI, too.
 pub fn not_run_here(why: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
-    // Written directly, because the output of a passed test is not shown.
+    // Written directly, because the test harness hides the output of passed tests.
     let _ = writeln!(std::io::stderr(), "{test}: not run: {why}");
 }
 
-/// Skips this test, because it cannot run here. The test passes, but fails in CI.
+/// Skips this test, because it cannot run here. The test then passes, except in CI.
 pub fn leave(why: &str) -> ! {
     not_run(why);
-    // Does not run the panic hook, which would print a message.
+    // Bypasses the panic hook, which would print a message.
     resume_unwind(Box::new(Left));
 }
 
@@ -86,13 +87,13 @@ pub fn unless_left(test: impl FnOnce()) {
     }
 }
 
-/// Returns the path of an installed program. Skips the test if there is none.
+/// Returns the path of an installed program. Skips the test if it is missing.
 pub fn installed(name: &str) -> PathBuf {
     program(name).unwrap_or_else(|| leave(&missing(name)))
 }
 
-/// Returns true if a program is installed, for a test that continues without it. If it is missing,
-/// prints that.
+/// Returns true if a program is installed, for a test that can continue without it. Prints a
+/// message if it is missing.
 pub fn has_program(name: &str) -> bool {
     let is_there = program(name).is_some();
     if !is_there {
@@ -102,8 +103,8 @@ pub fn has_program(name: &str) -> bool {
 }
 
 fn program(name: &str) -> Option<PathBuf> {
-    // Debian's directory comes first, because an earlier one in PATH may contain a script of this
-    // name.
+    // Debian's directory comes first, because an earlier directory in PATH may contain a script of
+    // the same name.
     let path = std::env::var("PATH").unwrap_or_default();
     let folders = ["/usr/bin", "/usr/sbin"].into_iter().chain(path.split(':'));
     // Go's own archive is unpacked into this directory (go.dev/doc/install), which is rarely in
@@ -112,14 +113,14 @@ fn program(name: &str) -> Option<PathBuf> {
     folders.find_map(|folder| file_in(folder, name))
 }
 
-/// Returns the path of an installed library. Skips the test if there is none.
+/// Returns the path of an installed library. Skips the test if it is missing.
 pub fn installed_library(name: &str) -> PathBuf {
     let found = file_in(LIBRARIES, name);
     found.unwrap_or_else(|| leave(&missing(name)))
 }
 
-/// Returns true if a library is installed, for a test that continues without it. If it is missing,
-/// prints that.
+/// Returns true if a library is installed, for a test that can continue without it. Prints a
+/// message if it is missing.
 pub fn has_library(name: &str) -> bool {
     let is_there = file_in(LIBRARIES, name).is_some();
     if !is_there {
@@ -141,7 +142,7 @@ pub fn leave_unless_linkable(compiler: &str, flags: &[&str]) {
             Some(file) => file.to_owned(),
             None => format!("lib{library}.so"),
         };
-        // Most libraries are in this directory, and need no process to be found.
+        // Most libraries are in this directory, so no process is needed to find them.
         if file_in(LIBRARIES, &file).is_none() && !is_found(compiler, &file) {
             let archive = file.replace(".so", ".a");
             if library.starts_with(':') || !is_found(compiler, &archive) {
@@ -151,8 +152,8 @@ pub fn leave_unless_linkable(compiler: &str, flags: &[&str]) {
     }
 }
 
-/// Returns true if a compiler finds this library: then it prints a path, and otherwise the bare
-/// name (gcc(1), -print-file-name).
+/// Returns true if a compiler finds this library: it then prints a path, otherwise the bare name
+/// (gcc(1), -print-file-name).
 fn is_found(compiler: &str, file: &str) -> bool {
     let asked = Command::new(compiler)
         .arg(format!("-print-file-name={file}"))

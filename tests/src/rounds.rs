@@ -1,6 +1,6 @@
-//! Number of times that tests repeat a round whose fault is rare.
+//! Number of rounds in tests for rare faults.
 
-/// Enough rounds to see that the test works. CI and `cargo xtask nightly` ask for more.
+/// Enough rounds to see that the test works. CI and `cargo xtask nightly` request more.
 const FEW: usize = 3;
 
 /// Returns the number of rounds of a test: a few, or the number in the variable

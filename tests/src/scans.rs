@@ -43,8 +43,8 @@ impl List {
     }
 }
 
-/// Runs `memhook-rs scan`, which must succeed, and returns its output. A scan that would hold the
-/// threads for too long, because they or the machine are busy, is repeated.
+/// Runs `memhook-rs scan`, which must succeed, and returns its output. Retries a scan that would
+/// hold the threads for too long, because they or the machine are busy.
 pub fn scan(pid: u32, options: &[&str]) -> String {
     let pid = pid.to_string();
     let mut args = vec!["scan", &pid];
@@ -62,7 +62,7 @@ pub fn scan(pid: u32, options: &[&str]) -> String {
     out
 }
 
-/// Returns the blocks that the target planted, and its mallinfo2 by name.
+/// Returns the blocks that the target planted, and the fields of its mallinfo2 by name.
 pub fn planted(target: &mut Target) -> (List, BTreeMap<String, u64>) {
     target.go();
     let mut text = String::new();

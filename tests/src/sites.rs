@@ -1,4 +1,4 @@
-//! Findings of a report in a form that tests can compare.
+//! Findings of a report, converted for comparisons in tests.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 /// Blocks and bytes, by function of the target and kind.
 pub type Sites = BTreeMap<(String, String), (u64, u64)>;
 
-/// Returns the sites of a report, each with the innermost frame that has code of `file`.
+/// Returns the sites of a report, each with its innermost frame in `file`.
 pub fn sites(report: &Value, file: &str) -> Sites {
     let mut found = Sites::new();
     for site in report["sites"].as_array().expect("sites") {

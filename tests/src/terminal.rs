@@ -1,4 +1,4 @@
-//! A real terminal: tmux, with keys that the test presses and a screen that it reads.
+//! A real terminal, based on tmux: tests press keys and read the screen.
 
 use crate::programs::installed;
 use crate::until;

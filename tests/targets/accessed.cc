@@ -1,5 +1,5 @@
-// Blocks with known reads and writes, with one function for each pattern. Compiled with a
-// compiler's callbacks and linked with the access runtime.
+// Blocks with known reads and writes, with one function for each pattern. The program is compiled
+// with access callbacks and linked with the access runtime.
 #include <chrono>
 #include <thread>
 
@@ -7,7 +7,7 @@
 
 using namespace target;
 
-// Keeps the compiler from knowing the contents of a block, and from omitting a read.
+// Hides the contents of a block from the compiler, so that it omits no read.
 static void write_bytes(void* block, size_t from, size_t to) {
   auto* bytes = static_cast<volatile char*>(block);
   for (size_t i = from; i < to; i++) bytes[i] = static_cast<char>(i);

@@ -1,6 +1,6 @@
-// One function for each pattern of reads and writes that the scores detect, and some similar
-// functions. The program reports its own accesses. Two threads alternate by the parity of a
-// counter, so their accesses are exact.
+// One function for each pattern of reads and writes that the scores detect, and similar patterns
+// that they must not report. The program reports its own accesses. Two threads alternate by the
+// parity of a counter, so their accesses are exact.
 #include <sys/wait.h>
 
 #include <atomic>
@@ -90,7 +90,7 @@ PLANTED void shared_block() {
   in_turns(block, 0, 1024);
   free(const_cast<char*>(block));
 }
-// Plain: uses all of the block from its begin to its end.
+// No finding: uses all of the block throughout its life.
 PLANTED void plain() {
   Bytes block = block_of(2000);
   for (int i = 0; i < 3; i++) {
@@ -100,19 +100,19 @@ PLANTED void plain() {
   use(block, 0, 2000);
   free(const_cast<char*>(block));
 }
-// Plain: uses more than half of the block.
+// No finding: uses more than half of the block.
 PLANTED void most() {
   Bytes block = block_of(2000);
   use(block, 0, 1500);
   free(const_cast<char*>(block));
 }
-// Plain: a small block that nobody reads.
+// No finding: a small block that is never read.
 PLANTED void small() {
   Bytes block = block_of(100);
   for (size_t i = 0; i < 100; i++) block[i] = 1;
   free(const_cast<char*>(block));
 }
-// Plain: grown by realloc, whose copy is not an access.
+// No finding: a block grown by realloc, whose copy is not an access.
 PLANTED void moved() {
   void* block = malloc(1000);
   keep(block);

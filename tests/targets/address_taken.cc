@@ -6,7 +6,7 @@
 
 using namespace target;
 
-// Uses the address as a value, not only as the destination of a call.
+// Uses the address as a value, not only as a call target.
 template <typename Function>
 static Function* taken(Function* function) {
   asm volatile("" : "+r"(function));

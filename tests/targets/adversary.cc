@@ -1,16 +1,16 @@
-// Programs that have broken an attacher, selected by argument 1. Each works until the end of its
+// Behaviours that once broke an attacher, selected by argument 1. Each works until the end of its
 // input, checks itself, and can be asked whether it is usable (usable.hpp).
-//   joining      threads that fill their stacks and are joined all the time
-//   detached     as many threads per second as possible, which nobody joins
-//   setxid       a thread that sets its effective user id all the time, which briefly stops all
+//   joining      threads that fill their stacks and are joined constantly
+//   detached     as many detached threads per second as possible
+//   setxid       a thread that sets its effective user id constantly, which briefly stops all
 //                other threads
 //   locked       all its memory is locked, including future mappings
 //   bounded      its address space has a limit, and the program needs nearly all of it
-//   leaderless   its first thread has ended
+//   leaderless   its first thread has exited
 //   coroutines   stacks that are local arrays of main
 //   vforks       children that run in its memory for a while
 //   closing      closes every descriptor that it does not know, and opens files
-//   intruding    a child with fewer rights that writes into all memory that it shares with its
+//   intruding    a child with fewer privileges that writes to all memory that it shares with its
 //                parent
 //   sequences    threads inside restartable sequences (rseq(2)) that count by processor without a
 //                lock
@@ -137,7 +137,7 @@ static void bounded() {
   rlimit limit{3'000'000'000, 3'000'000'000};
   CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
   hammer_on();
-  // An attach may keep only a little address space.
+  // An attach may leave only a little address space mapped.
   CHECK(room_mib() > 2000);
 }
 
@@ -167,7 +167,7 @@ static void run_coroutine(int own) {
   }
 }
 
-// There is data of the program between, below and above the stacks.
+// Data of the program is between, below and above the stacks.
 static void coroutines() {
   struct Area {
     unsigned char data[48 * 1024];
@@ -218,7 +218,8 @@ static void closing() {
     char found[100] = {};
     CHECK(file >= 0 && read(file, found, sizeof found) == sizeof text && strcmp(found, text) == 0);
     CHECK(hammer(100) == 50);
-    // If the other thread gets no turn for long, the file would be open more often than is allowed.
+    // If the other thread is not scheduled for a long time, this thread would exceed the limit on
+    // open files.
     if (file > 500) syscall(SYS_close_range, 3, ~0u, 0);
   }
   other.join();
@@ -235,7 +236,7 @@ static void intrude() {
     char mode[5];
     if (sscanf(line, "%lx-%lx %4s", &start, &end, mode) != 3) continue;
     if (mode[1] != 'w' || mode[3] != 's') continue;
-    // Takes only memory with pages, and no more than it can write quickly.
+    // Uses only populated memory, and no more than it can write quickly.
     for (unsigned long page = start; page < end && page < start + (4 << 20); page += 4096)
       for (unsigned long at = page; at < page + 4096; at += 8) *reinterpret_cast<volatile unsigned long*>(at) = ~0ul / 3;
   }
@@ -258,8 +259,8 @@ static constexpr int processors = 512;
 static volatile uint64_t counted[processors];
 
 // Adds 1 to the counter of the current processor. Returns false if it was interrupted and added
-// nothing. If something makes the thread run other code in the middle and return, it adds to a
-// stale value.
+// nothing. If the thread is made to run other code in the middle, it would add to a stale value on
+// return.
 [[gnu::noinline]] static bool count_here(struct rseq* area) {
   uint32_t processor = area->cpu_id_start;
   CHECK(processor < processors);
@@ -341,8 +342,8 @@ static long ask() {
   return result;
 }
 
-// Answers like serve(), but only checks for a question occasionally, because a tracer would take a
-// waiting thread first.
+// Answers like serve(), but only checks for a question occasionally, because a tracer would prefer
+// a waiting thread.
 static void serve_between() {
   char question = 0;
   ssize_t length = read(0, &question, 1);
@@ -353,8 +354,8 @@ static void serve_between() {
   stop = length == 0 || (length == 1 && question != 'u');
 }
 
-// The only thread. The handler of each signal runs before the thread's next instruction, and only
-// the handler determines the result.
+// The only thread. The handler of each signal runs before the thread's next instruction, and the
+// handler alone determines the result.
 static void trapping() {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

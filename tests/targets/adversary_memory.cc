@@ -1,15 +1,15 @@
-// Programs whose memory has broken an attacher or a search, selected by argument 1. Each works
+// Memory layouts that once broke an attacher or a search, selected by argument 1. Each works
 // until the end of its input, checks itself, and can be asked whether it is usable (usable.hpp). A
 // program that cannot run here says so in place of "ready".
-//   profiled  a thread writes profiles of the heap all the time (gperftools' heap profiler,
+//   profiled  a thread writes profiles of the heap constantly (gperftools' heap profiler,
 //             preloaded)
 //   hooked    hooks of its allocator (gperftools', preloaded) take a lock that a sleeping thread
-//             holds; loses blocks
-//   faulting  a thread fills the pages that another thread touches (userfaultfd(2)), and is told
+//             holds; leaks blocks
+//   faulting  a thread fills the pages that another thread touches (userfaultfd(2)), and is notified
 //             about forks
 //   huge      writes to huge pages, and must have as many of them at the end as at the start
 //   packed    rows of 11 bytes with pointers, one of which crosses the end of the data in the
-//             program's file; loses blocks
+//             program's file; leaks blocks
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
@@ -32,8 +32,8 @@ static std::atomic<bool> stop{false};
   _exit(0);
 }
 
-// Threads take this lock for reading while they must not be interrupted by a fork. A fork takes it
-// for writing.
+// Threads hold this lock for reading while a fork must not interrupt them. A fork holds it for
+// writing.
 static pthread_rwlock_t calm;
 struct Undisturbed {
   Undisturbed() { CHECK(pthread_rwlock_rdlock(&calm) == 0); }
@@ -58,7 +58,7 @@ static void allocate() {
   }
 }
 
-// A storm limits the growth of a program, so this loses no more than the limit.
+// The storm limits the growth of a program, so this leaks no more than the limit.
 static void lose() {
   static int lost = 0;
   for (int i = 0; i < 4 && lost < 20'000; i++, lost++) keep(memset(malloc(100), 7, 100));
@@ -149,7 +149,7 @@ static char* map(size_t bytes) {
   return static_cast<char*>(memory);
 }
 
-// Returns the contents of the page with this address.
+// Returns the contents of the page at this address.
 static char mark(uint64_t address) { return static_cast<char>(address / page_bytes % 251 + 1); }
 
 static void fill_pages(int userfault) {

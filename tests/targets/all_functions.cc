@@ -1,5 +1,5 @@
 // Calls every hooked allocator function of libc and libstdc++, with separate planted blocks for
-// each, and checks the behaviour that a wrapper must not change.
+// each function, and checks that the wrappers preserve their behaviour.
 #include <malloc.h>
 
 #include <cstdint>
@@ -137,7 +137,7 @@ static void failures() {
   memset(block, 0x5a, 64);
   errno = 0;
   CHECK(realloc(block, huge) == nullptr && errno == ENOMEM);
-  for (int i = 0; i < 64; i++) CHECK(block[i] == 0x5a);  // the old block stands
+  for (int i = 0; i < 64; i++) CHECK(block[i] == 0x5a);  // the old block is unchanged
   free(block);
   void* untouched = &block;
   CHECK(posix_memalign(&untouched, 3, 10) == EINVAL && untouched == &block);

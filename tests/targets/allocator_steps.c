@@ -1,11 +1,11 @@
-// Allocates and releases, for a test that executes it instruction by instruction and searches its heap in between.
-// First it loses some blocks of all sizes. It is C for musl, and C++ by allocator_steps.cc, with whatever allocator it is
-// linked with. A second thread sleeps, so that the allocator takes its locks.
+// Allocates and releases blocks, for a test that single-steps it and searches its heap in between. First it leaks
+// blocks of all sizes. It compiles as C for musl, and as C++ through allocator_steps.cc, with any allocator. A second
+// thread sleeps, so that the allocator takes its locks.
 //
-// Protocol: "ready". The first byte on standard input lists what was lost, as "lost ADDRESS", and ends with "done". After
-// each further byte come some operations and "done": 'm' allocates and releases blocks of all sizes at random, 's' fills
-// many small places, empties most of them, and fills them again, and 'l' loses one more block. After 'j' the thread jumps to
-// where it is, for ever. The end of input ends the program.
+// Protocol: "ready". The answer to the first byte on standard input lists the leaked blocks as "lost ADDRESS", followed
+// by "done". Each further byte starts some operations, followed by "done": 'm' allocates and releases blocks of all
+// sizes at random, 's' fills many small slots, empties most of them, and refills them, and 'l' leaks one more block.
+// 'j' makes the thread jump to its own address for ever. The program exits at the end of input.
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ enum { KEPT = 40, LOST = 24, SMALL = 40, OPERATIONS = 40 };
 static const size_t sizes[] = {20, 200, 650, 1500, 90, 5000, 340, 60000, 480, 30, 200000, 15000};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
-// Addresses are stored inverted, which no search takes for pointers.
+// Addresses are stored inverted, so that no search mistakes them for pointers.
 static uintptr_t lost[LOST];
 static void* kept[KEPT];
 static void* small[SMALL];

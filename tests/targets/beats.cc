@@ -1,4 +1,4 @@
-// Allocates every millisecond. The answer to each byte of input is the longest pause so far, in
+// Allocates every millisecond. Answers each byte of input with the longest pause so far, in
 // milliseconds.
 #include <time.h>
 

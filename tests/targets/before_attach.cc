@@ -1,4 +1,4 @@
-// Allocates blocks before the attach, and releases and reallocates them while it is traced.
+// Allocates blocks before the attach, and releases and reallocates them during the trace.
 #include "target.hpp"
 
 using namespace target;

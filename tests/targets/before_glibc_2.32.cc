@@ -1,3 +1,3 @@
-// Symbols that this system's C++ headers expect in the C library, for a program that is linked
-// against an older C library (<sys/single_threaded.h>, glibc 2.32).
+// Symbols that this system's C++ headers expect in the C library, for linking against an older C
+// library (<sys/single_threaded.h>, glibc 2.32).
 char __libc_single_threaded = 0;

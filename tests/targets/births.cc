@@ -1,17 +1,17 @@
 // A server whose children allocate with their first instructions. Each line of input is a command:
 //
-//   short N   forks N children one after another, waits for each, and says "short PID" for each: a
+//   short N   forks N children one after another, waits for each, and prints "short PID" for each: a
 //             child leaks 7 blocks of 1000 bytes, frees 3 of 50, and ends immediately, or, every
 //             second child, 5 ms later
-//   nested    a child leaks 7 blocks and forks a child that also does so; says "nested PID" for
+//   nested    a child leaks 7 blocks and forks a child that also does so; prints "nested PID" for
 //             both
 //   handler   forks inside operator new, in the new-handler, from which the child returns; says
 //             "handler PID"
-//   stay      forks a child that allocates and stays until the end; says "stay PID"
-//   execute   a child allocates and executes /bin/true; says "execute PID"
+//   stay      forks a child that allocates and stays until the end; prints "stay PID"
+//   execute   a child allocates and executes /bin/true; prints "execute PID"
 //   many N    forks N children, all of which stay until the last one has been forked, and waits for
-//             all; says "many"
-//   end       ends the staying children, and the server, which says "done"
+//             all; prints "many"
+//   end       ends the staying children, and the server, which prints "done"
 //
 #include <sys/wait.h>
 
@@ -78,7 +78,7 @@ static void stay(bool) {
   live_shortly(false);
   close(end_of_stay[1]);
   char byte;
-  // The trace must show everything that the child does from now on, too.
+  // The trace must also show all later events of the child.
   void* last = malloc(123);
   keep(last);
   while (read(end_of_stay[0], &byte, 1) < 0 && errno == EINTR) {
@@ -94,7 +94,7 @@ static void execute(bool) {
 
 static pid_t forked_by_handler = -1;
 
-// operator new calls this handler inside a wrapper when there is no memory.
+// operator new calls this handler inside a wrapper when memory is exhausted.
 static void fork_in_handler() {
   pid_t pid = fork();
   if (pid == 0) live_shortly(false);
@@ -102,7 +102,7 @@ static void fork_in_handler() {
   std::set_new_handler(nullptr);
 }
 
-// The child returns from the handler into the wrapper that its parent has entered.
+// The child returns from the handler into the wrapper that its parent had entered.
 static void fork_below_wrapper() {
   std::set_new_handler(fork_in_handler);
   void* none = operator new(size_t{1} << 60, std::nothrow);

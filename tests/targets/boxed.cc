@@ -1,6 +1,5 @@
-// Runs 32 threads that allocate and release without pause, along many call paths, and lose a few
-// blocks. If the first byte of input is an `e`, runs a thread that allocates memory until there is
-// none.
+// Runs 32 threads that allocate and release without pause, along many call paths, and leak a few
+// blocks. If the first byte of input is `e`, a thread allocates memory until none is left.
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -15,7 +14,7 @@ static std::atomic<int> running{0};
 
 [[gnu::noinline]] static void lose() { keep(malloc(48)); }
 
-// Different call paths to one allocation: in each frame, `way` selects the next call.
+// Different call paths to one allocation: `way` selects the next call in each frame.
 [[gnu::noinline]] static void* on_way(unsigned way, size_t size) {
   void* block;
   if (way == 0) block = malloc(size);

@@ -1,4 +1,4 @@
-// A program with a built-in allocator that has jemalloc's message and no known symbol.
+// A program with a built-in allocator that contains jemalloc's message but no known symbol.
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 // A program whose allocator calls a hook of the program when blocks are released: gperftools'
 // tcmalloc (-DTCMALLOC), jemalloc (-DJEMALLOC) or mimalloc (-DMIMALLOC). The hook takes a lock that
-// a sleeping thread holds until the program is told to continue. Before that the program loses some
-// blocks.
+// a sleeping thread holds until the program is told to continue. Before that, the program leaks
+// some blocks.
 #include <sys/eventfd.h>
 
 #include "lent_lock.hpp"

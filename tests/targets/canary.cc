@@ -1,5 +1,5 @@
-// Threads keep patterns in vector and x87 registers and in the control words, and check them all
-// the time. One thread allocates, so that there is something to trace.
+// Threads keep patterns in vector and x87 registers and in the control words, and check them
+// constantly. One thread allocates, so that there are events to trace.
 #include <immintrin.h>
 
 #include <atomic>

@@ -1,8 +1,8 @@
 // Allocates from STACKS call stacks, at rates that differ by a factor of a thousand and more, with
-// bursts and idle times. Blocks have up to 4 KiB. It keeps every tenth block, or every Nth, or
-// none. At the end it prints the truth: "done ALLOCATIONS ALLOCATED_BYTES LIVE_BLOCKS LIVE_BYTES".
-// Arguments: STACKS BURST (allocations) N, and "release" to continue for a while and finally
-// release the kept blocks.
+// bursts and idle times. Blocks are up to 4 KiB in size. The program keeps every tenth block, or
+// every Nth, or none. At the end it prints the true numbers: "done ALLOCATIONS ALLOCATED_BYTES
+// LIVE_BLOCKS LIVE_BYTES". Arguments: STACKS BURST (allocations) N, and "release" to continue for a
+// while and then release the kept blocks.
 #include <sys/mman.h>
 
 #include <chrono>
@@ -57,7 +57,7 @@ static unsigned long long draw() {
   }
 }
 
-// No allocator has this much memory, so the call fails. It must not affect later records.
+// No allocator has this much memory, so the call fails, which must not affect later records.
 static void allocate_too_much() {
   volatile size_t size = (1ull << 63) + (1 << 20);
   void* none = malloc(size);
@@ -94,7 +94,7 @@ int main(int argc, char** argv) {
   }
   burst(count, stacks);
   if (argc > 4) {
-    // Sampling continues while the attacher renews its information about the recorded blocks.
+    // Sampling continues while the attacher refreshes its list of recorded blocks.
     for (int i = 0; i < 300; i++) {
       burst(count / 100, stacks);
       idle(5);

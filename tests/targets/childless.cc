@@ -1,8 +1,8 @@
 // Two threads, no children, and blocks reachable only from memory that a forked child does not get
 // (MADV_DONTFORK, MADV_WIPEONFORK). Protocol: prints "ready". Each byte on stdin is answered by
 // "done LIST", where LIST is the addresses of the blocks. The end of input ends the program, with
-// status 2 if it ever received a SIGCHLD, 3 if there is a child to wait for, and 4 if a closed
-// descriptor stayed open elsewhere.
+// status 2 if it ever received a SIGCHLD, 3 if there is a child to wait for, and 4 if another
+// process kept a closed descriptor open.
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>

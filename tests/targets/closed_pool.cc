@@ -1,6 +1,5 @@
-// Opens a library. In the middle of a trace it closes the library and maps other memory in its
-// place. The new memory contains the bytes that the library had while it was traced, first as data,
-// then as code.
+// Opens a library. In the middle of a trace it closes the library and maps other memory at its
+// address. The new memory contains the bytes of the traced library, first as data, then as code.
 #include <dlfcn.h>
 #include <sys/mman.h>
 

@@ -1,5 +1,4 @@
-// A library with a pool that a program closes, together with all functions that are described to
-// the tracer.
+// A library with a pool; the program closes it, and with it all described functions.
 #include <cstdlib>
 
 extern "C" [[gnu::noinline, gnu::noclone]] void* pool_alloc(size_t bytes) { return malloc(bytes + 8); }

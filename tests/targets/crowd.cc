@@ -1,6 +1,6 @@
 // Many threads that allocate simultaneously, and much faster than an attacher can read. Each of
 // THREADS threads takes OPERATIONS steps: it replaces one of its blocks, chosen at random, by a new
-// block of up to 516 bytes. At the end it prints how long this took, and the truth: "done
+// block of up to 516 bytes. At the end it prints the elapsed time and the true numbers: "done
 // MICROSECONDS ALLOCATIONS ALLOCATED_BYTES LIVE_BLOCKS LIVE_BYTES". Arguments: THREADS OPERATIONS,
 // and "release" if another thread should release all blocks at the end.
 #include <chrono>

@@ -1,4 +1,4 @@
-// Overwrites the header of a block, like a write past the end of the previous block, and then
+// Overwrites the header of a block, as a write past the end of the previous block would, and then
 // waits.
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 // Blocks whose types are known only from debug information: containers of the C++ library, a tree
-// of structures, a union, two holders that disagree, an intrusive list, and a pointer that is
-// declared with a wrong type.
+// of structures, a union, two holders with conflicting types, an intrusive list, and a pointer that
+// is declared with a wrong type.
 
 #include <cstdint>
 #include <cstdio>

@@ -1,5 +1,5 @@
-// Half a million call stacks that differ in their outer frames. They need more memory than is
-// available.
+// Allocates from half a million call stacks that differ in their outer frames, and need more memory
+// than is available.
 #include <cstdint>
 
 #include "target.hpp"

@@ -1,8 +1,8 @@
-// Allocators that are known only from a description: a pool that takes its slabs from malloc, and
-// nodes that come from the pool. The program leaves the pool in every way: by a return, an
-// exception, a longjmp, and for a while by a switch to another coroutine. A signal handler
-// allocates while the pool is in use. Before the work, a byte `f` makes the program fork a child,
-// which allocates until it is killed.
+// Custom allocators that need a description: a pool that takes its slabs from malloc, and nodes
+// that come from the pool. Calls leave the pool in every way: by a return, an exception, a longjmp,
+// and temporarily by a switch to another coroutine. A signal handler allocates while the pool is in
+// use. If the input starts with `f`, the program first forks a child, which allocates until it is
+// killed.
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -37,7 +37,7 @@ APART void take_slab(Pool* from) {
   from->slabs++;
 }
 
-// Blocks are adjacent, each after its size, so their addresses have no alignment.
+// Each block directly follows its size, so the addresses are unaligned.
 POOL void* pool_alloc(Pool* from, size_t bytes) {
   if (bytes == throws) throw std::bad_alloc();
   if (bytes == jumps) longjmp(way_out, 1);
@@ -84,7 +84,7 @@ struct Node {
 };
 static Node* spare;
 
-// Returns 0. On failure returns another number and does not change `out`.
+// Returns 0 on success. On failure, returns another number and leaves `out` unchanged.
 POOL int node_get(int kind, Node** out) {
   if (kind < 0) return -1;
   if (!spare) {
@@ -105,7 +105,7 @@ POOL void node_put(Node** place) {
   *place = nullptr;
 }
 
-// A function with arguments on the stack cannot be called from another place.
+// The hook cannot call a function with arguments on the stack.
 POOL void* many_arguments(size_t bytes, int, int, int, int, int, size_t more) {
   return pool_alloc(&pool, bytes + more);
 }
@@ -162,7 +162,7 @@ static void* work(void*) {
   return nullptr;
 }
 
-// Uses the pool all the time.
+// Uses the pool constantly.
 static std::atomic<bool> is_busy, is_over;
 static void* be_busy(void*) {
   Pool own;

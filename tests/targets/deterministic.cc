@@ -1,5 +1,5 @@
-// Makes an unchanging sequence of calls of every kind, all below one function: blocks that are
-// kept, released immediately, moved, or aligned.
+// Makes a fixed sequence of calls of every kind, all below one function: blocks that are kept,
+// released immediately, moved, or aligned.
 #include <string>
 #include <vector>
 

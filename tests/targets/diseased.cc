@@ -41,7 +41,7 @@ static Entry* cache;
   cache = entry;
 }
 
-// A cache at its limit. Half a minute passes until all its blocks are replaced.
+// A cache at its limit, whose blocks are all replaced within half a minute.
 static void* bounded[5000];
 static size_t oldest;
 [[gnu::noinline]] static void replace_oldest() {
@@ -62,7 +62,7 @@ static size_t oldest;
     if (pins && i % 40 == 0) pinned[i / 40] = pin();
     passing[i] = filled(static_cast<size_t>(size));
   }
-  // Without this block, the end of the heap would be returned to the system.
+  // Without this block, the allocator would return the end of the heap to the system.
   keep(pin());
   for (void*& block : passing) {
     free(block);
@@ -87,7 +87,7 @@ static void* in_an_arena(void*) {
   return nullptr;
 }
 
-// Allocates as many blocks of each size as a cache keeps.
+// Allocates as many blocks of each size as a thread cache holds.
 static void* in_caches(void*) {
   void* blocks[7];
   for (size_t size = 24; size <= 1032; size += 16) {
@@ -124,7 +124,7 @@ static void unmap_all() {
   while (mappings > 0) munmap(mapped[--mappings], mapped_bytes);
 }
 
-// One buffer that nobody empties.
+// One buffer that is never emptied.
 static char* text;
 static size_t text_bytes;
 [[gnu::noinline]] static void append() {
@@ -134,7 +134,7 @@ static size_t text_bytes;
   text_bytes += 20'000;
 }
 
-// Half of it is read repeatedly, and the other half never.
+// One half is read repeatedly, the other half never.
 [[gnu::used]] static char* forgotten[1000];
 static char* used[1000];
 [[gnu::noinline]] static void load_and_forget(int i) { forgotten[i] = static_cast<char*>(filled(20'000)); }
@@ -150,7 +150,7 @@ static void load_both() {
     for (int at = 0; at < 20'000; at += 4096) used[i][at]++;
 }
 
-// A tenth of each huge page is used.
+// Only a tenth of each huge page is in use.
 static char* room;
 static void use_little_of_huge_pages() {
   constexpr size_t huge = 2 << 20, pages = 32;
@@ -176,8 +176,8 @@ int main(int, char** arguments) {
   // The remedy of `huge`.
   if (getenv("NO_HUGE_PAGES")) prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
   ready();
-  // Whole pages are free between pins in one page of ten. If blocks are as small as a tenth of a
-  // page, no page is free.
+  // Only one page in ten contains a pin, so whole pages in between are free. With blocks of a tenth
+  // of a page, every page would contain a pin.
   if (is(disease, "peak")) peak(false, 1000);
   if (is(disease, "pins")) {
     peak(true, 60);
@@ -217,7 +217,7 @@ int main(int, char** arguments) {
     for (void* block : pinned) free(block);
     malloc_trim(0);
   }
-  // These threads only have to be stopped: their memory is bounded from now on.
+  // These threads only have to stop: their memory no longer grows.
   while (cache) {
     Entry* next = cache->next;
     free(cache);

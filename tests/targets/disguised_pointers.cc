@@ -1,13 +1,13 @@
-// Blocks in use whose addresses are stored in only one kind of place or form, and some lost blocks.
-// The program checks all blocks that it uses.
+// Blocks in use whose addresses exist in only one kind of location or encoding, and some leaked
+// blocks. The program checks all blocks in use.
 //
 //   disguised_pointers KIND
 //
 // KIND: see `kinds` at the end.
 //
-// Protocol: prints "ready", or "missing" if the machine lacks the kind. "c" on stdin overwrites all
-// memory that malloc hands out again, checks, and answers "done FAILURES". The end of input ends
-// the program.
+// Protocol: prints "ready", or "missing" if the machine does not support the kind. On "c" from
+// stdin, overwrites all memory that malloc reuses, checks the blocks, and answers "done FAILURES".
+// Exits at the end of input.
 #include <fcntl.h>
 #include <linux/aio_abi.h>
 #include <linux/io_uring.h>
@@ -75,7 +75,7 @@ static void in_words(Form form) {
   for (int i = 0; i < KEPT; i++) place[i] = form(block());
 }
 
-// In memory, in other forms.
+// In memory, with other encodings.
 static void low_bits() {
   in_words([](uint64_t p) { return p | 5; });
 }
@@ -111,7 +111,7 @@ static void halves() {
 }
 static void offsets() {
   auto* place = reinterpret_cast<uint32_t*>(pages(PAGE));
-  // The base is the address of a block that is used through this address.
+  // The base is the address of a block that is in use.
   static char* base;
   base = static_cast<char*>(malloc(USED));
   for (int i = 0; i < KEPT; i++) place[i] = static_cast<uint32_t>(block() - reinterpret_cast<uint64_t>(base));
@@ -133,7 +133,7 @@ static void six_bytes() {
     memset(place + i * 7, 0xee, 7);
     memcpy(place + i * 7, &p, 6);
   }
-  // The last bytes of a mapping that no other mapping follows.
+  // The last bytes of a mapping, with no mapping after it.
   char* last = pages(2 * PAGE);
   must(munmap(last + PAGE, PAGE) == 0);
   uint64_t p = block();
@@ -292,7 +292,7 @@ static void in_socket() {
     must(write(ends[1], "abc", 3) == 3 && write(ends[1], &p, 8) == 8);
   }
 }
-// A pipe that is in transit in a socket, and has no descriptor meanwhile.
+// A pipe in transit in a socket, without a descriptor meanwhile.
 static void in_flight() {
   int ends[2], carried[2];
   must(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0 && pipe(carried) == 0);

@@ -1,5 +1,5 @@
-// At each byte of the input it repeats a fixed sequence of allocations. It releases all blocks but
-// seven, which it keeps until the end. A realloc among the calls fails.
+// Repeats a fixed sequence of allocations for each byte of the input. Releases all blocks but
+// seven, which it keeps until the end. One realloc in the sequence fails.
 #include <cstdint>
 #include <new>
 #include <vector>

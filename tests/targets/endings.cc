@@ -1,4 +1,4 @@
-// Plants blocks and ends in the way that argument 1 names, all while it is traced.
+// Plants blocks and exits in the way that argument 1 names, all during the trace.
 #include <pthread.h>
 
 #include <csignal>
@@ -9,7 +9,7 @@ using namespace target;
 
 [[gnu::noinline]] static void leak_at_the_end() { keep(malloc(654)); }
 
-// The new program is also this file. It prints "again" instead, and is not traced.
+// The new program is this same file. It prints "again" instead, and is not traced.
 static void* become_another(void* name) {
   execl("/proc/self/exe", static_cast<char*>(name), "again", nullptr);
   _exit(1);
@@ -25,7 +25,7 @@ int main(int, char** arguments) {
   if (strcmp(end, "segv") == 0) raise(SIGSEGV);
   if (strcmp(end, "exec") == 0) become_another(arguments[0]);
   if (strcmp(end, "exec_by_thread") == 0) {
-    // The process keeps its number; the thread that had this number ends (execve(2)).
+    // The process keeps its id; the thread with this id exits (execve(2)).
     pthread_t thread;
     pthread_create(&thread, nullptr, become_another, arguments[0]);
     pthread_join(thread, nullptr);

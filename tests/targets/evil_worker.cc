@@ -1,28 +1,29 @@
-// A server that forks workers. They give up their rights and then write into everything that they
+// A server that forks workers. They drop their privileges and then write to everything that they
 // share with the server. Each line of input is a command:
 //
-//   fork WHAT    a worker by fork(2) overwrites every word that it finds in our regions; says
+//   fork WHAT    a worker by fork(2) overwrites every word that it finds in our regions; prints
 //                "found N", the number of regions that it could write
-//   call WHAT    a worker does this after an allocation
-//   clone WHAT   a worker that was forked by the system call, without a hooked function, does this
+//   call WHAT    a worker does the same after an allocation
+//   clone WHAT   a worker that was forked by the system call, without a hooked function, does it
 //                after an allocation
-//   haunt HOW WHAT   a worker created by HOW gives up its rights, tries to write memory that is
+//   haunt HOW WHAT   a worker created by HOW drops its privileges, tries to write memory that is
 //                    mapped read-only, and then overwrites everything that it can for as long as it
-//                    lives; says "haunts N M", the numbers of regions and of guides that it can
+//                    lives; prints "haunts N M", the numbers of regions and of guides that it can
 //                    write, through their mappings or descriptors. HOW is `fork`, `_Fork`, `clone`
 //                    (the system call), or `vfork`, whose worker executes this program again
-//   banish       ends this worker
-//   child        a well-behaved worker by fork(2): allocates, opens a library, and ends; says
+//   banish       stops this worker
+//   child        a well-behaved worker by fork(2): allocates, opens a library, and ends; prints
 //                "well"
-//   work         the server allocates in three threads, and meanwhile opens and closes a library;
-//                says "worked"
-//   end          ends the server, which says "done"
+//   work         the server allocates in three threads while it opens and closes a library;
+//                prints "worked"
+//   end          ends the server, which prints "done"
 //
-// WHAT is `function`: the address of a function that makes a file; `aimed`: this address, but only
-// in place of code addresses; `zeros`; `ones`; `random`. The word that offers a region to children
-// is not changed. Arguments: path of liblate.so, path of the file; and `filtered` for a filter that
-// kills for process_vm_readv(2), or `endless` for a server that works beside one such worker after
-// another until the end of its input, and answers as described in usable.hpp.
+// WHAT is `function`: the address of a function that creates a file; `aimed`: this address, but
+// only in place of code addresses; `zeros`; `ones`; `random`. The worker does not change the word
+// that offers a region to children. Arguments: path of liblate.so, path of the file; and `filtered`
+// for a filter that kills for process_vm_readv(2), or `endless` for a server that works until the
+// end of its input while such workers run one after another, and answers as described in
+// usable.hpp.
 #include <dlfcn.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -55,8 +56,8 @@ extern "C" [[gnu::noinline, gnu::used]] int leave_marker() {
 
 static void give_up_rights() {
   if (geteuid() == 0) {
-    // The C library's function would wait for threads of the parent, because it does not know that
-    // this is another process (nptl/nptl_setxid.c).
+    // The C library's function would wait for threads of the parent, because it is not aware of the
+    // separate process (nptl/nptl_setxid.c).
     CHECK(syscall(SYS_setgroups, 0, nullptr) == 0 && syscall(SYS_setgid, 65534) == 0 && syscall(SYS_setuid, 65534) == 0);
     CHECK(syscall(SYS_setuid, 0) != 0);
   }
@@ -138,7 +139,7 @@ static int guides_by_descriptor() {
   return found;
 }
 
-// Makes no allocation, and so calls no hooked function.
+// Makes no allocation, and therefore calls no hooked function.
 static Found be_evil_once(const char* what) {
   int file = open("/proc/self/maps", O_RDONLY);
   CHECK(file >= 0);
@@ -186,8 +187,8 @@ static int be_evil(const char* what) {
 
 [[noreturn]] static void haunt(const char* what, int out) {
   give_up_rights();
-  // The kernel forgets this setting when the user id changes (prctl(2)). If the parent has died
-  // before the call, nothing ends the child.
+  // The kernel clears this setting when the user id changes (prctl(2)). If the parent died before
+  // the call, nothing kills the child.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() == 1) _exit(0);
   Found found = be_evil_once(what);
@@ -230,7 +231,7 @@ static Haunting start_haunting(const char* program, const std::string& how, cons
 
 static void banish(pid_t evil) { CHECK(kill(evil, SIGKILL) == 0 && waitpid(evil, nullptr, 0) == evil); }
 
-// Simulates a service that allows only the system calls that it needs.
+// Simulates a service with a strict allow list of system calls.
 static void kill_for_reading() {
   sock_filter code[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
@@ -281,8 +282,8 @@ static void work() {
   for (auto& thread : threads) thread.join();
 }
 
-// Runs one worker after another, in all ways and with all words, until the end of the input.
-// Answers whether it is usable (usable.hpp).
+// Runs one worker after another, with all combinations of arguments, until the end of the input.
+// Answers questions of usable.hpp.
 static void work_while_haunted(const char* program) {
   static std::atomic<bool> stop{false};
   std::thread reader([] {

@@ -1,6 +1,6 @@
-// A program with a built-in allocator, which the loader calls too: with a mutex (-DMUTEX), with a
-// spin lock (-DSPIN), with a cache for each thread that is inconsistent for a long moment
-// (-DCACHE), or with an allocator that is linked in.
+// A program with a built-in allocator, which the loader also calls: with a mutex (-DMUTEX), with a
+// spin lock (-DSPIN), with a per-thread cache that stays inconsistent for a while (-DCACHE), or
+// with a linked-in allocator.
 #include <pthread.h>
 #include <stdint.h>
 
@@ -113,7 +113,7 @@ EXPORT int posix_memalign(void** to, size_t, size_t size) {
 
 int main() {
 #if defined MUTEX || defined SPIN
-  // The child of a fork inherits the lock in its current state.
+  // A forked child inherits the lock in its current state.
   CHECK(pthread_atfork(enter, leave, leave) == 0);
 #endif
   std::atomic<bool> ends = false;

@@ -1,6 +1,6 @@
-// Opens libraries from its own code and from generated code, both of which cannot be read. If the
-// processor has protection keys, the kernel lets nobody read memory that may only be executed
-// (mprotect(2)). Argument: the path of a library.
+// Opens libraries from its own code and from generated code, neither of which is readable. On
+// processors with protection keys, the kernel makes execute-only memory unreadable (mprotect(2)).
+// Argument: the path of a library.
 #include <dlfcn.h>
 #include <sys/mman.h>
 
@@ -27,7 +27,7 @@ int main(int, char** arguments) {
   CHECK(mprotect(reinterpret_cast<void*>(first), last - first, PROT_EXEC) == 0);
   auto through_made_code = made_caller();
   ready();
-  // Reads the slot, which contains the hook's wrapper by now.
+  // Reads the slot, which now contains the hook's wrapper.
   Open open = dlopen;
   void* own = open(arguments[1], RTLD_NOW);
   void* made = through_made_code(arguments[1], RTLD_NOW, open);

@@ -1,4 +1,4 @@
-// A library with an allocator that works for some thousand calls and then crashes, waits forever
+// A library with an allocator that works for a few thousand calls and then crashes, waits forever
 // (-DWAITS), or has no memory left (-DREFUSES).
 #include <stddef.h>
 #include <stdint.h>

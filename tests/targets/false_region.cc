@@ -1,4 +1,4 @@
-// Maps memory that looks like an attacher's region, and removes its pages all the time.
+// Maps memory that looks like an attacher's region, and removes its pages constantly.
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -21,8 +21,8 @@ int main() {
   void* map = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                    MAP_SHARED | MAP_NORESERVE, fd, 0);
   CHECK(map != MAP_FAILED);
-  // Another process has the descriptor, because the tracer would close a descriptor with this name
-  // in the target as a leftover.
+  // Another process holds the descriptor, because in the target the tracer would close a descriptor
+  // with this name as a leftover.
   int parent = getpid();
   if (fork() == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);

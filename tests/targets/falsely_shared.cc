@@ -1,8 +1,8 @@
 // Counters in separate blocks. Two of the counters are in one cache line, and different threads
 // increment them. Prints "shared" with the addresses of these two.
 //
-// There are also two counters in one line that one thread increments, a block alone in its lines
-// that both threads increment, and a counter beside another one that is only read.
+// In addition, one thread increments two counters in one line, both threads increment a block alone
+// in its lines, and one counter shares its line with a counter that is only read.
 #include <pthread.h>
 #include <stdint.h>
 #include <time.h>

@@ -1,5 +1,5 @@
-// Finds out how much of its address space is left. At each byte of input, maps as much as it can,
-// prints the number of megabytes, and unmaps them.
+// Measures its remaining address space. For each byte of input, maps as much as it can, prints the
+// number of megabytes, and unmaps them.
 #include <sys/mman.h>
 
 #include "target.hpp"

@@ -1,8 +1,8 @@
-// Forbids itself something that the hook needs, which argument 1 names: "tsc", the time-stamp
-// counter; "tls", the rest of the static TLS, by loading the libraries that the other arguments
-// name; "descriptors", another descriptor; "files", all files that are not open (Landlock); "code",
-// memory that becomes executable (PR_SET_MDWE). Prints "unable" if the kernel cannot do this.
-// "personality" makes everything that it can read executable, too (READ_IMPLIES_EXEC).
+// Forbids itself a facility that the hook needs, selected by argument 1: "tsc", the time-stamp
+// counter; "tls", the rest of the static TLS, by loading the libraries in the other arguments;
+// "descriptors", any further descriptor; "files", all files that are not open (Landlock); "code",
+// new executable memory (PR_SET_MDWE). Prints "unable" if the kernel does not support this.
+// "personality" also makes all readable memory executable (READ_IMPLIES_EXEC).
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <linux/landlock.h>
@@ -62,7 +62,7 @@ int main(int count, char** arguments) {
   keep(malloc(10));
   ready();
   keep(malloc(10));
-  // Leftovers of a remote call would be found here.
+  // Leftovers of a remote call would show here.
   CHECK(dlerror() == nullptr);
   done();
   return 0;

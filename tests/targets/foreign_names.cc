@@ -1,5 +1,5 @@
-// A process whose names contain terminal control characters. The test renames the function to a
-// name that no compiler would produce.
+// A process whose names contain terminal control characters. The test gives the function a name
+// that no compiler would produce.
 #include <sys/prctl.h>
 
 #include "target.hpp"

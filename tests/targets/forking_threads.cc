@@ -1,5 +1,5 @@
-// Several threads fork children all the time, while other threads allocate. A child allocates,
-// checks the blocks, lives for up to half a second and ends; its status is checked. Ends when a
+// Several threads fork children constantly, while other threads allocate. A child allocates, checks
+// the blocks, lives for up to half a second and exits; the program checks its status. Ends when a
 // byte arrives.
 #include <sys/wait.h>
 

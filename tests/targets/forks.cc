@@ -33,7 +33,7 @@ int main() {
     leak_in_parent();
     pid_t child = fork();
     if (child == 0) {
-      for (int j = 0; j < 1000; j++) keep(malloc(64));  // a leak that is not the parent's
+      for (int j = 0; j < 1000; j++) keep(malloc(64));  // a leak in the child, not in the parent
       _exit(hammer(100000) == 50000 ? 0 : 1);
     }
     hammer(5000);

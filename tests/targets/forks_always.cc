@@ -1,5 +1,5 @@
-// One thread forks children all the time. Each child lives until fifty more have been forked.
-// Another thread allocates. The initial thread waits for the end of the input.
+// One thread forks children constantly. Each child lives until fifty more have been forked. Another
+// thread allocates. The initial thread waits for the end of the input.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>

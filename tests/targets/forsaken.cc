@@ -4,7 +4,7 @@
 //      `during`
 //   a  releases 20 more of the blocks from `before`, and allocates 50, in `after`; 5 further blocks
 //      get addresses that blocks from `before` had, in `reusing`
-// The end of input ends it.
+// The program exits at the end of input.
 #include "target.hpp"
 
 using namespace target;
@@ -22,7 +22,7 @@ static int released;
   for (int i = 0; i < count; i++) free(from_before[released++]);
 }
 
-// Makes far more events than a ring holds; none of them can be folded.
+// Generates far more events than a ring holds, none of which can be folded.
 [[gnu::noinline]] static void flood() {
   void* last = malloc(1);
   for (size_t i = 0; i < 300000; i++) {
@@ -42,7 +42,7 @@ static int released;
   for (int i = 0; i < 50; i++) keep(malloc(after_size));
 }
 
-// The allocator reuses the released blocks, because nothing else has allocated this size.
+// The allocator reuses the released blocks, because no other code has allocated this size.
 [[gnu::noinline]] static void reusing() {
   for (int i = 0; i < 5; i++) {
     void* block = malloc(before_size);

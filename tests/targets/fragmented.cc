@@ -1,7 +1,7 @@
 // A heap full of holes: in each round it allocates many small blocks, and keeps every tenth.
 //
-// It prints the number of bytes that it keeps. After each step it pauses for a moment, so that the
-// resident memory is measured then (once a second).
+// It prints the number of kept bytes. After each step it pauses briefly, so that the resident
+// memory, which is measured once a second, is measured then.
 //
 // Arguments: rounds, blocks per round.
 #include <unistd.h>
@@ -30,7 +30,7 @@ int main(int count, char** arguments) {
     std::vector<Kept> all;
     all.reserve(blocks);
     for (long i = 0; i < blocks; ++i) {
-      // Each round has other sizes, so that its blocks do not fit into the holes.
+      // Each round has different sizes, so that its blocks do not fit into the holes.
       const size_t size = 100 + 64 * round + i % 7 * 16;
       auto* block = static_cast<char*>(malloc(size));
       CHECK(block != nullptr);

@@ -1,6 +1,6 @@
 // Has more pointers to malloc than a trace can record. After "ready" it repeatedly opens and closes
-// the library that argument 1 names until this is quick once. Before, its dlopen waits half a
-// second for an attacher that does not answer.
+// the library in argument 1 until this is quick. Until then, its dlopen waits half a second for an
+// attacher that does not answer.
 #include <dlfcn.h>
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Leaks of every size in a program with an allocator other than glibc's, beside blocks that are
+// Leaks of every size in a program with an allocator other than glibc's, and blocks that are
 // reachable in every way.
 #include <thread>
 #include <vector>
@@ -38,7 +38,7 @@ static thread_local void* volatile kept_by_thread;
 
 [[gnu::noinline]] static void leak_in_thread() { keep(malloc(333)); }
 
-// Blocks from the allocator contain stale addresses of lost blocks.
+// Leaves stale addresses of leaked blocks in memory of the allocator.
 [[gnu::noinline]] static void churn() {
   std::vector<void*> blocks;
   for (int i = 0; i < 5000; i++) blocks.push_back(malloc(16 + i % 500));

@@ -1,6 +1,6 @@
-// Leaks and situations that look like leaks, with one case per run, after the ideas of
-// LeakSanitizer's and memcheck's tests. Argument 1 names the case; argument 2 is a library, if the
-// case needs one.
+// Leaks and situations that look like leaks, with one case per run, based on the tests of
+// LeakSanitizer and memcheck. Argument 1 names the case; argument 2 is a library, if the case needs
+// one.
 #include <dlfcn.h>
 #include <malloc.h>
 #include <csignal>
@@ -25,7 +25,7 @@
 
 static void keep(void* block) { asm volatile("" : : "r"(block) : "memory"); }
 
-// Overwrites the stack below and the registers, which contained the planted pointers.
+// Overwrites the stack below and the registers, which still contain planted pointers.
 NOINLINE static void wipe() {
   char frame[8192];
   memset(frame, 0, sizeof frame);
@@ -42,7 +42,7 @@ NOINLINE static void* block(size_t bytes) {
   return made;
 }
 
-// Leaves an address all over the part of the stack that later calls use.
+// Fills the part of the stack that later calls use with an address.
 NOINLINE static void spread(void* block) {
   void* volatile frame[1024];
   for (auto& word : frame) word = block;
@@ -93,7 +93,8 @@ NOINLINE static void plant(const std::string& name, char** arguments) {
   } else if (name == "plain") {
     for (int i = 0; i < 10; i++) leak(96);
   } else if (name == "thousands") {
-    // Allocated among as many blocks that are freed again, from every list of the allocator.
+    // Allocated among the same number of blocks that are then freed, from every list of the
+    // allocator.
     auto** freed = static_cast<void**>(block(7000 * sizeof(void*)));
     for (int i = 0; i < 7000; i++) {
       freed[i] = block(16 + i % 250 * 16);
@@ -146,7 +147,7 @@ NOINLINE static void plant(const std::string& name, char** arguments) {
   } else if (name == "ended_thread") {
     std::thread([] { leak(300); }).join();
   } else if (name == "list") {
-    // A leaked list: its head is a direct leak, and the other nodes hang on it.
+    // A leaked list: its head is a direct leak, and the other nodes are indirect leaks.
     Node* head = nullptr;
     for (int i = 0; i < 5; i++) {
       auto* node = static_cast<Node*>(block(sizeof(Node)));
@@ -235,7 +236,7 @@ NOINLINE static void plant(const std::string& name, char** arguments) {
     void* map = mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     *static_cast<void**>(map) = block(90);
   } else if (name == "resized_mappings") {
-    // glibc 2.43 counts 16 bytes too many for each mapping that is resized.
+    // glibc 2.43 counts 16 bytes too many for each resized mapping.
     for (int i = 0; i < 20; i++) leak(1 << 20);
     void* first = malloc(2 << 20);
     global = realloc(first, 3 << 20);
@@ -250,7 +251,7 @@ NOINLINE static void plant(const std::string& name, char** arguments) {
     setvbuf(file, nullptr, _IOFBF, 4096);
     fprintf(file, "text");
   } else if (name == "ends") {
-    // Argument 2 selects how the program ends.
+    // Argument 2 selects the way in which the program exits.
     for (int i = 0; i < 10; i++) leak(96);
     run_thread([] { rest(); });
     wipe();
@@ -266,15 +267,15 @@ NOINLINE static void plant(const std::string& name, char** arguments) {
     if (end == "pthread_exit") pthread_exit(nullptr);
     _exit(8);
   } else if (name == "hammer") {
-    // Makes more events than a small ring holds between two passes.
+    // Generates more events between two passes than a small ring holds.
     for (int i = 0; i < 1500000; i++) {
       void *first = block(16), *second = block(16);
       free(first);  // not the last allocation: no pair
       free(second);
     }
   } else if (name == "left_at_exit") {
-    // The address is in places that nothing reads any more: registers that a call need not
-    // preserve, and the stack below the stack pointer.
+    // The address is only in dead locations: registers that a call need not preserve, and the stack
+    // below the stack pointer.
     asm volatile("mov %%rax, %%rdx; mov %%rax, %%rsi; mov %%rax, %%r8; mov %%rax, %%r9; mov %%rax, %%r10;"
                  "mov %%rax, -16(%%rsp); mov %%rax, -72(%%rsp); xor %%edi, %%edi; mov $231, %%eax; syscall"
                  : : "a"(block(66)) : "rdx", "rsi", "rdi", "r8", "r9", "r10", "rcx", "r11", "memory");

@@ -1,5 +1,5 @@
-// Creates processes in every way and waits for them. Argument 1 selects the way, argument 2 the
-// exit status of each process. Each executed process (argument 1 is "leaf") loses one block.
+// Creates processes and waits for them. Argument 1 selects the method, argument 2 the exit status
+// of each process. Each executed process (argument 1 is "leaf") leaks one block.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -92,7 +92,7 @@ int main(int count, char** arguments) {
   if (strcmp(kind, "spawn") == 0) return by_spawn(status);
   if (strcmp(kind, "system") == 0) return by_system(status);
   if (strcmp(kind, "left") == 0) {
-    // Leaves a process behind that still runs. A reader of our output does not have to wait for it.
+    // Leaves a running process behind, for which a reader of our output need not wait.
     pid_t child = fork();
     if (child == 0) {
       int nothing = open("/dev/null", O_RDWR);

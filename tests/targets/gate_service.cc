@@ -1,7 +1,7 @@
-// Serves requests until it is killed. It has a cache of 50 entries that is full from the beginning.
-// Argument 1 adds a block in 40 requests that is lost ("leak"), a heap that is full from the
-// beginning, in which each request replaces the oldest block ("full"), or a log to which each tenth
-// request appends ("log").
+// Serves requests until it is killed. It has a cache of 50 entries, which is full from the start.
+// Argument 1 adds a leaked block in every 40 requests ("leak"), a heap that is full from the start,
+// in which each request replaces the oldest block ("full"), or a log to which every tenth request
+// appends ("log").
 #include "target.hpp"
 
 using namespace target;

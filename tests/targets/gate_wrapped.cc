@@ -1,4 +1,4 @@
-// Leaks behind wrappers of malloc. Argument: the number of call paths to the only bug in `parse`.
+// Leaks behind wrappers of malloc. Argument: the number of call paths to the single bug in `parse`.
 #include <stdlib.h>
 #include <string.h>
 #include <string>
@@ -37,7 +37,7 @@ int main(int, char** argv) {
   emit();
   rename_it();
   keep_text();
-  // Overwrites the stack, so that no stale pointer of these calls is found.
+  // Overwrites the stack, so that the search finds no stale pointer of these calls.
   char room[4096];
   memset(room, 0, sizeof room);
   asm volatile("" : : "r"(room) : "memory");

@@ -1,5 +1,5 @@
-# Greenlets that exchange the C stack all the time, until the end of the input; answers each 'u' of the input with
-# "usable" once it has used the locks of the C library, as usable.hpp does.
+# Greenlets that swap the C stack constantly until the end of the input. Answers each 'u' of the input with "usable"
+# after using the locks of the C library, as usable.hpp does.
 import ctypes
 import os
 import pwd
@@ -11,7 +11,7 @@ import greenlet
 
 
 def body(hub, depth):
-    # Through C and back: each level is one more evaluation on the C stack.
+    # Through C and back: each level adds an evaluation to the C stack.
     if depth:
         return sorted([depth - 1], key=lambda deeper: body(hub, deeper))
     for _ in range(6):

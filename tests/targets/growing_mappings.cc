@@ -1,7 +1,7 @@
-// Mappings that keep growing in each way in which the kernel extends them: the heap by brk, the
-// heap of an arena by mprotect, and the program's own mappings by mremap, which refuses a range
-// that has become several mappings. Some of these mappings move thousands of times a second,
-// because another mapping follows them.
+// Mappings that keep growing in every way that the kernel supports: the heap by brk, the heap of an
+// arena by mprotect, and the program's own mappings by mremap, which refuses a range that was split
+// into several mappings. Some of these mappings move thousands of times a second, because another
+// mapping follows them.
 #include <sys/mman.h>
 
 #include <atomic>
@@ -82,8 +82,8 @@ bool remap() {
   return true;
 }
 
-// Moves a mapping with nearly every step, to its previous place, or to the former place of another
-// one.
+// Moves a mapping in nearly every step, to its previous address, or to the former address of
+// another mapping.
 bool move(std::size_t most) {
   std::size_t bytes = 0;
   unsigned char* piece = nullptr;

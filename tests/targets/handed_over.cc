@@ -1,7 +1,7 @@
 // A service whose threads pass blocks to each other. Requests go to the next thread, which releases
-// them and answers with a block of equal size, so an address changes its owner within microseconds.
-// Each thread also has temporaries and growing blocks. For each function the program knows who
-// releases its blocks. Arguments: threads, rounds per thread.
+// them and answers with a block of equal size, so an address changes owners within microseconds.
+// Each thread also has temporary and growing blocks. The program knows which function releases the
+// blocks of each function. Arguments: threads, rounds per thread.
 #include <pthread.h>
 #include <sched.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t bytes = 96, most = 64;
 
-// Keeps a call from becoming a jump, which would remove the function from the stack.
+// Prevents a tail call, which would remove the function from the stack.
 #define STAYS asm volatile("" ::: "memory")
 
 [[gnu::noinline]] void* new_request() {
@@ -67,7 +67,7 @@ void* serve(void* argument) {
   long self = reinterpret_cast<long>(argument);
   long next = (self + 1) % threads;
   for (int i = 0; i < rounds; i++) {
-    // Lets blocks change hands even on one processor.
+    // Lets blocks change owners even on one processor.
     if (i % 16 == 0) sched_yield();
     if (void* unread = requests[next].exchange(new_request())) end_request(unread);
     if (void* request = requests[self].exchange(nullptr)) {

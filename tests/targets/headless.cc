@@ -1,4 +1,4 @@
-// A program whose initial thread has ended. The other thread holds every second of 20 blocks.
+// A program whose initial thread has exited. The other thread holds every second of 20 blocks.
 #include <pthread.h>
 
 #include "target.hpp"
@@ -16,7 +16,7 @@ __attribute__((noinline)) static void allocate() {
   }
 }
 
-// Overwrites the remains of returned functions on the stack, which would be references to lost
+// Overwrites the remains of returned functions on the stack, which would be references to leaked
 // blocks.
 __attribute__((noinline)) static void scrub_stack() {
   volatile char frames[4096];

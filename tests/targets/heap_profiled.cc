@@ -1,6 +1,6 @@
 // A program under the heap profiler of gperftools. One of its threads sleeps while it writes a
-// profile, and holds the profiler's lock, which every call of the allocator takes. The thread
-// writes into a pipe that is full until the program is told to continue.
+// profile, and holds the profiler's lock, which every allocator call takes. The thread writes into
+// a pipe that stays full until the program is told to continue.
 #include <fcntl.h>
 #include <gperftools/heap-profiler.h>
 #include <sys/stat.h>
@@ -22,7 +22,7 @@ static void* dump(void*) {
   return nullptr;
 }
 
-// Waits until the kernel shows that a thread sleeps in write, which is number 1
+// Waits until the kernel shows that a thread sleeps in write, which is system call 1
 // (proc_pid_syscall(5)).
 static void wait_until_it_writes() {
   while (!writer_id) usleep(1000);

@@ -1,12 +1,13 @@
-// A program that hides the addresses of blocks, so that they look leaked, and frees some of them when it is told to: by
-// the thread that has allocated them, by another one, by a new one, and by one that ends. What a block holds is then what
-// it held before, as far as the program can bring that about: its first word is the address of the block that is
-// freed before it, which allocators with lists of free blocks write there; with the argument "fast", what glibc's fast
-// lists have there, as in a block that was taken from such a list and never written to.
+// A program that hides the addresses of blocks, so that they look leaked, and frees some of them on request: in the
+// thread that allocated them, in another thread, in a new thread, and in a thread that exits. As far as possible,
+// freeing a block leaves its contents unchanged: its first word is already the address of the previously freed block,
+// which allocators with free lists write there; with the argument "fast", it is the word of glibc's fast lists, as in a
+// block that was taken from such a list and never written to.
 //
-// Protocol: "ready"; then a command for each line. "p": BLOCKS new blocks. "m", "w", "n", "e": the initial thread, a
-// waiting one, a new one, a new one that ends frees the next FREED of them; "freed ADDRESS" for each. "c": all threads
-// allocate blocks of all sizes; "twice N": so many were given out twice. "done" ends each answer.
+// Protocol: "ready"; then one command per line. "p" allocates BLOCKS new blocks. "m", "w", "n" and "e" free the next
+// FREED blocks in the initial thread, a waiting thread, a new thread, and a new thread that exits, and print "freed
+// ADDRESS" for each. "c" makes all threads allocate blocks of all sizes, and prints "twice N", the number of blocks
+// that were handed out twice. "done" ends each answer.
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -26,7 +27,7 @@ static int is_fast;
 static uintptr_t hidden[BLOCKS];
 static int next_freed;
 
-// Blocks given to each thread.
+// Blocks allocated to each thread.
 static uintptr_t given[MOST_THREADS * SIZES * AGAIN];
 static int given_count;
 
@@ -48,8 +49,8 @@ __attribute__((noinline)) static void scrub_stack(void) {
   __asm__ volatile("" ::"r"(room) : "memory");
 }
 
-// The value that free() writes to the next block in a fast list: the address of its header, since 2.32 mangled with
-// that of the place (malloc.c, PROTECT_PTR).
+// The value that free() writes to the next block in a fast list: the address of its header, since 2.32 mangled with the
+// address of the link (malloc.c, PROTECT_PTR).
 static uintptr_t fast_link(uintptr_t before, const uintptr_t* place) {
   uintptr_t link = before ? before - 16 : 0;
 #ifdef __GLIBC__
@@ -81,7 +82,7 @@ __attribute__((noinline)) static void take_some(void) {
 }
 
 static void obey(char command) {
-  // It may have a cache then.
+  // The thread may then have a cache.
   if (command == 'a') free(malloc(sizes[0]));
   if (command == 'f') free_some();
   if (command == 't') take_some();

@@ -1,12 +1,11 @@
 // Blocks in use whose addresses are in places that a search for pointers easily misses, and some
-// lost blocks. The program checks the contents of all blocks that it uses, and checks them by using
-// them.
+// leaked blocks. The program checks the contents of all blocks in use.
 //
 //   hidden_references [v: another process runs in its memory | s: a seccomp filter kills it for a system
 //                      call that a scan makes]
 //
-// Protocol: prints "ready". "c" on stdin overwrites all memory that malloc hands out again, checks,
-// and answers "done FAILURES". The end of input ends the program.
+// Protocol: prints "ready". On "c" from stdin, overwrites all memory that malloc reuses, checks the
+// blocks, and answers "done FAILURES". Exits at the end of input.
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -28,10 +27,10 @@ constexpr size_t SIGNAL_STACK_BYTES = 64 * 1024, THREAD_STACK_BYTES = 256 * 1024
 constexpr int BLOCKS = 40, LOST = 300;
 
 static long failures;
-static char* own_stack;  // given to a thread that has ended; holds pointers now
+static char* own_stack;  // stack of an exited thread; now holds pointers
 static char* packed;     // pointers at odd offsets
-static char* shared;     // read-only by now
-static int ends[2];      // a pointer waits in it
+static char* shared;     // now read-only
+static int ends[2];      // contains an unread pointer
 static sigset_t blocked;
 static uint64_t expected_signal;  // inverted
 static uint64_t expected_message;
@@ -60,7 +59,7 @@ __attribute__((noinline)) static void set_signal_stack() {
   if (sigaltstack(&stack, nullptr) != 0) abort();
 }
 
-// Runs on the alternate stack, and fills a good part of it.
+// Runs on the alternate stack, and fills much of it.
 static void handle(int) {
   char room[20000];
   memset(room, 0xee, sizeof room);
@@ -155,7 +154,7 @@ static void check_all() {
   siginfo_t info{};
   if (sigwaitinfo(&blocked, &info) != SIGRTMIN || ~expected_signal != reinterpret_cast<uint64_t>(info.si_ptr)) failures++;
   check(static_cast<char*>(info.si_ptr), 600);
-  // The signal stacks: blocks that malloc hands out now must not be on them.
+  // Blocks that malloc hands out now must not be on the signal stacks.
   constexpr int NEW = 64;
   static unsigned char* fresh[NEW];
   for (auto& f : fresh) {

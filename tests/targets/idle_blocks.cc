@@ -1,5 +1,5 @@
-// Blocks that two threads touch completely all the time, and blocks that nobody touches after their
-// creation.
+// Blocks that two threads touch completely and constantly, and blocks that are not touched after
+// their creation.
 #include <pthread.h>
 #include <time.h>
 
@@ -28,7 +28,7 @@ static std::atomic<bool> stop;
   return block;
 }
 
-// One thread writes the even blocks, and the other one reads the odd blocks.
+// One thread writes the even blocks, and the other thread reads the odd blocks.
 static void* touch(void* first) {
   const bool writes = first == nullptr;
   unsigned long sum = 0;

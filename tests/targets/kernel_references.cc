@@ -1,16 +1,16 @@
-// Blocks in use whose addresses are only in the kernel, or in memory that the program's own loads
-// and stores do not reach, and some lost blocks. The program checks all blocks that it uses.
+// Blocks in use whose addresses are only in the kernel, or in memory that the program itself cannot
+// access, and some leaked blocks. The program checks all blocks in use.
 //
 //   kernel_references [MODE]
 //
 // Without a mode: an eventfd's counter, execute-only and inaccessible memory, written pages of a
-// private file mapping that is read-only now, memory of a file that nobody has touched through this
+// private file mapping that is now read-only, pages of a file that were not touched through this
 // mapping, the frame pointer in a jmp_buf, set_tid_address, set_robust_list. `q`: mq_notify; `m`: a
-// message in a queue; `s`: a detached System V segment; `r`: rseq, if the C library has registered
-// none.
+// message in a queue; `s`: a detached System V segment; `r`: rseq, if the C library has not
+// registered one.
 //
-// Protocol: prints "ready". "c" on stdin overwrites all memory that malloc hands out again, checks,
-// and answers "done FAILURES". The end of input ends the program.
+// Protocol: prints "ready". On "c" from stdin, overwrites all memory that malloc reuses, checks the
+// blocks, and answers "done FAILURES". Exits at the end of input.
 #include <fcntl.h>
 #include <linux/rseq.h>
 #include <mqueue.h>
@@ -113,8 +113,8 @@ static void* known_to_kernel(void*) {
   scrub_stack();
   thread_is_ready = 1;
   while (!thread_may_end) usleep(1000);
-  // Does not use pthread_exit: the kernel no longer clears the C library's own word, because
-  // set_tid_address has replaced it.
+  // Does not use pthread_exit, because set_tid_address has replaced the word of the C library that
+  // the kernel would clear.
   syscall(SYS_exit, 0);
   return nullptr;
 }

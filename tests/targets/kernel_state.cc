@@ -1,8 +1,8 @@
-// A process with kernel state that only the process itself should change: huge pages in a heap that
-// it writes to and on stacks of sleeping threads, a memory policy, timer slack, scheduling, scores,
-// and pending signals.
+// A process with kernel state that only the process itself should change: huge pages in a heap to
+// which it writes and on stacks of sleeping threads, a memory policy, timer slack, scheduling,
+// scores, and pending signals.
 //
-// Protocol: prints "ready", or "missing" if the kernel provides no huge pages. At "c" on stdin it
+// Protocol: prints "ready", or "missing" if the kernel provides no huge pages. On "c" from stdin,
 // checks its own state and answers "done FAILURES".
 #include <pthread.h>
 #include <sched.h>
@@ -24,7 +24,7 @@ static void must(bool is_so) {
   if (!is_so) abort();
 }
 
-// Returns memory that is aligned to the size of a huge page.
+// Returns memory with the alignment of a huge page.
 static char* huge_pages(size_t bytes) {
   void* memory = mmap(nullptr, bytes + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   must(memory != MAP_FAILED);
@@ -96,7 +96,7 @@ int main() {
   put("/proc/self/oom_score_adj", "17");
   put("/proc/self/coredump_filter", "0x77");
   heap = huge_pages(BYTES);
-  // If there is only one node, this is also the node of the process.
+  // On a machine with only one node, this is also the node of the process.
   unsigned long node = 1;
   syscall(SYS_mbind, heap, BYTES, 1 /* MPOL_PREFERRED */, &node, 64, 0);
   for (int i = 0; i < STACKS; i++) {

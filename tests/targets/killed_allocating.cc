@@ -1,4 +1,4 @@
-// A program that ends while its threads are inside the allocator.
+// A program that exits while its threads are inside the allocator.
 //
 //   clean  main returns
 //   leaks  main has lost 40 blocks of its own, 8 of them mappings, and 20 blocks that only these
@@ -8,7 +8,8 @@
 //   may be untraced
 //
 // Each thread keeps all its blocks in a table on its stack: blocks of all sizes, and growing arrays
-// of pointers to blocks. Whatever a thread does when it is killed, none of these blocks is leaked.
+// of pointers to blocks. None of these blocks is leaked, no matter what a thread does when it is
+// killed.
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,7 +65,7 @@ __attribute__((noinline)) static void lose() {
   }
 }
 
-// Overwrites the remains of returned functions on the stack, which would be references to lost
+// Overwrites the remains of returned functions on the stack, which would be references to leaked
 // blocks.
 __attribute__((noinline)) static void scrub_stack() {
   volatile char frames[4096];

@@ -1,4 +1,4 @@
-// Opens libraries while it is traced: repeatedly, through $ORIGIN, and in a separate namespace.
+// Opens libraries during the trace: repeatedly, through $ORIGIN, and in a separate namespace.
 // Arguments: path of liblate.so, path of libneeds.so.
 #include <dlfcn.h>
 
@@ -17,8 +17,8 @@ static Leak leak_of(void* library) {
 
 int main(int, char** arguments) {
   ready();
-  // Opens one library repeatedly, possibly at an unchanged address. Nothing of the previous time
-  // may remain.
+  // Opens one library repeatedly, possibly at the same address. No state of the previous load may
+  // remain.
   for (int i = 0; i < 10; i++) {
     void* library = dlopen(arguments[1], RTLD_NOW);
     keep(leak_of(library)(500));

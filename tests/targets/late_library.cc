@@ -1,4 +1,4 @@
-// A library that is loaded while its program is traced.
+// A library that is loaded during the trace.
 #include <cstdlib>
 
 extern "C" __attribute__((visibility("default"))) void* leak_in_library(size_t size) {

@@ -1,4 +1,4 @@
-// A program whose initial thread ends by pthread_exit(3) while another thread lives.
+// A program whose initial thread exits by pthread_exit(3) while another thread continues.
 //
 //   at-once       the initial thread ends as soon as it can; the other thread has lost 40 blocks by
 //                 the end
@@ -23,7 +23,7 @@ __attribute__((noinline)) static void hold_some() {
   for (void* volatile& block : kept) block = malloc(765);
 }
 
-// Overwrites the remains of returned functions on the stack, which would be references to lost
+// Overwrites the remains of returned functions on the stack, which would be references to leaked
 // blocks.
 __attribute__((noinline)) static void scrub_stack() {
   volatile char frames[4096];

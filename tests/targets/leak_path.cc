@@ -1,6 +1,6 @@
 // Plants a leak of 100 blocks of 96 bytes in leak_here, among balanced call paths. Protocol: a line
-// on stdin starts the work, and "done" answers it. The end of input ends the program. It checks its
-// own blocks.
+// on stdin starts the work, and the answer is "done". Exits at the end of input. The program checks
+// its own blocks.
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -25,7 +25,7 @@ __attribute__((noinline)) void balanced(int i) {
 int main() {
   char c;
   void* before = malloc(4321);
-  asm volatile("" ::"r"(before) : "memory");  // or the pair is optimized away
+  asm volatile("" ::"r"(before) : "memory");  // keeps the pair from being optimized away
   if (write(1, "ready\n", 6) != 6) return 1;
   if (read(0, &c, 1) != 1) return 1;
   for (int i = 0; i < 20000; i++) {

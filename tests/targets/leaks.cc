@@ -1,4 +1,5 @@
-// Leaks by indirect ways: realloc, libc's own allocations, function pointers, a signal handler.
+// Leaks through indirect calls: realloc, libc's own allocations, function pointers, a signal
+// handler.
 #include <csignal>
 #include <thread>
 #include <vector>
@@ -77,7 +78,7 @@ static volatile sig_atomic_t handled;
   CHECK(handled == 100);
 }
 
-// Raises a signal on an alternate stack with unknown bounds.
+// Raises a signal whose handler runs on an alternate stack with unknown bounds.
 static void raise_on_other_stack() {
   static char stack[65536];
   stack_t alternate{};

@@ -1,7 +1,7 @@
-// A service that leaks until it has no memory left. One function keeps nine of ten bytes.
+// A service that leaks until memory is exhausted. One function allocates nine of ten bytes.
 // Arguments: maximum number of leaked bytes (1 GiB), and microseconds between two megabytes (1000).
 //
-// Protocol: prints "ready"; then a byte starts the leak.
+// Protocol: prints "ready"; a byte then starts the leak.
 #include <memory>
 #include <vector>
 

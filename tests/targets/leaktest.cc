@@ -1,17 +1,17 @@
-// Keeps a sorted list of random values; an operation inserts or removes one value. Of the removed
-// nodes it loses a share, together with their payloads. This program tests the reclaiming of leaks
-// while it runs: every node and payload in use contains a pattern of its own address, which each
-// visit checks. So a block that was wrongly released and handed out again is noticed.
+// Keeps a sorted list of random values; an operation inserts or removes one value. It leaks a share
+// of the removed nodes, together with their payloads. The program tests the reclaiming of leaks at
+// run time: every node and payload in use contains a pattern of its own address, which each visit
+// checks, so it detects a block that was wrongly released and reused.
 //
 //   leaktest [THREADS] [PERCENT LOST] [OPERATIONS A ROUND] [PAUSE BETWEEN OPERATIONS, us] [BYTES]
 //
-// BYTES: number of bytes that the program may lose before the next byte on stdin, which allows as
-// many again. When they are lost, it releases the nodes that it removes, so that a test's work does
+// BYTES: number of bytes that the program may leak before the next byte on stdin, which allows the
+// same number again. After that, it releases the nodes that it removes, so that a test's work does
 // not grow with its duration. Without BYTES there is no limit.
 //
-// Protocol: prints "ready". Each byte on stdin is answered by "done OPERATIONS NANOSECONDS HEAP
-// LOST-BYTES", which are sums since the start; HEAP is the memory that malloc has from the system.
-// The end of input ends the program, with status 2 if a check ever failed.
+// Protocol: prints "ready". The answer to each byte on stdin is "done OPERATIONS NANOSECONDS HEAP
+// LOST-BYTES" with totals since the start; HEAP is the memory that malloc has obtained from the
+// system. Exits at the end of input, with status 2 if a check failed.
 #include <malloc.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// Threads that have called the allocator and now compute, on stacks that still contain the
-// allocator's frames.
+// Threads that compute after calls of the allocator, on stacks that still contain the allocator's
+// frames.
 #include <atomic>
 #include <thread>
 
@@ -10,7 +10,7 @@ using namespace target;
 static std::atomic<int> computing{0};
 
 [[gnu::noinline]] static void allocate() {
-  // Uses all parts of malloc and free.
+  // Exercises all parts of malloc and free.
   void* blocks[20];
   for (size_t i = 0; i < 20; i++) keep(blocks[i] = malloc(2000 + 16 * i));
   for (void* block : blocks) free(block);

@@ -1,5 +1,5 @@
-// An allocator whose functions call a hook that takes the lent lock, outside all locks of glibc's
-// allocator.
+// An allocator whose functions call a hook that takes the lent lock, without holding any lock of
+// glibc's allocator.
 #pragma once
 #include <cstddef>
 

@@ -1,8 +1,8 @@
 // A program in which one thread sleeps, outside any allocator and the loader, while it holds a
-// lock. The lock is one that the program's own allocator (-DOWN_ALLOCATOR, or a preloaded one), its
-// auditor, or a hook of glibc's (-DGLIBC_HOOK) takes. The thread sleeps until the program is told
-// to continue. With the argument "again", it sleeps until the program is asked whether it is
-// usable, and then takes the lock again.
+// lock. The program's own allocator (-DOWN_ALLOCATOR, or a preloaded one), its auditor, or a glibc
+// hook (-DGLIBC_HOOK) also takes this lock. The thread sleeps until the program is told to
+// continue. With the argument "again", it sleeps until the program is asked whether it is usable,
+// and then takes the lock again.
 #include <sys/eventfd.h>
 
 #include "usable.hpp"
@@ -49,7 +49,7 @@ __attribute__((noinline)) static void leak_by_new() {
 __attribute__((noinline)) static void leak_by_new_array() {
   for (int i = 0; i < 6; i++) keep(new char[321]);
 }
-// An exception must be unwound through every frame between operator new and this function.
+// The unwinder must pass through every frame between operator new and this function.
 __attribute__((noinline)) static void leak_after_throw() {
   for (int i = 0; i < 5; i++) {
     size_t too_much = size_t{1} << 62;

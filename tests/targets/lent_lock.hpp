@@ -1,4 +1,4 @@
-// A mutex at a fixed address that a program, its allocator and its auditor share. They cannot share
+// A mutex at a fixed address, shared by a program, its allocator and its auditor. They cannot share
 // a symbol, because an auditor has a separate namespace and C library (rtld-audit(7)).
 #pragma once
 #include <pthread.h>
@@ -11,7 +11,7 @@ namespace target {
 inline void* const lent_address = reinterpret_cast<void*>(0x2000'0000'0000);
 constexpr size_t lent_bytes = 4096;
 
-// Returns the mutex if the program has created it, and null otherwise.
+// Returns the mutex, or null if the program has not created it.
 inline pthread_mutex_t* lent_lock() {
   unsigned char resident;
   long error = syscall(SYS_mincore, lent_address, lent_bytes, &resident);
@@ -26,7 +26,7 @@ inline pthread_mutex_t* make_lent_lock() {
   return lock;
 }
 
-// Simulates a hook of an allocator that keeps a list.
+// Simulates an allocator hook that maintains a list.
 inline void take_lent_lock() {
   if (pthread_mutex_t* lock = lent_lock()) {
     pthread_mutex_lock(lock);

@@ -1,6 +1,6 @@
-// For each byte of its input, opens each of its modules by the name under which the loader lists
-// it, as symbolizers within a process do, and loads a library (argument 1) from a memory object by
-// the number of a descriptor.
+// For each byte of its input, opens each of its modules under its name in the loader's list, as
+// in-process symbolizers do, and loads a library (argument 1) from a memory object through a
+// descriptor number.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <link.h>
@@ -11,8 +11,8 @@
 
 using namespace target;
 
-// A process that opens a descriptor by its number gets one of these pipes; reading it would take
-// data from another reader.
+// Opening a descriptor by its number would yield one of these pipes; reading it would take data
+// from another reader.
 static int pipes[8][2];
 
 static int open_by_name(dl_phdr_info* info, size_t, void*) {

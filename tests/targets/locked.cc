@@ -1,5 +1,5 @@
-// Locks all of its memory, present and future, like real-time programs and programs with secrets.
-// With an argument, locks only pages that have been touched.
+// Locks all of its memory, present and future, as real-time programs and programs with secrets do.
+// With an argument, locks only touched pages.
 #include <sys/mman.h>
 
 #include "target.hpp"

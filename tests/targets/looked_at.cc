@@ -1,4 +1,4 @@
-// Blocks with known use, with one function for each pattern. The first argument is the duration in
+// Blocks with known accesses, one function for each pattern. The first argument is the duration in
 // milliseconds. Every block lives for some milliseconds.
 #include <atomic>
 #include <chrono>
@@ -34,7 +34,7 @@ static void touch(void* block, size_t from, size_t to) {
   touch(block, 0, 24);
   return block;
 }
-// Touches a block from the begin of its life to the end.
+// Touches a block throughout its life.
 [[gnu::noinline]] static void* throughout() {
   void* block = malloc(16);
   keep(block);
@@ -48,7 +48,7 @@ static void touch(void* block, size_t from, size_t to) {
   touch(block, 0, 30);
   return block;
 }
-// Touches 17 of 24 bytes: one of the last word.
+// Touches 17 of 24 bytes: one byte of the last word.
 [[gnu::noinline]] static void* odd() {
   void* block = malloc(24);
   keep(block);

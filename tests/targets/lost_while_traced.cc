@@ -1,4 +1,4 @@
-// Loses blocks before and while it is traced, and keeps others, with a separate function for each
+// Leaks blocks before and during the trace, and keeps others, with a separate function for each
 // kind.
 #include "target.hpp"
 

@@ -1,5 +1,5 @@
-// 160,000 small blocks that live until the end; each is written and read. Compiled with a
-// compiler's callbacks and linked with the access runtime.
+// 160,000 small blocks that live until the end; each is written and read. The program is compiled
+// with access callbacks and linked with the access runtime.
 #include "target.hpp"
 
 using namespace target;

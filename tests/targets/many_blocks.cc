@@ -1,5 +1,5 @@
-// Two million small live blocks of a cache, and a leak with more bytes than the cache. Finally half
-// of the cache is cleared.
+// Two million small live blocks of a cache, and a leak that is larger than the cache. At the end,
+// half of the cache is cleared.
 #include "target.hpp"
 
 using namespace target;
@@ -17,9 +17,9 @@ using namespace target;
 int main(int argc, char** argv) {
   constexpr size_t kCached = 2'000'000;
   constexpr size_t kLeaked = 200'000;
-  // Not allocated with malloc, so that no report contains it.
+  // Static, so that no report contains it.
   static void* cache[kCached];
-  // Under `gate` nobody sends it input.
+  // `gate` sends no input.
   bool is_alone = argc > 1;
   bool is_clean = is_alone && strcmp(argv[1], "clean") == 0;
   if (!is_alone) ready();

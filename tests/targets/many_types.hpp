@@ -1,5 +1,5 @@
-// Thirty thousand types and a variable of each type: so much debug information that the first
-// lookup of a name takes a while. Pass this file to the compiler by -include.
+// Thirty thousand types and a variable of each type: so much debug information that the first lookup of a name takes a
+// while. Pass this file to the compiler with -include.
 #pragma once
 
 #define TYPE(n)    \

@@ -1,5 +1,5 @@
-// A program that maps known amounts in all ways, while another thread allocates. With -DLIBRARY, an
-// allocator that gets its memory by mmap through a slot; its mappings belong to its heap.
+// A program that maps known amounts in every way, while another thread allocates. With -DLIBRARY,
+// an allocator that obtains its memory by mmap through a slot; its mappings count as its heap.
 //
 // Protocol: see target.hpp. The self-check verifies the results and errno of the calls.
 #include <csignal>
@@ -49,7 +49,7 @@ __attribute__((always_inline)) inline char* map(size_t pages, int flags = 0, voi
 
 #define PLANT __attribute__((noinline)) void
 
-// Failed calls are not counted.
+// Failed calls do not count.
 PLANT plant_failures() {
   errno = 0;
   CHECK(mmap(nullptr, 0, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED && errno == EINVAL);
@@ -70,7 +70,7 @@ PLANT plant_failures() {
 
 PLANT plant_plain() {
   for (int i = 0; i < 3; ++i) map(5);
-  // The kernel rounds a length up to pages, and so do we.
+  // The kernel rounds a length up to pages, and so does memhook-rs.
   CHECK(mmap64(nullptr, 100, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED);
 }
 
@@ -100,7 +100,7 @@ PLANT plant_grown() {
 PLANT plant_part_moved() {
   char* at = map(10);
   char* place = map(6);
-  // Moves onto a mapping, which this unmaps; the last parameter is its address.
+  // Moves onto another mapping and thus unmaps it; the last parameter is its address.
   void* moved = mremap(at + 3 * page, 2 * page, 6 * page, MREMAP_MAYMOVE | MREMAP_FIXED, place);
   CHECK(moved == place && place[0] == 1);
 }

@@ -1,6 +1,6 @@
 // A large heap whose pages are all read repeatedly, and a thread that repeatedly maps, touches and
-// unmaps a page. When a byte arrives, it prints "longest" and the longest time in microseconds of
-// one such turn since the previous byte, minus its wait for a processor.
+// unmaps a page. For each byte of input, it prints "longest" and the longest duration of one such
+// iteration since the previous byte, in microseconds, minus its wait for a processor.
 //
 // Argument: MiB of heap.
 #include <fcntl.h>

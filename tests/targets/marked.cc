@@ -1,7 +1,7 @@
-// A program that sets marks itself. It prints "ready" and then works once for each line of its
-// input: it allocates 10 blocks of 1,001 bytes, marks "one", allocates 20 of 2,002 on another
-// thread, marks "two", allocates 30 of 3,003, forks a child that marks "child", and prints whether
-// anybody listened.
+// A program that sets marks itself. It prints "ready" and then does the following for each line of
+// its input: it allocates 10 blocks of 1,001 bytes, marks "one", allocates 20 blocks of 2,002 bytes
+// on another thread, marks "two", allocates 30 blocks of 3,003 bytes, forks a child that marks
+// "child", and prints whether a tracer listened.
 #include <memhook_mark.h>
 #include <sys/wait.h>
 #include <unistd.h>

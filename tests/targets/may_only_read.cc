@@ -1,6 +1,6 @@
-// may_only_read PID COMMAND...: executes a command that dies (SIGSYS) if it does anything to the
-// process except reading its memory and files, stopping its threads, reading their registers, and
-// resuming them. The command's own children are filtered, too.
+// may_only_read PID COMMAND...: executes a command that dies (SIGSYS) if it does more to the
+// process than reading its memory and files, stopping its threads, reading their registers, and
+// resuming them. The filter also applies to the command's own children.
 //
 // A seccomp filter cannot see arguments behind pointers, so a supervisor checks them before the
 // kernel reads them: the mode of openat2, and whether an ioctl of a page map protects pages.
@@ -42,7 +42,7 @@ static void kill_for(long number) {
   answer(SECCOMP_RET_KILL_PROCESS);
 }
 
-// Kills a call with this low word in an argument.
+// Kills for a call in which the low word of an argument has this value.
 static void kill_for_value(long number, int n, uint32_t value) {
   unless_number(number, 3);
   load(argument(n));
@@ -50,7 +50,7 @@ static void kill_for_value(long number, int n, uint32_t value) {
   answer(SECCOMP_RET_KILL_PROCESS);
 }
 
-// Kills a call that opens a file with one of these flags.
+// Kills for a call that opens a file with one of these flags.
 static void kill_for_flags(long number, int n) {
   unless_number(number, 3);
   load(argument(n));
@@ -119,7 +119,7 @@ static int receive(int socket) {
   return descriptor;
 }
 
-// Returns true if the call behind the pointer only reads.
+// Returns true if the call with its pointed-to arguments only reads.
 static bool only_reads(const seccomp_notif& call) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/mem", call.pid);

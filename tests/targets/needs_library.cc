@@ -4,6 +4,6 @@
 
 extern "C" __attribute__((visibility("default"))) void* open_neighbour() {
   void* library = dlopen("liblate.so", RTLD_NOW | RTLD_LOCAL);
-  asm volatile("" : : "r"(library) : "memory");  // no tail call: it would hide the caller
+  asm volatile("" : : "r"(library) : "memory");  // prevents a tail call, which would hide the caller
   return library;
 }

@@ -13,8 +13,8 @@ static bool is_busy;
 
 static int stay(dl_phdr_info*, size_t, void*) {
   say("ready");
-  // Spins in our own code: inside a function of the C library, the thread would be as safe as
-  // anywhere.
+  // Spins in its own code, because a thread inside a function of the C library is never at a safe
+  // point.
   if (is_busy) {
     std::atomic<bool> goes_on = true;
     while (goes_on) asm volatile("pause");

@@ -1,4 +1,4 @@
-// Odd names: 10,000 characters long, right to left, two columns wide, with combining marks, with
+// Unusual names: 10,000 characters long, right-to-left, double-width, with combining marks, with
 // control characters. Each function keeps one block. LONG_FILE is a path of 10,000 characters.
 #include <sys/prctl.h>
 
@@ -39,7 +39,7 @@ void marked_name() asm("z̴̢͇̈́a̸̧͝l̵̡͘g̶̨͠o");
 [[gnu::noinline]] void hebrew_name() KEEPS(60004)
 [[gnu::noinline]] void wide_name() KEEPS(50005)
 [[gnu::noinline]] void marked_name() KEEPS(40006)
-// The name has some 12,000 characters, and the symbol a few hundred.
+// The demangled name has about 12,000 characters, and the symbol only a few hundred.
 template <class Type>
 [[gnu::noinline]] void of_type() KEEPS(30007)
 

@@ -37,7 +37,7 @@ static void keep(void* block) {
 #endif
 }
 
-// Which the compiler may not leave out.
+// Prevents the compiler from omitting the calls.
 static void allocate_and_release(size_t bytes) {
   void* block = malloc(bytes);
   __asm__ volatile("" : : "r"(block) : "memory");
@@ -71,7 +71,7 @@ static void run_threads(int count) {
   }
 }
 
-// Reached from a global, so it is no leak.
+// Reachable from a global, so it is not a leak.
 static void* reachable;
 
 int main(int count, char** arguments) {

@@ -1,5 +1,5 @@
-// A C program for musl that keeps blocks until its end, in the way that its flag names. With the argument LEAK it
-// loses one that it has filled.
+// A C program for musl that keeps blocks until its end, in the way that a flag selects. With the argument LEAK it leaks
+// one filled block.
 #include <dlfcn.h>
 #include <locale.h>
 #include <pthread.h>
@@ -14,7 +14,7 @@
 
 static char* volatile kept[BLOCKS];
 
-// The smallest of these lie in the unused parts of the pages with the C library's data, which also contain the
+// The smallest of these blocks are in the unused parts of the pages with the C library's data, which also contain the
 // descriptor of the initial thread.
 static void keep(void) {
   for (int i = 0; i < BLOCKS; i++) kept[i] = malloc(50 + i);
@@ -30,7 +30,7 @@ static void lose(void) {
 }
 
 #ifdef THREADS
-// Stacks of threads that still run lie among the blocks that the allocator maps; one block is known only to a stack.
+// Stacks of running threads are among the blocks that the allocator maps; only a stack has the address of one block.
 static sem_t begun;
 static pthread_mutex_t forever = PTHREAD_MUTEX_INITIALIZER;
 
@@ -67,7 +67,8 @@ __attribute__((constructor)) static void second(void) { late = strdup("known to 
 __attribute__((destructor)) static void last(void) { free(late); }
 static void work(void) {}
 #elif defined(DATA)
-// Some in .data, some in .bss, neither a multiple of a page; blocks are known to the ends of both.
+// Some pointers are in .data, some in .bss, neither of which is a multiple of a page; pointers to blocks are at the
+// ends of both.
 static char* volatile filled[40000] = {(char*)filled};
 static char* volatile empty[70001];
 static void work(void) {
@@ -76,13 +77,13 @@ static void work(void) {
   for (int i = 1; i < 1000; i++) empty[i * 7] = malloc(16 + i);
 }
 #elif defined(THREAD_LOCAL)
-// Too large for the place that the loader has for it in its data, so it is allocated among the blocks.
+// Too large for the loader's reserved space, so it is allocated among the blocks.
 static _Thread_local char* volatile own[3000];
 static void work(void) {
   for (int i = 0; i < 3000; i += 10) own[i] = malloc(16 + i % 100);
 }
 #else
-// Memory that the C library keeps for the program.
+// Makes the C library keep memory for the program.
 static void work(void) {
   setenv("KEPT", "a value that is copied", 1);
   putenv(strdup("OTHER=value"));

@@ -1,7 +1,7 @@
 // A heap with known leaks, and threads in calls that a stop interrupts (epoll_wait, a read from a
 // socket with a timeout, sigtimedwait, semtimedop), a thread that sleeps, a thread that waits for a
-// lock, and a thread that computes. At the end the program checks what a reader might have left
-// behind: interrupted calls, mappings, signals, memory, the state of its threads.
+// lock, and a thread that computes. At the end the program checks for effects of a reader:
+// interrupted calls, mappings, signals, memory, the state of its threads.
 #include <atomic>
 #include <csignal>
 #include <fcntl.h>
@@ -22,7 +22,7 @@ using namespace target;
 static std::atomic<bool> end{false};
 static std::atomic<long> interrupted{0}, rounds{0};
 
-// Each call lasts for 50 ms at most, so that every thread notices the end.
+// Each call lasts for 50 ms at most, so that every thread sees the end.
 template <typename Call>
 static void repeat(Call call) {
   while (!end) {
@@ -119,9 +119,9 @@ int main(int count, char** words) {
   std::vector<std::thread> threads;
   for (auto work : {in_epoll, in_socket, in_signal_wait, in_semaphore, for_lock, sleeping}) threads.emplace_back(work);
   std::string mode = count > 1 ? words[1] : "";
-  // A thread that never sleeps may be stopped anywhere.
+  // A thread that never sleeps may be stopped at any instruction.
   if (mode == "computes") threads.emplace_back(computing);
-  // A heap that is too large to be copied within a millisecond.
+  // A heap that is too large to copy within a millisecond.
   std::vector<std::string> large(mode == "large" ? 256 : 0, std::string(1 << 20, 'x'));
   leak();
   // Enough leaked blocks for a finding.
@@ -130,7 +130,7 @@ int main(int count, char** words) {
     memset(block, 7, 4096);
     keep(block);
   }
-  // Idle blocks, beside blocks that one thread writes to all the time.
+  // Idle blocks, next to blocks to which one thread writes constantly.
   std::vector<std::string> idle(mode == "writes" ? 64 : 0, std::string(20000, 'i'));
   std::vector<std::string> busy(mode == "writes" ? 64 : 0, std::string(40000, 'b'));
   if (mode == "writes")
@@ -142,8 +142,7 @@ int main(int count, char** words) {
     });
   usleep(200000);
   std::string before = maps();
-  // The text of the program's own mappings grows the heap, so only the second and later texts are
-  // compared.
+  // Reading the list of mappings grows the heap, so only the second and later lists are compared.
   before = maps();
   int open_before = descriptors();
   say("ready");

@@ -8,7 +8,7 @@
 extern "C" void allocate_below_dlopen();
 
 #ifdef LIBRARY
-// The library has no code, because a library that is being loaded cannot be unwound yet.
+// The library has no code, because a library that is still loading cannot be unwound.
 [[gnu::section(".init_array"), gnu::used]] static void (*const constructor)() = allocate_below_dlopen;
 #else
 using namespace target;
@@ -17,8 +17,8 @@ extern "C" [[gnu::visibility("default"), gnu::noinline]] void allocate_below_dlo
   keep(malloc(4321));
 }
 
-// Unwinding continues correctly at the `ret` of this function, where no register and no stack
-// pointer has to be restored.
+// Unwinding works at the `ret` of this function, where neither a register nor the stack pointer
+// needs restoring.
 extern "C" [[gnu::visibility("default"), gnu::noinline]] int leaf(int number) { return number + 1; }
 
 [[gnu::noinline]] static void opens_here(const char* path) {

@@ -1,4 +1,4 @@
-// Opens the libraries that its arguments name, before anybody attaches.
+// Opens the libraries in its arguments before an attach.
 #include <dlfcn.h>
 
 #include "target.hpp"

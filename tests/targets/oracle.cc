@@ -1,6 +1,6 @@
 // Threads pass blocks to each other, and release and reallocate them, so that addresses change
-// their owners all the time. The program knows exactly which blocks are live at the end, and prints
-// their sums. Arguments: operations per thread, threads.
+// owners constantly. The program knows exactly which blocks are live at the end, and prints the
+// totals. Arguments: operations per thread, threads.
 #include <atomic>
 #include <cstdint>
 #include <thread>
@@ -13,7 +13,7 @@ using namespace target;
 struct Slot {
   std::atomic<void*> block{nullptr};
 };
-// Each block contains its size, for the thread that takes it.
+// Each block contains its size, for the thread that receives it.
 static Slot slots[512];
 static std::atomic<long> live_blocks, live_bytes;
 
@@ -31,7 +31,7 @@ static void work(unsigned seed, long operations) {
     x ^= x << 13;
     x ^= x >> 7;
     x ^= x << 17;
-    // Few sizes, so that malloc hands out an address again soon.
+    // Few sizes, so that malloc reuses addresses quickly.
     size_t size = 16 + (x >> 40) % 6 * 48;
     void* mine = nullptr;
     if (x % 8 != 0) {

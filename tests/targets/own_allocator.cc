@@ -1,5 +1,5 @@
-// A library with a private allocator. The library's calls are bound to it when it is linked
-// (-Bsymbolic), so they go through no slot.
+// A library with a private allocator. The library's calls are bound at link time (-Bsymbolic), so
+// they bypass the slots.
 #include <cstddef>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))

@@ -1,7 +1,7 @@
 // A program that generates code and changes its own code. One function is in memory that the
-// program has made writable. Another one was overwritten and is read-only again. A third one is
-// generated at run time. A fourth one is in an unnamed file that is mapped once for writing and
-// twice for execution, as just-in-time compilers do.
+// program has made writable. A second function was overwritten and is read-only again. A third
+// function is generated at run time. A fourth function is in an unnamed file that is mapped once
+// for writing and twice for execution, as JIT compilers do.
 #include <cstdint>
 #include <sys/mman.h>
 
@@ -48,7 +48,7 @@ int main() {
   auto* call_made = reinterpret_cast<int (*)(int)>(made);
   ready();
   for (int round = 0; round < 1000; round++) {
-    // Each round changes the code that it is about to call.
+    // Each round changes the code that it then calls.
     write_code(made, static_cast<uint32_t>(round));
     CHECK(call_made(0) == round);
     CHECK(opened(round) == round * 3 + 1);

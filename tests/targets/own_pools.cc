@@ -1,6 +1,6 @@
-// A server with its own allocators. One works like memcached's: it cuts pages from malloc into
-// chunks of one size, and keeps released chunks in a list. The other one maps its memory, and keeps
-// a header before each block. With an argument, nothing is lost.
+// A server with its own allocators. One works like that of memcached: it divides pages from malloc
+// into chunks of one size, and keeps released chunks in a list. The other maps its memory, and puts
+// a header before each block. With an argument, it leaks nothing.
 #include <sys/mman.h>
 
 #include "target.hpp"
@@ -116,7 +116,7 @@ APART void lose_chains() {
     keep(first);
   }
 }
-// Released blocks still contain pointers to the lost ones.
+// Released blocks still contain pointers to leaked blocks.
 APART void lose_behind_released() {
   for (int i = 0; i < 4; i++) {
     Item* one = chained();
@@ -148,7 +148,7 @@ APART void drop_slabs() {
   for (size_t i = 0; i < own.count; i++) free(own.pages[i]);
 }
 
-// Removes all remains from the stack and from registers.
+// Clears leftovers from the stack and from registers.
 APART void forget() {
   char stack[16384];
   memset(stack, 0, sizeof stack);
@@ -176,7 +176,7 @@ APART void work(bool loses) {
 int main(int count, char** arguments) {
   bool loses = count < 2;
   if (count > 2) {
-    // Grows until it is ended.
+    // Grows until it is killed.
     say("ready");
     for (;;) {
       Item* one = item();

@@ -1,6 +1,6 @@
-// A program whose only thread leaves its stack for good, like a thread that runs coroutines all the
-// time. After the first byte of input it continues in its own memory, from the second byte on it
-// keeps 20 blocks, and with the third byte it ends.
+// A program whose only thread leaves its stack permanently, like a thread that always runs
+// coroutines. At the first byte of input it switches to a stack in its own memory, after the second
+// byte it keeps 20 blocks, and at the third byte it exits.
 #include <ucontext.h>
 
 #include "target.hpp"

@@ -4,7 +4,7 @@
 //   begins   at the first byte, opens a descriptor, and registers shared memory and memory that it
 //            maps then; at the second byte, registers private memory that it had from the start;
 //            finally closes the descriptor
-// Without the right to use it, the program says "refused" in place of "ready".
+// If it may not use userfaultfd, the program prints "refused" instead of "ready".
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>

@@ -1,5 +1,5 @@
-// Threads that start and end one after another. Each keeps a block of 100 bytes and up to 49 more.
-// Argument: number of threads.
+// Threads that start and exit one after another. Each keeps a block of 100 bytes and up to 49 more
+// blocks. Argument: number of threads.
 #include <pthread.h>
 
 #include "target.hpp"

@@ -1,10 +1,10 @@
 // A server after a burst. In each of several arenas, most blocks of many sizes have been released,
 // but small live blocks of 72 bytes pin their pages. Arguments: the number of threads, and
 // "trimmed" or "untrimmed". With a third argument, the program prints "ready" and waits before it
-// begins, so that all of it can be traced.
+// begins, so that a trace covers all of it.
 //
-// Protocol: prints "ready" when all blocks are planted. At a byte, it frees all pins, trims the
-// heap and prints "freed". Another byte ends the program.
+// Protocol: prints "ready" when all blocks are planted. At the first byte, it frees all pins, trims
+// the heap and prints "freed". At the second byte, it exits.
 #include <malloc.h>
 #include <pthread.h>
 

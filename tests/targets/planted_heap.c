@@ -1,11 +1,11 @@
-// A program with 600 blocks that were planted before anyone looked: leaked ones, reachable ones, and released ones, of
-// all sizes, by threads that live and threads that have ended. Then N threads go on to allocate and release, also what
-// others have allocated. It is C for musl, and C++ by planted_heap.cc, with whatever allocator it is linked with.
+// A program that plants 600 blocks before an attach: leaked, reachable and released blocks of all sizes, from running
+// and from exited threads. After that, N threads keep allocating and releasing, and also release each other's blocks.
+// It compiles as C for musl, and as C++ through planted_heap.cc, with any allocator.
 //
-// Protocol: "ready" when planted. Each byte on standard input repeats the list: "leak ADDRESS BYTES", "live ADDRESS
-// BYTES" and "free ADDRESS BYTES" (usable bytes when it was allocated), and "done". An 'r' also says that leaked blocks
-// are taken back. The end of input ends the program, which then checks all contents: exit code 0 if they are as they
-// were.
+// Protocol: prints "ready" when all blocks are planted. The answer to each byte on standard input is the list: "leak
+// ADDRESS BYTES", "live ADDRESS BYTES" and "free ADDRESS BYTES" (usable bytes at the time of the allocation), and
+// "done". 'r' also means that leaked blocks are being reclaimed. At the end of input, the program checks all contents,
+// and exits with code 0 if they are intact.
 #include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -16,7 +16,7 @@
 
 enum { MOST = 4096, SLOTS = 256, REACHABLE = 120, INTERIOR = 100, MOST_THREADS = 64 };
 
-// The list holds no pointers: addresses are stored inverted.
+// The list contains no pointers: addresses are stored inverted.
 static struct {
   uintptr_t disguised;
   size_t bytes;
@@ -82,7 +82,7 @@ __attribute__((noinline)) static void plant_live(void) {
   }
 }
 
-// Released by the thread that has allocated them: they go into its cache, if there is one.
+// Released by the thread that allocated them, into its cache if there is one.
 __attribute__((noinline)) static void plant_free(int count) {
   void* blocks[128];
   for (int i = 0; i < count; i++) {
@@ -94,7 +94,7 @@ __attribute__((noinline)) static void plant_free(int count) {
   __asm__ volatile("" ::"r"(blocks) : "memory");
 }
 
-// Large ones, of which each third is leaked, reachable or released: mappings of their own, most of them.
+// Large blocks, most of which have their own mapping; one third each is leaked, reachable and released.
 __attribute__((noinline)) static void plant_large(void) {
   static const size_t sizes[] = {40000,   70000,   132000,   140000,   200000,  270000,  300000,
                                  600000,  1100000, 2500000,  5000000,  9000000, 17000000, 18000000,
@@ -131,7 +131,7 @@ static void* ends(void* unused) {
   return NULL;
 }
 
-// Released by another thread than the one that has allocated them.
+// Released by a different thread than the one that allocated them.
 __attribute__((noinline)) static void plant_released_elsewhere(void) {
   void* blocks[80];
   pthread_t thread;
@@ -145,7 +145,7 @@ __attribute__((noinline)) static void plant_released_elsewhere(void) {
   __asm__ volatile("" ::"r"(blocks) : "memory");
 }
 
-// Blocks that threads pass on to each other, each with its size in its second word.
+// Blocks that threads pass to each other; the second word of each is its size.
 static struct node* passed[SLOTS];
 static volatile int stopping;
 
@@ -170,13 +170,13 @@ static void* mutates(void* argument) {
   unsigned seed = (unsigned)(uintptr_t)argument * 7919u + 1;
   struct node* own[64] = {NULL};
   for (unsigned round = 1; !stopping; round++) {
-    // Tests run side by side: much of the time, one of the threads is in the allocator, and no more.
+    // Tests run in parallel, so usually only one of the threads is in the allocator.
     if (round % 64 == 0) usleep(300);
     seed = seed * 1103515245u + 12345u;
     unsigned at = seed / 65536;
     struct node** slot = &own[at % 64];
     if (at % 4 == 0) {
-      // Another thread's block in exchange for one of its own.
+      // Exchanges one of its blocks for a block of another thread.
       *slot = __atomic_exchange_n(&passed[at / 64 % SLOTS], *slot, __ATOMIC_ACQ_REL);
     } else if (*slot) {
       struct node* block = *slot;
@@ -208,7 +208,7 @@ __attribute__((noinline)) static void list(void) {
   __asm__ volatile("" ::"r"(line) : "memory");
 }
 
-// Returns whether all planted blocks that were not released are intact.
+// Returns true if all unreleased planted blocks are intact.
 __attribute__((noinline)) static int is_sound(void) {
   int count = 0;
   for (struct node* node = reachable; node; node = node->next) count += node->value == 42;

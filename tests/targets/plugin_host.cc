@@ -1,6 +1,6 @@
-// Opens and closes libraries without pause, with threads that allocate and throw, until its input
-// ends. Arguments: the number of threads that open libraries (with 0, the main thread does), and
-// the names of the libraries.
+// Opens and closes libraries without pause, while threads allocate and throw, until its input ends.
+// Arguments: the number of threads that open libraries (0: the main thread opens them), and the
+// names of the libraries.
 #include <dlfcn.h>
 
 #include <atomic>

@@ -1,6 +1,6 @@
-// Blocks of each class that valgrind's memcheck knows: reached by pointers to starts, by pointers
-// into blocks, and by chains of both. With an argument it waits for the end of its input, so that
-// it can be examined while it runs.
+// Blocks of each of memcheck's classes: reached by pointers to starts, by interior pointers, and by
+// chains of both. With an argument it waits for the end of its input, so that it can be examined at
+// run time.
 #include <cstdlib>
 #include <cstring>
 
@@ -48,7 +48,7 @@ static Link* volatile chain;
 
 [[gnu::noinline]] static void plant() {
   to_start = block(100);
-  // Possibly lost: one block, and another block with all blocks that its start leads to.
+  // Possibly lost: one block, and another block with all blocks reachable from its start.
   into = block(200) + 40;
   Link* first = reinterpret_cast<Link*>(block(sizeof(Link)));
   first->next = reinterpret_cast<Link*>(block(sizeof(Link)));
@@ -59,13 +59,14 @@ static Link* volatile chain;
   char* kept = block(300);
   into_both_ways[0] = kept + 96;
   into_both_ways[1] = kept;
-  // Pointers that C++ derives from a start count as pointers to the start.
+  // Pointers that C++ derives from a start count as pointers to that start.
   elements = new Element[5];
   secondary = new Both;
-  // A chain that begins with a pointer to a start, and then points into the second block.
+  // A chain that begins with a pointer to a start, followed by an interior pointer to the second
+  // block.
   chain = reinterpret_cast<Link*>(block(sizeof(Link)));
   chain->next = reinterpret_cast<Link*>(block(sizeof(Link)) + 24);
-  // Lost: an unreachable block, and a block that only a pointer in the unreachable block reaches.
+  // Lost: an unreachable block, and a block that is reachable only from that block.
   Link* lost = reinterpret_cast<Link*>(block(sizeof(Link)));
   lost->next = reinterpret_cast<Link*>(block(500));
   target::keep(lost);

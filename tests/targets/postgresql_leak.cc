@@ -1,10 +1,10 @@
-// A function for PostgreSQL that loses memory. Build it with -DVERSION=15, the major version of the
+// A function for PostgreSQL that leaks memory. Build it with -DVERSION=15, the major version of the
 // server.
 //
 // CREATE FUNCTION forget() RETURNS integer AS 'FILE' LANGUAGE C;
 //
-// The declarations come from the server's fmgr.h for versions 15 to 17, because the headers would
-// need another compiler. The server compares the block below with its own block before it calls the
+// The declarations come from the server's fmgr.h for versions 15 to 17, because the headers require
+// a different compiler. The server compares the struct below with its own before it calls the
 // function.
 #include <cstdint>
 #include <cstdlib>

@@ -1,8 +1,9 @@
 // A server that forks workers in every possible way. Input: 'f' forks one worker of each kind and
-// prints "child PID" for each; 'v' creates a worker by vfork, which prints this itself and executes
-// its program after one more byte; 'e' ends all workers, and the end of the input ends the server.
+// prints "child PID" for each; 'v' creates a worker by vfork, which prints this line itself and
+// executes its program after one more byte; 'e' stops all workers. The server exits at the end of
+// the input.
 //
-// Each worker allocates, checks its blocks, and at its end checks that its slot of malloc contains
+// Each worker allocates, checks its blocks, and on exit checks that its slot for malloc contains
 // malloc. Argument "worker": a worker that was executed after a vfork.
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -68,7 +69,8 @@ static void become_worker() {
   be_worker();
 }
 
-// Until the child executes the program, it runs in our memory, and we are suspended.
+// Until the child executes the program, it runs in the parent's memory, and the parent is
+// suspended.
 static pid_t vfork_one(const char* program, bool waits) {
   char ends[16], results[16], last[16];
   snprintf(ends, sizeof ends, "%d", end_of_work[0]);
@@ -146,7 +148,7 @@ int main(int count, char** arguments) {
     } else if (command == 'e') {
       close(end_of_work[1]);
       close(result[1]);
-      // A failed worker prints nothing, so its pipe is at its end.
+      // A failed worker prints nothing, so its pipe reaches end of file.
       for (int i = 0; i < children; i++) {
         char ok;
         CHECK(read(result[0], &ok, 1) == 1 && ok == 'k');

@@ -1,8 +1,8 @@
-// Functions to probe. Each is called a known number of times, and calls begin and end in all
-// possible ways. Arguments: threads, rounds. One letter of input starts a turn: g, the planted
+// Functions to probe. Each is called a known number of times, and calls begin and end in every
+// possible way. Arguments: threads, rounds. One letter of input starts a round: g, the planted
 // calls; f, the planted calls in a forked process, which then stays; s, calls that sleep; a, calls
-// with planted arguments and callers; c, coroutines; x, an execve of this program; q, the end
-// without output.
+// with planted arguments and callers; c, coroutines; x, an execve of this program; q, exit without
+// output.
 #include <coroutine>
 #include <csetjmp>
 #include <csignal>
@@ -50,11 +50,11 @@ volatile long shared_value = 1;
 [[gnu::noinline, gnu::noclone]] long recurses(long n) {
   if (n == 0) return 0;
   long below = recurses(n - 1);
-  asm volatile("" : "+r"(below));  // No loop can be made of this.
+  asm volatile("" : "+r"(below));  // Keeps the compiler from turning this into a loop.
   return shared_value + below;
 }
 
-// Takes at least this many microseconds, which it returns; has two exits.
+// Takes at least the given number of microseconds, and returns it; has two exits.
 [[gnu::noinline, gnu::noclone]] long sleeps(long microseconds) {
   if (microseconds == 0) return shared_value;
   usleep(static_cast<useconds_t>(microseconds));
@@ -135,7 +135,7 @@ loops_to_entry:
   .size loops_to_entry, .-loops_to_entry
 )");
 
-// Examines what the ABI does not promise: a pad must preserve the flags and every register.
+// Checks guarantees beyond the ABI: a pad must preserve the flags and every register.
 extern "C" long keeps_all(void);
 extern "C" long calls_keeps_all(void);
 asm(R"(
@@ -289,7 +289,7 @@ int main(int argc, char** argv) {
   CHECK(argc > 2);
   int threads = atoi(argv[1]);
   rounds = atoi(argv[2]);
-  // With a third argument, signals arrive all the time.
+  // With a third argument, signals arrive constantly.
   if (argc > 3) {
     struct sigaction action = {};
     action.sa_handler = [](int) { in_handler(); };
@@ -310,7 +310,7 @@ int main(int argc, char** argv) {
         say("done");
         break;
       case 'b':
-        // Works until the next letter arrives, so that the turn lasts until then.
+        // Works until the next letter arrives, which ends the round.
         for (bool more = true; more;) {
           turn(threads);
           timeval now = {};

@@ -1,5 +1,5 @@
-// Allocates in two threads without pause. The answer to each byte of input is the number of
-// allocations so far.
+// Allocates in two threads without pause. Answers each byte of input with the number of allocations
+// so far.
 #include <atomic>
 #include <thread>
 

@@ -1,14 +1,14 @@
-// Plants a random graph of blocks. Every block may point to any block: to its start, inside, or
-// just past its end; on request also from odd offsets. Roots are of all kinds that a program has,
-// including registers and the kernel. The program itself computes which blocks are reachable.
+// Plants a random graph of blocks. Any block may point to any other: to its start, inside it, or
+// just past its end; optionally from odd offsets. There are roots of every kind, including
+// registers and the kernel. The program itself computes which blocks are reachable.
 //
 //   random_graph SEED [BLOCKS] [u: words at odd offsets | e: nothing that LeakSanitizer takes for
 //                               something else, and sizes that are the usable ones]
 //
 // Protocol: prints "ready" when all blocks are planted. "l" on stdin lists "live|leak ADDRESS
-// BYTES" and "done". "c" overwrites all memory that malloc hands out again, checks every reachable
-// block and answers "done FAILURES". "s" lets LeakSanitizer, if it is linked in, write its report
-// to stderr, and answers "done". The end of input ends the program.
+// BYTES" and "done". "c" overwrites all memory that malloc reuses, checks every reachable block and
+// answers "done FAILURES". "s" makes LeakSanitizer, if it is linked in, write its report to stderr,
+// and answers "done". Exits at the end of input.
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
@@ -33,7 +33,7 @@ static uint64_t next(uint64_t below) {
   return (seed >> 11) % below;
 }
 
-// Everything known about the graph; addresses are stored inverted.
+// The complete graph; addresses are stored inverted.
 struct Edge {
   uint32_t from, to;
   uint32_t offset, inside;
@@ -68,7 +68,7 @@ __attribute__((noinline)) static void scrub_stack() {
   asm volatile("" ::"r"(room) : "memory");
 }
 
-// Number of threads that hold their pointers.
+// Number of threads that hold their pointer.
 static volatile uint32_t holding;
 
 // Holds one pointer only in a register, blocked in pause().
@@ -113,7 +113,7 @@ static void thread_root(void* (*main)(void*), uint32_t block) {
   for (threads++; holding < threads;) usleep(100);
 }
 
-// Result of a thread that has ended, for the thread that joins it.
+// Result of an exited thread, for the thread that joins it.
 static volatile int result_tid;
 static void* with_result(void* hidden) {
   result_tid = gettid();
@@ -165,7 +165,7 @@ __attribute__((noinline)) static void plant(bool unaligned) {
     bytes = malloc_usable_size(p);
     memset(p, 0, bytes);
     blocks[i] = {~reinterpret_cast<uint64_t>(p), static_cast<uint32_t>(bytes), false};
-    // Leaves holes, so that all kinds of free chunks occur between the blocks.
+    // Leaves holes, so that free chunks of all kinds are between the blocks.
     if (next(3) == 0) free(malloc(next(2000)));
   }
   for (uint32_t i = 0; i < edge_count; i++) {

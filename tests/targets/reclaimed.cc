@@ -1,13 +1,12 @@
-// A program that loses a known number of blocks before anyone attaches, and checks the blocks that
-// it still uses.
+// A program that leaks a known number of blocks before an attach, and checks the blocks in use.
 //
 //   reclaimed [BLOCKS] [busy]
 //
-// busy: one of its threads wants a processor all the time.
+// busy: one of its threads never sleeps.
 //
-// Protocol: prints "planted BLOCKS BYTES" and "ready". Each byte on stdin is answered by "done USED
-// MAPPED", the bytes that malloc counts in its heaps and in separate mappings. The end of input
-// ends the program, with status 7 if a check fails.
+// Protocol: prints "planted BLOCKS BYTES" and "ready". The answer to each byte on stdin is "done
+// USED MAPPED", the bytes that malloc counts in its heaps and in separate mappings. Exits at the
+// end of input, with status 7 if a check fails.
 #include <malloc.h>
 #include <pthread.h>
 
@@ -80,7 +79,7 @@ int main(int argc, char** argv) {
     if (got < 0 && errno == EINTR) continue;
     if (got != 1) break;
     check();
-    // Released blocks are allocated again here, and must be intact.
+    // Reuses released blocks, which must be intact.
     void* again = malloc(LOST_BYTES);
     CHECK(again);
     memset(again, 0xee, LOST_BYTES);

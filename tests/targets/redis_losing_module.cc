@@ -1,4 +1,4 @@
-// A module for redis that loses seven blocks when it is loaded. It declares the necessary parts of
+// A redis module that leaks seven blocks when it is loaded. It declares the necessary parts of
 // redismodule.h itself.
 #include <cstddef>
 #include <cstring>

@@ -1,5 +1,5 @@
-// One program before and after a change: it keeps blocks and serves requests. The argument is the
-// number of requests that it forgets to release.
+// A program before and after a regression: it keeps blocks and serves requests. The argument is the
+// number of requests that it fails to release.
 #include "target.hpp"
 
 using namespace target;
@@ -27,7 +27,7 @@ using namespace target;
 int main(int count, char** arguments) {
   int forgotten = count > 1 ? atoi(arguments[1]) : 0;
 #ifdef OTHER_BUILD
-  // Moves the addresses of all code behind it.
+  // Shifts the addresses of all subsequent code.
   asm volatile(".skip 4096, 0x90");
 #endif
   ready();

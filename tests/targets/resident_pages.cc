@@ -1,7 +1,7 @@
 // Mappings with pages in all states that a scan of page tables must distinguish: written, never
 // touched, only read, returned to the system, in huge pages, copied from a file, inaccessible.
 //
-// Protocol: prints "ready" when everything is mapped, then does nothing until the end of the input.
+// Protocol: prints "ready" when everything is mapped, then waits for the end of the input.
 #include <fcntl.h>
 #include <sys/mman.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t mib = 1 << 20, page = 4096;
 
-// Maps memory that the kernel does not merge with a neighbouring mapping.
+// Maps memory that the kernel cannot merge with a neighbouring mapping.
 char* map(size_t bytes) {
   void* room = mmap(nullptr, bytes + 4 * mib, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CHECK(room != MAP_FAILED);
@@ -29,7 +29,7 @@ void read_all(const volatile char* place, size_t bytes) {
   for (size_t at = 0; at < bytes; at += page) (void)place[at];
 }
 
-// Writes every other page; the argument is their number.
+// Maps memory and writes every other page; `pages` is the number of written pages.
 void plant_apart(size_t pages) {
   char* place = map(2 * pages * page);
   CHECK(madvise(place, 2 * pages * page, MADV_NOHUGEPAGE) == 0);

@@ -1,8 +1,8 @@
-// A program whose resident memory consists of known amounts: live blocks, free ones, stacks of
+// A program whose resident memory consists of known amounts: live blocks, free blocks, stacks of
 // named threads, private mappings, shared memory, pages of a file, huge pages. Argument: a file of
 // 3 MiB that it maps.
 //
-// Protocol: prints "ready" when everything is mapped, then does nothing until the end of the input.
+// Protocol: prints "ready" when everything is mapped, then waits for the end of the input.
 #include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -52,7 +52,7 @@ char* map(size_t bytes, int flags, int file) {
 
 int main(int count, char** arguments) {
   CHECK(count == 2);
-  // The main arena: 4 MiB of live blocks, and 4 MiB of which every fourth block stays.
+  // The main arena: 4 MiB of live blocks, and another 4 MiB, of which every fourth block stays.
   plant(kept[0], 4 * mib, 1000);
   std::vector<void*> sparse;
   plant(sparse, 4 * mib, 500);
@@ -73,7 +73,7 @@ int main(int count, char** arguments) {
 
   memset(map(6 * mib, MAP_PRIVATE | MAP_ANONYMOUS, -1), 1, 6 * mib);
   memset(map(5 * mib, MAP_SHARED | MAP_ANONYMOUS, -1), 1, 5 * mib);
-  // Read, but never written, so these pages are not resident.
+  // Read but never written, so these pages are not resident.
   volatile char* zeros = map(7 * mib, MAP_PRIVATE | MAP_ANONYMOUS, -1);
   for (size_t at = 0; at < 7 * mib; at += 4096) (void)zeros[at];
   int file = open(arguments[1], O_RDWR);

@@ -1,6 +1,5 @@
 // A heap with known holders of all blocks: variables, a thread, shared blocks, cycles, a map,
-// objects of a class, and a chain that nothing holds. At one byte of input it allocates more
-// blocks.
+// objects of a class, and an unreachable chain. At a byte of input it allocates more blocks.
 #include "target.hpp"
 
 #include <map>
@@ -19,7 +18,7 @@ struct Session {
   char* text = nullptr;
 };
 
-// Returns a node. Callers use sizes of which no two are rounded to one chunk size.
+// Returns a node. No two callers use sizes that round to the same chunk size.
 static Node* node(size_t bytes) { return static_cast<Node*>(calloc(1, bytes)); }
 
 static Node* volatile registry;
@@ -68,7 +67,7 @@ static volatile bool has_built;
 static volatile bool stop;
 
 int main() {
-  // Builds on threads that end, because their stacks leave no pointers behind.
+  // Builds the structures on threads that exit, because their stacks leave no pointers behind.
   std::thread([] {
     build();
     Node* head = node(1100);

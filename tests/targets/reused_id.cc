@@ -1,5 +1,5 @@
-// Starts a program as the process with a given id. The id must be free, because its process has
-// ended. Ends when the program ends. Arguments: the id, the program and its arguments.
+// Starts a program as the process with a given id. The id must be free, because its former process
+// has exited. Exits when the program exits. Arguments: the id, the program and its arguments.
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -8,8 +8,8 @@
 
 #include "target.hpp"
 
-// Defined as in the kernel (clone3(2)), because the kernel's header and the C library's header
-// cannot be included together.
+// Copied from the kernel (clone3(2)), because its header and the C library's header cannot be
+// included together.
 struct CloneArguments {
   uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size;
 };

@@ -1,5 +1,5 @@
 // Allocates before main, in a constructor function and in the constructor of a global. Argument 1
-// determines the end: an exit code or the name of a signal.
+// is the exit code, or the name of a signal that kills the program.
 #include <csignal>
 
 #include "target.hpp"

@@ -33,11 +33,11 @@ static void install(const std::vector<unsigned>& numbers, unsigned action) {
   program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
   sock_fprog filter = {static_cast<unsigned short>(program.size()), program.data()};
   CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-  // For all threads.
+  // Applies to all threads.
   CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter) == 0);
 }
 
-// Does not include system calls that the loader needs too.
+// Excludes system calls that the loader also needs.
 static void kill_at_calls_that_no_loader_makes() {
   install({SYS_memfd_create, SYS_membarrier, SYS_process_vm_readv, SYS_nanosleep, SYS_gettid,
            SYS_getpid, SYS_clock_gettime, SYS_futex},
@@ -50,8 +50,8 @@ static void kill_at_foreign_calls() {
           SECCOMP_RET_KILL_PROCESS);
 }
 
-// Also kills at the loader's system calls, which the program does not need: it opens nothing, and
-// standard output has its buffer.
+// Also kills at the loader's system calls, which the program does not need: it opens no files, and
+// the buffer of standard output exists.
 static void kill_at_calls_of_loaders() {
   static char buffer[1 << 12];
   CHECK(setvbuf(stdout, buffer, _IOFBF, sizeof buffer) == 0);
@@ -65,7 +65,7 @@ static std::atomic<bool> there{false}, go{false};
 static void churn() {
   there = true;
   while (!go) std::this_thread::yield();
-  // Makes more events than a small ring can hold.
+  // Generates more events than a small ring can hold.
   for (int i = 0; i < 200'000; i++) {
     char* block = static_cast<char*>(malloc(100));
     block[0] = 1;
@@ -75,7 +75,7 @@ static void churn() {
   for (int i = 0; i < 4; i++) keep(malloc(200));
 }
 
-// Kept in one piece, so that it can be described to the attacher.
+// Compiled as one contiguous function, so that an allocator description can name it.
 [[gnu::noipa, gnu::optimize("no-reorder-blocks-and-partition")]] static void* pool_alloc(size_t bytes) {
   void* block = malloc(bytes);
   if (!block) throw std::bad_alloc();

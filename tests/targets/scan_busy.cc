@@ -1,5 +1,5 @@
-// Threads that allocate, check and release all the time, two threads that sleep in epoll_wait and
-// nanosleep, and a list that must stay reachable. Ends with status 3 if epoll_wait was ever
+// Threads that constantly allocate, check and release, two threads that sleep in epoll_wait and
+// nanosleep, and a list that must stay reachable. Exits with status 3 if epoll_wait was
 // interrupted, or 2 if a block was damaged.
 #include <sys/epoll.h>
 #include <unistd.h>

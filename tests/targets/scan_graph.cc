@@ -1,6 +1,6 @@
 // N blocks of mixed sizes, all reachable from one root, as a random tree with extra edges. If K >
-// 0, every K-th block is cut off before "ready". For measurements of the speed of a scan. With a
-// third argument W, one thread keeps writing W MB/s into the blocks.
+// 0, every K-th block is unlinked before "ready". Used to measure the speed of a scan. With a third
+// argument W, one thread keeps writing W MB/s into the blocks.
 #include <unistd.h>
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Blocks that contain inaccessible pages, as in programs that test their own bounds: in the main
 // heap, in the heap of a thread, and in separate mappings. It plants 50 blocks of each kind, and
-// loses every other one. With argument 1 "wait", it waits for the end of standard input; otherwise
+// leaks every other one. With argument 1 "wait", it waits for the end of standard input; otherwise
 // it ends immediately.
 #include <sys/mman.h>
 
@@ -13,7 +13,7 @@ using namespace target;
 
 static void* volatile kept[3][50];
 
-// Overwrites frames that have returned, so that no address of a block stays in them.
+// Overwrites returned frames, so that no block address remains in them.
 [[gnu::noinline]] static void wipe() {
   char bytes[16'384];
   memset(bytes, 0, sizeof bytes);

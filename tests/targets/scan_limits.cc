@@ -7,9 +7,9 @@
 //                               its longest pause
 //   scan_limits fill BYTES      fills BYTES of memory and then waits
 //
-// Protocol: prints "ready". Each byte on stdin is answered by "done RESIDENT-BYTES
-// LONGEST-PAUSE-NS", the longest pause since the previous byte. The end of input ends the program.
-// A block in use is reachable only from the reserved memory.
+// Protocol: prints "ready". The answer to each byte on stdin is "done RESIDENT-BYTES
+// LONGEST-PAUSE-NS", the longest pause since the previous byte. Exits at the end of input. One
+// block in use is reachable only from the reserved memory.
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>

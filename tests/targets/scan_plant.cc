@@ -1,7 +1,7 @@
-// A program with N threads that plants reachable and unreachable blocks before anyone attaches,
-// prints the counts of its own allocator, and then waits. Protocol: prints "ready" when all blocks
-// are planted. Each byte on stdin repeats the list and the counts. The end of input ends the
-// program, which checks its reachable blocks.
+// A program with N threads that plants reachable and unreachable blocks before an attach, prints
+// the counters of its own allocator, and then waits. Protocol: prints "ready" when all blocks are
+// planted. Repeats the list and the counters for each byte on stdin. At the end of input, checks
+// its reachable blocks and exits.
 //
 // It prints one line for each planted block, "leak ADDRESS BYTES" or "live ADDRESS BYTES", and its
 // mallinfo2. The addresses are disguised in the program's own memory.
@@ -118,7 +118,7 @@ __attribute__((noinline)) static void plant_live() {
   }
 }
 
-// Frees blocks of several sizes, so that caches, fast lists and bins are filled.
+// Frees blocks of several sizes, so that caches, fast lists and bins contain blocks.
 __attribute__((noinline)) static void churn() {
   std::vector<void*> blocks;
   for (int i = 0; i < 2000; i++) blocks.push_back(malloc(16 + i * 7 % 3000));
@@ -159,7 +159,7 @@ static void* thread_main(void* argument) {
   return nullptr;
 }
 
-// Before 2.33, glibc has only the function that counts in int.
+// Before 2.33, glibc has only mallinfo, which counts in int.
 #pragma weak mallinfo2
 static struct mallinfo2 counted() {
   if (mallinfo2) return mallinfo2();

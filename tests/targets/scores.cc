@@ -1,4 +1,5 @@
-// One function for each pattern that the scores and inferences detect, and some similar functions.
+// One function for each pattern that the scores and inferences detect, and similar patterns without
+// a finding.
 #include <chrono>
 #include <thread>
 #include <vector>
@@ -9,7 +10,7 @@ using namespace target;
 
 static void pause_a_moment() { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
 
-// Allocates a block in each turn of a loop, never two simultaneously.
+// Allocates a block in each iteration of a loop, only one at a time.
 [[gnu::noinline]] static void looped() {
   for (int i = 0; i < 5000; i++) {
     void* block = malloc(64);
@@ -37,7 +38,7 @@ static void pause_a_moment() { std::this_thread::sleep_for(std::chrono::millisec
   free(block);
 }
 
-// Plain: a buffer that doubles, as is right for an unknown final size.
+// No finding: a buffer that doubles, which is right for an unknown final size.
 [[gnu::noinline]] static void doubled() {
   void* block = nullptr;
   for (size_t size = 1024; size <= 1 << 20; size *= 2) keep(block = lengthened(block, size));
@@ -68,12 +69,12 @@ struct Node {
   return first;
 }
 
-// Plain: blocks of all sizes that stay, each larger than the last.
+// No finding: blocks of all sizes that stay, each larger than the last.
 [[gnu::noinline]] static void kept() {
   for (size_t size = 100; size < 400; size++) keep(malloc(size));
 }
 
-// Plain: a few short-lived blocks.
+// No finding: a few short-lived blocks.
 [[gnu::noinline]] static void few() {
   for (size_t size = 1; size < 90; size++) {
     void* block = malloc(size);
@@ -82,7 +83,7 @@ struct Node {
   }
 }
 
-// Plain: a vector that reserves its size.
+// No finding: a vector that reserves its size.
 [[gnu::noinline]] static void reserved() {
   std::vector<int> numbers;
   numbers.reserve(100000);

@@ -1,5 +1,5 @@
 // A program whose slots can never become writable again (mseal(2)), as with a loader that seals
-// relocated memory. Ends with 77 if the kernel does not have this call.
+// relocated memory. Exits with 77 if the kernel does not have this call.
 #include <link.h>
 #include <sys/syscall.h>
 

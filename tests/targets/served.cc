@@ -1,10 +1,10 @@
-// A service that works on request: each byte on stdin is one request, answered by "done".
+// A service that works on request: each byte on stdin is one request, with "done" as the answer.
 //
 //   l  keeps 100 blocks of 1,000 bytes, and immediately releases 50 blocks of 64 bytes
 //   f  forks a child that keeps 10 blocks of 500 bytes for each byte that it gets
 //   c  passes a byte to that child
 //
-// The end of input ends the service and its child.
+// The service and its child exit at the end of input.
 #include <sys/wait.h>
 
 #include "target.hpp"

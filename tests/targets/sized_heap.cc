@@ -1,14 +1,14 @@
-// A program that plants 600 blocks and keeps allocating in threads, with the allocator under which
-// it runs: one whose heap consists of regions of size classes. Protocol: prints "ready" when all
-// blocks are planted. Each byte on stdin repeats the list. The end of input ends the program, which
-// checks its reachable blocks.
+// A program that plants 600 blocks and keeps allocating in threads, for allocators whose heap
+// consists of regions of size classes. Protocol: prints "ready" when all blocks are planted.
+// Repeats the list for each byte on stdin. At the end of input, checks its reachable blocks and
+// exits.
 //
 // It prints one line for each planted block: "leak ADDRESS BYTES" or "live ADDRESS BYTES", and
-// "free ADDRESS 0" for the blocks that it has freed again, into a thread's cache or beyond it. The
-// list is in mapped memory, with disguised addresses.
+// "free ADDRESS 0" for freed blocks, inside or outside a thread's cache. The list is in mapped
+// memory, with disguised addresses.
 //
 // Arguments: number of threads that keep allocating, and number of threads that plant blocks and
-// end.
+// exit.
 #include <malloc.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -50,7 +50,7 @@ __attribute__((noinline)) static void scrub_stack() {
   asm volatile("" ::"r"(room) : "memory");
 }
 
-// Returns a block of zeros, because its former contents may point to other blocks.
+// Returns a zeroed block, because its previous contents may point to other blocks.
 __attribute__((noinline)) static void* zeros(size_t bytes) {
   void* block = malloc(bytes);
   memset(block, 0, malloc_usable_size(block));
@@ -70,7 +70,7 @@ __attribute__((noinline)) static void plant_leaked() {
   for (int i = 0; i < 10; i++) note(zeros(20000 + i * 50000), LEAKED);
 }
 
-// 200 reachable blocks: in a list, reached only by pointers into them, and large blocks.
+// 200 reachable blocks: in a list, reachable only through interior pointers, and large blocks.
 __attribute__((noinline)) static void plant_live() {
   for (int i = 0; i < 139; i++) {
     auto* node = static_cast<Node*>(zeros(sizeof(Node) + i * 29 % 3000));
@@ -93,8 +93,8 @@ __attribute__((noinline)) static void plant_live() {
   note(in_tls, LIVE);
 }
 
-// 200 blocks that are freed again: either immediately, so that they stay in a cache, or many blocks
-// of one class, more than a cache holds.
+// 200 freed blocks: some freed immediately, so that they stay in a cache, and more blocks of one
+// class than a cache holds.
 __attribute__((noinline)) static void plant_freed() {
   static uintptr_t hidden[2000];
   for (int i = 0; i < 100; i++) {
@@ -110,7 +110,7 @@ __attribute__((noinline)) static void plant_freed() {
 
 static std::atomic<bool> ends;
 
-// Keeps 64 blocks on its stack, and replaces them one after another.
+// Keeps 64 blocks on its stack, and replaces them in turn.
 static void* mutate(void* argument) {
   unsigned random = static_cast<unsigned>(reinterpret_cast<uintptr_t>(argument)) * 2654435761u + 1;
   Node* kept[64] = {};

@@ -1,5 +1,5 @@
-// Allocates and releases blocks of random sizes up to 516 bytes in 100 slots. Says `warm` after a while, and goes on
-// until a signal comes (SIGUSR1).
+// Allocates and releases blocks of random sizes up to 516 bytes in 100 slots. Prints `warm` after a while, and
+// continues until SIGUSR1 arrives.
 #include <csignal>
 #include <cstdint>
 

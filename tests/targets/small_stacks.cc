@@ -1,6 +1,6 @@
-// Allocates with little space left on a stack that has a guard page below: the stack of a thread
-// with PTHREAD_STACK_MIN, of a coroutine with 4 KiB, and of a signal handler with 2 KiB. Argument:
-// the remaining bytes.
+// Allocates with little space left on a stack above a guard page: the stack of a thread with
+// PTHREAD_STACK_MIN, of a coroutine with 4 KiB, and of a signal handler with 2 KiB. Argument: the
+// remaining bytes.
 #include <alloca.h>
 #include <pthread.h>
 #include <signal.h>
@@ -47,7 +47,7 @@ static void* run_thread(void*) {
   size_t bytes;
   CHECK(pthread_getattr_np(pthread_self(), &own) == 0 && pthread_attr_getstack(&own, &low, &bytes) == 0);
   pthread_attr_destroy(&own);
-  // The tracer may or may not know the bounds of this stack by now.
+  // The tracer may or may not know the bounds of this stack at this point.
   for (int i = 0; i < 5; i++) {
     allocate_near(static_cast<char*>(low));
     usleep(5000);

@@ -1,8 +1,8 @@
-// Caches backtraces as the hook does (hook-cxx), and after each call overwrites the cached data
-// with random positions, as a child with fewer privileges may (SECURITY.md). Its stack ends at a
-// page that cannot be read, so a comparison that reads past the end of the stack crashes this
-// program. At the end it prints how many cached backtraces were valid. Argument: depth of the
-// calls.
+// Remembers backtraces with the hook's code (hook-cxx), and after each call overwrites the
+// remembered data with random positions, as a child with fewer privileges might (SECURITY.md). Its
+// stack ends at an unreadable page, so a comparison that reads past the end of the stack crashes
+// this program. At the end it prints the number of valid remembered backtraces. Argument: depth of
+// the calls.
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -37,7 +37,7 @@ static uint64_t next_random() {
   return random;
 }
 
-// Writes positions within the stack, behind its end, and far behind it.
+// Writes positions within the stack, past its end, and far past it.
 static void spoil() {
   for (uint64_t i = 0; i < memo_count; i++) {
     auto* memo = reinterpret_cast<Memo*>(in_ring(ring, memo_offset) + i * gate().memo_bytes);
@@ -95,7 +95,7 @@ static void open_gate() {
   ring->pc_mask = pc_cache_first_entries - 1;
   ring->limit = ~0ull >> 1;
   ring->drawn_head = ~0ull;
-  // The page of the settings still belongs to the program itself.
+  // The page with the settings is still the program's own memory.
   auto* settings = const_cast<Control*>(control());
   settings->arena_limit = arena_bytes;
   settings->index_limit = tally()->index_mask = index_first_entries - 1;

@@ -1,6 +1,6 @@
 // Keeps the lock of glibc's list of stacks locked. A thread that sets the credentials of all
-// threads holds it until each thread has answered, and a thread that has called vfork(2) does not
-// answer until its child has ended.
+// threads holds the lock until each thread has answered, and a thread in vfork(2) does not answer
+// until its child has exited.
 #include <sys/syscall.h>
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Allocates on coroutine stacks, deep in a recursion, and on a stack that is unmapped later.
+// Allocates on coroutine stacks, deep in a recursion, and on a stack that is later unmapped.
 #include <sys/mman.h>
 #include <ucontext.h>
 

@@ -1,11 +1,11 @@
-// Blocks of known use: some are touched every 20 ms, others never after their creation. The
-// functions that create the blocks before "ready" create more of them after the byte, so that there
-// are blocks from before an attach and traced ones. At another byte the program prints "longest"
-// with the longest time in ms for which its first thread has touched nothing since.
+// Blocks with known accesses: some are touched every 20 ms, others never after their creation. The
+// functions create blocks before "ready" and more blocks after the first byte, so that there are
+// untraced and traced blocks. At the second byte the program prints "longest" and the longest time
+// in ms for which its first thread touched nothing since.
 //
 // Arguments: number of threads that touch blocks (1), "nobody" (nothing is touched), and "lose"
-// (100 blocks are lost after "ready") or "turns" (a thread repeatedly sleeps for a moment, so that
-// it often gets a new turn on a processor).
+// (100 blocks are leaked after "ready") or "turns" (a thread repeatedly sleeps briefly, so that it
+// is scheduled often).
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
@@ -40,12 +40,12 @@ __attribute__((noinline)) static unsigned char* written_block() {
 __attribute__((noinline)) static unsigned char* read_block() {
   return filled(static_cast<unsigned char*>(malloc(BYTES)));
 }
-// Every other block is read; the other half is cold, and shares pages with the read blocks.
+// Every other block is read; the rest are cold, and share pages with the read blocks.
 __attribute__((noinline)) static unsigned char* mixed_block() {
   return filled(static_cast<unsigned char*>(malloc(BYTES)));
 }
 
-// Nothing points to these blocks.
+// These blocks are unreachable.
 __attribute__((noinline)) static void lost_block() {
   void* block = malloc(LOST_BYTES);
   memset(block, 7, LOST_BYTES);

@@ -1,6 +1,6 @@
 // A program that contains its allocator if it is linked statically. It plants leaks along several
-// call paths, in short-lived threads, in a child, and by the C library's own allocations. Before
-// the work, a byte `f` makes it fork another child, which allocates until it is killed.
+// call paths, in short-lived threads, in a child, and by the C library's own allocations. If the
+// input starts with `f`, the program first forks another child, which allocates until it is killed.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -39,7 +39,7 @@ static void* work(void* leaks) {
   return nullptr;
 }
 
-// Keeps one thread inside the allocator all the time, so that allocators are in use while threads
+// Keeps one thread constantly inside the allocator, so that the allocator is in use while threads
 // are held.
 static volatile bool is_over;
 static void* be_busy(void*) {

@@ -1,5 +1,5 @@
-// Variables that the loader has set to malloc's address. The program has stored other values in
-// some of them since. Those are no calls of malloc any more, and nobody may change them.
+// Variables that the loader has set to malloc's address. The program has since stored other values
+// in some of them, which memhook-rs must not change.
 #include <cstdint>
 
 #include "target.hpp"

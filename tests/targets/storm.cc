@@ -46,7 +46,7 @@ static int hammer(int rounds) {
   return sum;
 }
 
-// Returns true if the worker has ended properly.
+// Returns true if the worker has exited properly.
 static bool await_worker(pid_t worker, int options) {
   int status = 0;
   pid_t ended = waitpid(worker, &status, options);
@@ -117,7 +117,7 @@ static std::atomic<long> handled{0};
 static thread_local char* reserve = nullptr;
 static void give_up() {
   handled++;
-  if (reserve) {  // once more, with what that gives back
+  if (reserve) {  // once more, with the memory that this returns
     free(reserve);
     reserve = nullptr;
     return;
@@ -126,7 +126,7 @@ static void give_up() {
 }
 static void end_thread() { pthread_exit(nullptr); }
 
-// Returns a size that no allocator can provide, and that the compiler does not know.
+// Returns a size that no allocator can provide, hidden from the compiler.
 static size_t too_much() {
   volatile size_t bytes = PTRDIFF_MAX / 2;
   return bytes;

@@ -1,5 +1,4 @@
-// Has a descriptor open that looks like a leftover of an attacher that was killed at the wrong
-// moment.
+// Keeps a descriptor open that looks like a leftover of a killed attacher.
 #include <sys/mman.h>
 
 #include "target.hpp"

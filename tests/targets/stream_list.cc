@@ -1,5 +1,5 @@
-// Keeps the lock of glibc's list of streams locked: a thread that flushes all streams holds it, and
-// waits for a reader.
+// Keeps the lock of glibc's list of streams locked: a thread that flushes all streams holds it
+// while it waits for a reader.
 #include <fcntl.h>
 #include <sys/syscall.h>
 
@@ -15,7 +15,7 @@ static int ends[2];
 static std::atomic<pid_t> flusher_tid{0};
 
 static bool sleeps(pid_t tid) {
-  // Without stdio, whose list is locked.
+  // Does not use stdio, whose list is locked.
   char text[512];
   int file = open(("/proc/self/task/" + std::to_string(tid) + "/stat").c_str(), O_RDONLY);
   ssize_t got = read(file, text, sizeof text - 1);

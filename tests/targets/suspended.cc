@@ -1,16 +1,16 @@
-// Coroutines: one is suspended and holds blocks that nothing else refers to; another one runs above
-// it in the same memory.
+// Coroutines: one is suspended and holds the only references to some blocks; another runs above it
+// in the same memory.
 //
 //   suspended MODE
 //
 // `p`: the stacks are parts of one mapping, and the initial thread runs on one of them. `m`: the
 // stacks are local arrays of main. `t`: the stacks are local arrays of a thread's function. `s`: no
 // coroutine, but a signal handler whose stack is a local array of main has interrupted the function
-// that holds the blocks. Another thread sleeps all the time, and functions of the allocator may be
-// called in it.
+// that holds the blocks. Another thread always sleeps; memhook-rs may call allocator functions in
+// it.
 //
-// Protocol: the running coroutine prints "ready". "c" on stdin lets the suspended coroutine check
-// its blocks, and is answered by "done FAILURES". The end of input ends the program.
+// Protocol: the running coroutine prints "ready". On "c" from stdin, the suspended coroutine checks
+// its blocks, and the answer is "done FAILURES". Exits at the end of input.
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@ constexpr int BLOCKS = 50;
 
 static ucontext_t home, holder, runner;
 
-// Only this frame has the addresses of the blocks.
+// Only this frame contains the addresses of the blocks.
 __attribute__((noinline)) static void hold_while(void (*suspended)()) {
   unsigned char* volatile blocks[BLOCKS];
   for (int i = 0; i < BLOCKS; i++) {
@@ -34,7 +34,7 @@ __attribute__((noinline)) static void hold_while(void (*suspended)()) {
     memset(blocks[i], i + 1, USED);
   }
   suspended();
-  // Allocates released blocks again.
+  // Reallocates the memory of released blocks.
   void* anew[2 * BLOCKS];
   for (void*& block : anew) {
     block = malloc(USED);
@@ -68,7 +68,7 @@ static void start(ucontext_t* coroutine, void (*function)(), char* stack) {
 
 static void both_on(char* memory) {
   start(&holder, hold, memory);
-  // Leaves no addresses of the blocks in registers that are saved below.
+  // Clears block addresses from the registers that are saved below.
   start(&runner, run, memory + 2 * STACK);
 }
 

@@ -1,5 +1,5 @@
-// Behaviour of every target: print "ready", wait for a byte, work, print "done", wait for the end
-// of the input, and return the result of the self-check.
+// Protocol of every target: print "ready", wait for a byte, work, print "done", wait for the end of
+// the input, and return the result of the self-check.
 #pragma once
 #include <unistd.h>
 
@@ -28,13 +28,13 @@ inline void ready() {
   wait_for_byte();
 }
 
-// Ends the work, and returns when the test closes the input.
+// Reports the end of the work, and returns when the test closes the input.
 inline void done() {
   say("done");
   wait_for_byte();
 }
 
-// Ends the target when its self-check fails.
+// Terminates the target if its self-check fails.
 #define CHECK(condition)                                                  \
   do {                                                                    \
     if (!(condition)) {                                                   \

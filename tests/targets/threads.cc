@@ -1,4 +1,5 @@
-// Many short-lived threads, each with balanced work; some of them leak a planted block.
+// Many short-lived threads, each of which releases all of its blocks, except for some planted
+// leaks.
 #include <pthread.h>
 
 #include "target.hpp"
@@ -16,7 +17,7 @@ static void* work(void* argument) {
 int main(int count, char** arguments) {
   int threads = count > 1 ? atoi(arguments[1]) : 10000;
   pthread_t ids[16];
-  // glibc caches the stacks of ended threads. This fills the cache before the attach.
+  // glibc caches the stacks of exited threads. This fills the cache before the attach.
   for (auto& id : ids) CHECK(pthread_create(&id, nullptr, work, nullptr) == 0);
   for (auto& id : ids) pthread_join(id, nullptr);
   ready();

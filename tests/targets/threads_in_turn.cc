@@ -1,4 +1,4 @@
-// Rounds of threads. Each thread fills its cache of free blocks and ends; it leaves one block
+// Rounds of threads. Each thread fills its cache of free blocks and exits, leaving one block
 // behind.
 #include <pthread.h>
 

@@ -1,4 +1,4 @@
-// A timer interrupts the main thread all the time, and its handler allocates. This is allowed here,
+// A timer interrupts the main thread constantly, and its handler allocates. This is allowed here,
 // because the main thread itself never allocates. Other threads allocate meanwhile. Argument:
 // number of ticks, or "endless", which lasts until the input ends.
 #include <sys/time.h>

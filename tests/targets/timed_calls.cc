@@ -31,7 +31,7 @@ int main() {
     for (int k = 0; k < quick_ones; k++) CHECK(static_cast<char*>(blocks[k])[39] == k);
     for (void* block : blocks) free(block);
   }
-  // Allocations for which a report has a row.
+  // Allocations with their own row in a report.
   keep(quick());
   keep(slow());
   done();

@@ -1,6 +1,6 @@
-// Maps the report of a region without the guide before it. An attacher leaves this state behind if
-// it is killed between the two moves of a new region into the place of an old one. At the end, the
-// report must have been unmapped.
+// Maps the report of a region without the preceding guide. An attacher leaves this state behind if
+// it is killed between the two mremap calls that replace an old region. At the end, the report must
+// have been unmapped.
 #include <fcntl.h>
 #include <sys/mman.h>
 

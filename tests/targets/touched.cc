@@ -1,5 +1,5 @@
 // Blocks that only functions of the C library read and write, with one function for each pattern.
-// Compiled with a compiler's callbacks and linked with the access runtime. The program also checks
+// The program is compiled with access callbacks and linked with the access runtime. It also checks
 // the effects of the library functions.
 #include <fcntl.h>
 #include <pthread.h>
@@ -19,8 +19,8 @@ static char* block_of(size_t size) {
   keep(block);
   return static_cast<char*>(block);
 }
-// Returns a size unknown to the compiler, so that the compiler does not replace the calls by its
-// own code.
+// Returns a size unknown to the compiler, so that the compiler does not replace the calls with
+// inline code.
 static size_t some(size_t size) {
   asm volatile("" : "+r"(size));
   return size;
@@ -82,7 +82,7 @@ PLANTED void measured() {
   free(block);
 }
 
-// A signal handler calls the functions while the thread is inside them.
+// The signal handler calls the functions while the thread is inside them.
 static char* of_handler;
 static volatile sig_atomic_t handled;
 static void on_signal(int) {
@@ -116,7 +116,7 @@ PLANTED void interrupted() {
     memcpy(own + 32, own, some(32));
     CHECK(errno == 77 && own[63] == 1);
   }
-  // A signal handler does not restart this call.
+  // This call is not restarted after a signal handler.
   int result = static_cast<int>(read(pair[1], own, some(1)));
   CHECK(result == -1 && errno == EINTR);
   is_over = true;

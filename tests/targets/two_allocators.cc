@@ -6,7 +6,7 @@
 
 using namespace target;
 
-// A program that is linked to an allocator with other function names contains this symbol.
+// Simulates a program that is linked to an allocator with different function names.
 extern "C" void* mallocx(size_t size, int flags);
 extern "C" void* rallocx(void* block, size_t size, int flags);
 extern "C" size_t xallocx(void* block, size_t size, size_t extra, int flags);

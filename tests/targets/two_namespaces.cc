@@ -1,5 +1,5 @@
-// Another C library in a separate namespace is bound immediately. The program's own calls are bound
-// lazily, after the attach.
+// A second C library in a separate namespace is bound immediately. The program's own calls are
+// bound lazily, after the attach.
 #include <dlfcn.h>
 
 #include "target.hpp"
@@ -21,7 +21,7 @@ using namespace target;
   free(block);
 }
 
-// Repeated many times, because mixed-up blocks of two allocators do not crash a program
+// Repeated many times, because releasing blocks to the wrong allocator does not crash a program
 // immediately.
 [[gnu::noinline]] static void churn() {
   for (size_t i = 0; i < 2000; i++) {

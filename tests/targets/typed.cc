@@ -1,4 +1,4 @@
-// Live blocks of known types, with a function for each way in which a type is visible.
+// Live blocks of known types, with a function for each way to infer a type.
 #include <list>
 #include <map>
 #include <memory>
@@ -36,7 +36,7 @@ struct Argument {
 #ifndef CIRCLES
 #define CIRCLES 100
 #endif
-// Allocates blocks of 24 bytes. The argument of the constructor has a constructor, too.
+// Allocates blocks of 24 bytes. The argument of the constructor also has a constructor.
 [[gnu::noinline]] static void constructed() {
   for (int i = 0; i < CIRCLES; i++) keep(new Circle(number(Argument())));
 }
@@ -58,7 +58,7 @@ struct Argument {
   for (int i = 0; i < 10; i++) (*points)[i].x[0] = i;
   keep(points);
 }
-// 5 blocks without a visible type.
+// 5 blocks without an inferable type.
 [[gnu::noinline]] static void raw() {
   for (int i = 0; i < 5; i++) keep(malloc(1000));
 }

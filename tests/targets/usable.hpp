@@ -1,5 +1,5 @@
 // Checks whether a process can still use functions that need the locks of its C library. This
-// detects an abandoned lock immediately. `serve` answers questions until the input ends.
+// detects an abandoned lock immediately. `serve` answers such questions until the input ends.
 #pragma once
 #include <dlfcn.h>
 #include <iconv.h>
@@ -24,7 +24,7 @@ inline std::mutex using_everything;
 // Opens a library, looks up a user, opens a character conversion, and creates a thread and a child.
 inline void use_everything() {
   std::lock_guard quiet(using_everything);
-  // Every glibc has libutil, and few programs load it.
+  // Every glibc has libutil, which few programs load.
   void* library = dlopen("libutil.so.1", RTLD_NOW | RTLD_LOCAL);
   CHECK(library && dlclose(library) == 0);
   char buffer[4096];
@@ -44,8 +44,8 @@ inline void use_everything() {
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-// Answers each 'u' of the input with "usable" when this is known. Returns at any other byte or at
-// the end.
+// Answers each 'u' of the input with "usable" after a successful check. Returns at any other byte
+// or at the end.
 inline void serve() {
   for (;;) {
     char byte = 0;

@@ -1,5 +1,5 @@
 // Leaves operator new in the way that argument 1 names, repeatedly, in several threads, and
-// allocates in between. The ways begin in a new-handler, or in operator new itself.
+// allocates in between. The exits start in a new-handler, or in operator new itself.
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -31,7 +31,7 @@ static void* fail(void*) {
   return nullptr;
 }
 
-// Starts a thread, and ends it inside operator new.
+// Starts a thread, and ends the thread inside operator new.
 static void in_a_thread(bool cancelled) {
   pthread_t thread;
   CHECK(pthread_create(&thread, nullptr, fail, nullptr) == 0);
@@ -88,7 +88,7 @@ static void work() {
       CHECK(block[i % 300] == k);
       free(block);
     }
-    // Pauses, so that at some times no thread is on its way out.
+    // Pauses, so that sometimes no thread is leaving.
     if (i % 16 == 0) usleep(200);
   }
   // The last coroutine is still suspended on this stack.
@@ -106,7 +106,7 @@ template <int bytes>
 int main(int, char** arguments) {
   way = arguments[1];
   if (way == "lose") {
-    // After a longjmp, allocates from frames deeper than the frame that the longjmp left.
+    // After a longjmp, allocates in frames deeper than the abandoned one.
     ready();
     way = "longjmp";
     std::set_new_handler(handler);

@@ -1,6 +1,6 @@
-// An allocator whose functions get arguments that are no pointers: hashes, and addresses of memory
-// that is unmapped or unreadable. Another argument is the place for the block, on the stack or on
-// the heap.
+// An allocator whose functions receive arguments that are not valid pointers: hashes, and addresses
+// of unmapped or unreadable memory. Another argument is the location for the block's address, on
+// the stack or on the heap.
 #include <sys/mman.h>
 
 #include "target.hpp"

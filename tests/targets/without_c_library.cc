@@ -1,4 +1,4 @@
-// A program with a loader and without a C library: nothing in it can be hooked.
+// A program with a loader but without a C library, in which nothing can be hooked.
 
 namespace {
 long call(long number, long a, long b, long c) {

@@ -1,4 +1,4 @@
-// An allocator for preloading: its blocks are parts of glibc's blocks, after its own header.
+// An allocator for preloading: its blocks are inside glibc's blocks, after a header.
 #include <cstddef>
 #include <cstring>
 

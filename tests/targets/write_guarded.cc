@@ -1,7 +1,7 @@
-// Loads the library that argument 1 names from a file system in memory, and protects the words
-// through which it calls. A store to them raises SIGBUS, while the kernel still reads them
-// (userfaultfd(2), UFFD_FEATURE_SIGBUS). After "ready" it checks that its own such words are
-// unchanged, removes the guard, and prints "done".
+// Loads the library in argument 1 from a file system in memory, and protects the words for its
+// outgoing calls. A store to them raises SIGBUS, while the kernel can still read them
+// (userfaultfd(2), UFFD_FEATURE_SIGBUS). After "ready" it checks that the program's own such words
+// are unchanged, removes the guard, and prints "done".
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@ using namespace target;
 
 using Words = std::map<uint64_t*, uint64_t>;
 
-// Returns the words that the loader has filled for calls out of this module, and for function
+// Returns the words that the loader has filled for outgoing calls of this module, and for function
 // pointers.
 static Words words_of(const link_map* module) {
   const Elf64_Rela* tables[2] = {};
@@ -76,7 +76,7 @@ int main(int, char** arguments) {
   for (auto [word, value] : guarded) CHECK(*word == value);
   CHECK(close(faults) == 0);
   done();
-  // The last attach must also have restored the slots.
+  // The final attach must also have restored the slots.
   for (auto [word, value] : own) CHECK(*word == value);
   for (auto [word, value] : guarded) CHECK(*word == value);
   return 0;

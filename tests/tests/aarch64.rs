@@ -1,7 +1,7 @@
-//! The command on AArch64, in an emulator. It reads, compares and judges recordings from this
-//! machine with identical output, and refuses commands that would trace a process.
+//! The command on AArch64, in an emulator. It reads, compares and judges recordings of this machine with identical
+//! output, and refuses commands that would trace a process.
 
-// Provides the `#[test]` that lets a test pass if its requirements are not installed.
+// Provides a `#[test]` that lets a test pass if its requirements are not installed.
 #[macro_use]
 extern crate memhook_tests;
 
@@ -13,9 +13,9 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 const EMULATORS: [&str; 2] = ["qemu-aarch64-static", "qemu-aarch64"];
-/// Processors without and with LSE atomics, and with everything that the emulator knows (PAC, BTI, SVE).
+/// Processors without and with LSE atomics, and with all features of the emulator (PAC, BTI, SVE).
 const PROCESSORS: [&str; 3] = ["cortex-a53", "neoverse-n1", "max"];
-/// Time for a command in an emulated machine, on a busy one.
+/// Time limit for a command in an emulated machine on a busy host.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The command for AArch64, and the emulator that runs it.
@@ -30,7 +30,7 @@ fn runs(program: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Builds the command with warnings as errors. `None`: it cannot be compiled here, and the test has said why.
+/// Builds the command with warnings as errors. If it cannot be compiled here, prints the reason and returns `None`.
 fn built() -> Option<PathBuf> {
     if let Some(missing) = arm64::missing_tools() {
         not_run(missing);
@@ -85,7 +85,7 @@ fn shown(output: &Output) -> String {
     format!("{}\n{out}{errors}", output.status)
 }
 
-/// Returns a machine with this processor. `None`: there is none here, and the test has said why.
+/// Returns a machine with this processor. If there is none here, prints the reason and returns `None`.
 fn machine(processor: &str) -> Option<Machine> {
     let machine = Machine::new(processor, LIMIT);
     machine.map_err(|why| not_run_here(&why)).ok()
@@ -205,7 +205,7 @@ fn recordings_are_read_alike_and_nothing_is_traced() {
         );
         assert!(!here.stdout.is_empty() || !here.stderr.is_empty());
     }
-    // Checks that the outputs do not agree because both are empty.
+    // Checks that the outputs do not agree merely because both are empty.
     let text = shown(&elsewhere.run(&["report", &whole]));
     assert!(
         text.contains("kept") && text.contains("deterministic.cc:"),

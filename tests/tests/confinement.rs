@@ -1,7 +1,7 @@
-//! Files that run memhook-rs with few privileges, and the checks of a release. Each file is tested
-//! with the program that reads it.
+//! Profiles that run memhook-rs with few privileges, and the checks of a release. Each file is
+//! tested with the program that reads it.
 
-// Provides the `#[test]` that lets a test pass if its requirements are not installed.
+// Provides a `#[test]` that lets a test pass if its requirements are not installed.
 #[macro_use]
 extern crate memhook_tests;
 
@@ -63,8 +63,8 @@ fn selinux_compiles_the_module() {
     succeeds(packer.arg(sources.join("memhook_agent.fc")));
 }
 
-/// Checks that the kernel knows each name. The last test checks that every call that the commands
-/// need is listed.
+/// Checks that the kernel knows each name. The last test checks that the list contains every call
+/// that the commands need.
 #[test]
 fn seccomp_knows_the_system_calls() {
     let file = std::fs::read(root().join("fleet/seccomp/memhook-rs.json")).expect("a profile");
@@ -142,8 +142,8 @@ fn the_release_is_signed_before_it_is_published() {
 }
 
 /// Runs podman with an image that contains only the command, under the seccomp profile. The command
-/// traces a process of the host, which for it is in another container. If containers cannot run,
-/// prints the reason.
+/// traces a process of the host, which is outside its container. Prints the reason if containers
+/// cannot run.
 #[test]
 fn podman_attaches_across_containers() {
     let folder = Folder::new("podman");
@@ -153,7 +153,8 @@ fn podman_attaches_across_containers() {
     std::fs::write(folder.path("Containerfile"), image).expect("written");
     let podman = |words: &[&str]| {
         let mut command = Command::new(installed("podman"));
-        // runc supports both versions of control groups. The machine's own images are not touched.
+        // runc supports both versions of control groups. The test does not touch the machine's own
+        // images.
         command
             .args(["--runtime", "runc", "--cgroup-manager", "cgroupfs"])
             .args(["--storage-driver", "vfs", "--root", &folder.path("root")])

@@ -1,12 +1,12 @@
-//! A `#[test]` for tests that need programs which are not installed everywhere.
+//! A `#[test]` attribute for tests of programs that may not be installed.
 //!
 //! A test program that begins with `#[macro_use] extern crate memhook_tests;` gets this attribute
-//! in place of Rust's. If such a test finds, at any depth, that something it needs is not
-//! installed, it passes and prints what is missing.
+//! instead of Rust's. If a required program is missing, at any depth of such a test, the test
+//! passes and prints what is missing.
 
 use proc_macro::{Delimiter, Group, TokenStream, TokenTree};
 
-/// Declares a test whose body is called by `memhook_tests::unless_left`.
+/// Declares a test and calls its body through `memhook_tests::unless_left`.
 #[proc_macro_attribute]
 pub fn test(_: TokenStream, item: TokenStream) -> TokenStream {
     let mut function: Vec<TokenTree> = item.into_iter().collect();

@@ -1,5 +1,5 @@
 #!/bin/busybox sh
-# The first and only program of the emulated machine: runs /command, and writes all that came of it to the disk.
+# The first and only program of the emulated machine: runs /command, and writes all of its results to the disk.
 /bin/busybox --install -s /bin
 export PATH=/bin:/usr/bin HOME=/results/files
 mkdir -p /proc /sys /dev /tmp /results/files

@@ -1,4 +1,4 @@
-//! The emulated machine: it boots, runs one command, hands over what came of it, and is switched off.
+//! The emulated machine: it boots, runs one command, returns the results, and shuts down.
 
 use super::root::{EMULATOR, Root, archive, make_executable};
 use std::fs::{self, File};
@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Time for booting and for handing over results.
+/// Time limit for booting and for writing results.
 const AROUND: Duration = Duration::from_secs(60);
-/// Room for results.
+/// Size of the disk for results.
 const DISK_BYTES: u64 = 256 << 20;
 
-/// A machine with AArch64 that has not been switched on.
+/// An AArch64 machine that has not been started.
 pub struct Machine {
     root: Root,
     processor: String,
@@ -23,13 +23,13 @@ pub struct Machine {
 /// Result of a command.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its exit code; 124 and 137 if the time was over.
+    /// Exit code; 124 or 137 after a timeout.
     pub code: i32,
-    /// Its standard output.
+    /// Standard output.
     pub stdout: Vec<u8>,
-    /// Its standard error.
+    /// Standard error.
     pub stderr: Vec<u8>,
-    /// Folder with the files that it has left in its working directory, as long as this value lives.
+    /// Folder with the files that the command left in its working directory; removed with this value.
     pub files: PathBuf,
 }
 
@@ -41,11 +41,11 @@ impl Drop for Ended {
 }
 
 impl Machine {
-    /// Returns a machine with this processor (a name of `qemu-system-aarch64 -cpu help`), in which a command may run
-    /// for this time.
+    /// Returns a machine with this processor (a name of `qemu-system-aarch64 -cpu help`), and this time limit for a
+    /// command.
     ///
     /// # Errors
-    /// What is missing here, in one line.
+    /// A missing tool, in one line.
     pub fn new(processor: &str, limit: Duration) -> Result<Machine, String> {
         Ok(Machine {
             root: Root::get()?,
@@ -55,7 +55,7 @@ impl Machine {
         })
     }
 
-    /// Packages that this machine is made of.
+    /// Returns the packages that this machine consists of.
     pub fn root(&self) -> &Root {
         &self.root
     }
@@ -68,7 +68,7 @@ impl Machine {
     /// Runs a shell script in the machine.
     ///
     /// # Errors
-    /// The last lines of its console, if it did not come to its end.
+    /// The last lines of the console, if the script did not finish.
     pub fn run(&self, script: &str) -> Result<Ended, String> {
         let folder = std::env::temp_dir().join(format!("arm64-{}-{}", std::process::id(), turn()));
         let ended = self.run_in(&folder, script);
@@ -96,7 +96,7 @@ impl Machine {
                 make_executable(&to).map_err(failed)?;
             }
         }
-        // The kernel unpacks one archive after the other (Documentation/driver-api/early-userspace/buffer-format.rst).
+        // The kernel unpacks consecutive archives (Documentation/driver-api/early-userspace/buffer-format.rst).
         let initramfs = folder.join("initramfs");
         let own = folder.join("given.cpio");
         archive(&given, &[], &own)?;
@@ -136,9 +136,9 @@ impl Machine {
         })
     }
 
-    /// Switches the machine on, and waits until it is off; returns what its console has shown.
+    /// Boots the machine, waits until it shuts down, and returns its console output.
     fn boot(&self, initramfs: &Path, disk: &Path) -> io::Result<Result<String, String>> {
-        // The cipher that QEMU uses for pointer authentication otherwise costs most of its time.
+        // The cipher that QEMU uses for pointer authentication would otherwise take most of the time.
         let processor = match self.processor.as_str() {
             "max" => "max,pauth-impdef=on",
             other => other,
@@ -197,7 +197,7 @@ impl Machine {
     }
 }
 
-/// Number of a run in this process.
+/// Returns the number of this run within the process.
 fn turn() -> u32 {
     use std::sync::atomic::{AtomicU32, Ordering};
     static TURN: AtomicU32 = AtomicU32::new(0);

@@ -1,7 +1,7 @@
-//! Another processor: programs for AArch64, and a machine with Debian's kernel that runs them, emulated as a whole.
+//! Another architecture: programs for AArch64, and a fully emulated machine with Debian's kernel that runs them.
 //!
-//! An emulator of single programs (`qemu-aarch64`) has no ptrace(2) and no page tables of its own, so it cannot show
-//! how a command works on a live process.
+//! A user-mode emulator (`qemu-aarch64`) has no ptrace(2) and no page tables, so it cannot show how a command works on
+//! a live process.
 
 mod building;
 mod machine;

@@ -1,4 +1,4 @@
-//! Files of the emulated machine: Debian's kernel, and the packages that programs need there.
+//! Files of the emulated machine: Debian's kernel, and the packages for the programs.
 
 use super::building::runs;
 use crate::DebianPackages;
@@ -18,7 +18,7 @@ const PACKAGES: [&str; 7] = [
     "musl",
     "musl-dev",
 ];
-/// Modules of the kernel for the disk that carries results, in the order in which they need each other.
+/// Kernel modules for the disk with the results, in dependency order.
 const MODULES: [&str; 6] = [
     "virtio/virtio.ko",
     "virtio/virtio_ring.ko",
@@ -36,7 +36,7 @@ pub struct Root {
 }
 
 impl Root {
-    /// Fetches the packages, unless that has been done.
+    /// Fetches the packages, unless they are there already.
     ///
     /// # Errors
     /// The missing program, or the package that cannot be fetched.
@@ -55,7 +55,7 @@ impl Root {
         let root = Root { folder };
         let failed = |e: io::Error| format!("{}: {e}", root.folder.display());
         fs::create_dir_all(&root.folder).map_err(failed)?;
-        // Several programs may want it at once.
+        // Several test programs may fetch the packages at the same time.
         let lock = File::create(root.folder.join("lock")).map_err(failed)?;
         lock.lock().map_err(failed)?;
         if !root.initramfs().exists() {
@@ -70,12 +70,12 @@ impl Root {
         self.folder.join("kernel")
     }
 
-    /// Returns the archive of files that the kernel unpacks as its first file system.
+    /// Returns the archive that the kernel unpacks as its first file system.
     pub(super) fn initramfs(&self) -> PathBuf {
         self.folder.join("root.cpio")
     }
 
-    /// Returns the settings with which a compiler for glibc compiles for musl.
+    /// Returns the specs file with which a glibc compiler compiles for musl.
     pub(super) fn musl_specs(&self) -> PathBuf {
         self.folder.join("musl-gcc.specs")
     }
@@ -119,7 +119,7 @@ impl Root {
     }
 }
 
-/// Returns the name of the Debian release that this system is.
+/// Returns the name of this system's Debian release.
 fn release() -> Result<String, String> {
     let text = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let name = text
@@ -134,7 +134,7 @@ pub(super) fn make_executable(file: &Path) -> io::Result<()> {
     fs::set_permissions(file, fs::Permissions::from_mode(0o755))
 }
 
-/// Writes the files of a folder as the kernel reads an initramfs, without these parts of it.
+/// Writes the files of a folder as an initramfs, without the excluded parts.
 pub(super) fn archive(folder: &Path, without: &[&str], to: &Path) -> Result<(), String> {
     let failed = |e: io::Error| format!("{}: {e}", to.display());
     let list = Command::new("find")

@@ -1,4 +1,4 @@
-//! Files of programs and libraries, as read for patching and for unwinding.
+//! ELF files, read for patching and for unwinding.
 
 use memhook_process::{ElfView, code_places};
 use memhook_unwind::{TableModule, compile, reference, walk};
@@ -31,7 +31,7 @@ fn word(address: u64) -> Option<u64> {
     }
 }
 
-/// Compiles the unwind table, and unwinds with the table and without it.
+/// Compiles the unwind table, and unwinds with and without the table.
 pub fn unwinding(bytes: &[u8]) {
     const BASE: u64 = 0x1000;
     const DEPTH: usize = 64;

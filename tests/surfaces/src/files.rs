@@ -1,10 +1,10 @@
-//! Bundles of names.
+//! Symbol bundles.
 
 use crate::scratch_file::with_file;
 use memhook_symbols::{Bundle, ModuleFile, SearchPath, Symbolizer};
 
-/// Reads the bytes as a bundle. If the first byte is not that of the magic number, reads the rest
-/// as the contents of an intact bundle, because no mutation passes zstd's checksum.
+/// Reads the bytes as a bundle. If the first byte does not match the magic number, reads the rest
+/// as the contents of an intact bundle, because mutations do not survive zstd's checksum.
 pub fn bundle(bytes: &[u8]) {
     let whole;
     let file = match bytes.split_first() {

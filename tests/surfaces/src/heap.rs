@@ -1,4 +1,4 @@
-//! Snapshots, which may come from anybody, and heaps in any state that a program leaves.
+//! Untrusted snapshots, and heaps in arbitrary states.
 
 use crate::Input;
 use crate::scratch_file::with_file;
@@ -14,11 +14,11 @@ use std::io::Write;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-/// Limit of the memory for a core dump, larger than that of any core dump in the corpus.
+/// Memory limit for a core dump, larger than any core dump in the corpus.
 const MOST_CORE_BYTES: u64 = 16 << 20;
 
-/// Reads the bytes as a snapshot. If the first byte is not that of a frame, reads the rest as the
-/// contents of a whole frame, because no mutation passes its checksums.
+/// Reads the bytes as a snapshot. If the first byte does not start a frame, reads the rest as the
+/// contents of a complete frame, because mutations do not survive its checksums.
 pub fn snapshot(bytes: &[u8]) {
     let packed;
     let file = match bytes.split_first() {
@@ -73,7 +73,7 @@ fn check(blocks: &BlockTable) {
 /// search.
 fn only_heap(snapshot: &Snapshot) -> Snapshot {
     let whole = dissect(snapshot).expect("it has a heap");
-    // `main_arena` is smaller than this, and `mp_` is close to it.
+    // `main_arena` is smaller than this, and `mp_` is nearby.
     const ARENA_BYTES: u64 = 2304;
     let main = whole.arenas.first().expect("the main arena").address;
     let around = |bytes: u64| {
@@ -91,7 +91,7 @@ fn only_heap(snapshot: &Snapshot) -> Snapshot {
     as_good.next().unwrap_or(most)
 }
 
-/// Returns the parts of a snapshot with the heap (`ranges`) and a piece of libc's data.
+/// Returns the part of a snapshot with the heap (`ranges`) and a piece of libc's data.
 fn with_data(snapshot: &Snapshot, ranges: &[Range<u64>], data: Range<u64>) -> Snapshot {
     let mut part = copy(snapshot);
     let in_heap = |start: u64, end: u64| ranges.iter().any(|r| r.start < end && start < r.end);
@@ -114,7 +114,7 @@ fn with_data(snapshot: &Snapshot, ranges: &[Range<u64>], data: Range<u64>) -> Sn
     part
 }
 
-/// A snapshot, and the positions of all its nonzero words as region and offset.
+/// A snapshot, and the positions of all its nonzero words as pairs of region and offset.
 type Template = (Snapshot, Vec<(usize, usize)>);
 
 /// Snapshots of `templates/heap.cc` on glibc 2.36 and on 2.43, whose heaps have different layouts.
@@ -154,7 +154,7 @@ fn copy(snapshot: &Snapshot) -> Snapshot {
 }
 
 thread_local! {
-    /// A copy of each template with unchanged words. An execution that panics leaves none.
+    /// An unmodified copy of each template; empty after an execution that panicked.
     static UNCHANGED: [Cell<Option<Snapshot>>; 2] = const { [const { Cell::new(None) }; 2] };
 }
 
@@ -196,7 +196,8 @@ pub fn made_up(bytes: &[u8]) {
             1 => old.wrapping_add(input.size()),
             2 => old.wrapping_sub(input.size()),
             3 => old ^ 1 << (input.byte() % 64),
-            // Writes another word of the heap, which makes lists cyclic and chunks overlap.
+            // Copies a word from elsewhere in the heap, which makes lists cyclic and chunks
+            // overlap.
             4 => {
                 let (number, offset) = places[(input.u32() as usize) % places.len()];
                 template.regions[number].start + offset as u64
@@ -220,8 +221,8 @@ pub fn made_up(bytes: &[u8]) {
     UNCHANGED.with(|all| all[number].set(Some(snapshot)));
 }
 
-/// Reads a core dump, padded with zeros where it is truncated, so that an input need not contain
-/// the contents of segments.
+/// Reads a core dump, with zeros in place of truncated data, so that an input need not contain the
+/// contents of segments.
 pub fn core_dump(bytes: &[u8]) {
     const LEAST_BYTES: usize = 64 << 10;
     let mut whole = bytes.to_vec();
@@ -246,8 +247,8 @@ pub fn core_dump(bytes: &[u8]) {
     });
 }
 
-/// Reads an untrusted list of blocks to release. Checks that the list contains the data that is
-/// compared, and that a written list is read back with equal blocks.
+/// Reads an untrusted list of blocks to release. Checks that the list contains the data for
+/// comparison, and that writing and reading it preserves the blocks.
 pub fn verdict(bytes: &[u8]) {
     let Ok(compared) = memhook_heap::fuzzing::verdict(bytes) else {
         return;

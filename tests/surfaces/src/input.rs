@@ -36,7 +36,7 @@ impl<'a> Input<'a> {
         u64::from_le_bytes(self.array())
     }
 
-    /// Takes a value that is often small or close to a power of two, where most faults are.
+    /// Takes a value that is often small or close to a power of two, where most bugs are.
     pub fn size(&mut self) -> u64 {
         match self.byte() {
             kind @ 0..64 => u64::from(kind),
@@ -48,7 +48,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Takes a part that follows its length.
+    /// Takes a length-prefixed part.
     pub fn part(&mut self) -> &'a [u8] {
         let bytes = usize::from(self.u16());
         self.take(bytes)

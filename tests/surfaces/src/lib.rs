@@ -1,9 +1,9 @@
-//! Everything that reads foreign bytes, as functions over bytes. The bytes may come from a target,
-//! a file, or the kernel's text about a hostile process. None of these functions may panic, hang or
-//! use unlimited memory.
+//! All code that reads foreign bytes, as functions over bytes. The bytes may come from a target, a
+//! file, or the kernel's text about a hostile process. No function may panic, hang or use unlimited
+//! memory.
 //!
-//! The fuzzer (`fuzz/README.md`) searches for inputs that make a function do so. The test of this
-//! crate runs the kept inputs and mutations of them.
+//! The fuzzer (`fuzz/README.md`) searches for inputs that violate this. The test of this crate runs
+//! the kept inputs and mutations of them.
 
 mod elf;
 mod files;
@@ -25,7 +25,7 @@ pub use input::Input;
 /// A function that takes any bytes.
 pub type Surface = fn(&[u8]);
 
-/// All surfaces by name. The directory of their inputs in `fuzz/corpus` has this name.
+/// All surfaces by name. The name is also that of the directory with its inputs in `fuzz/corpus`.
 pub const SURFACES: [(&str, Surface); 23] = [
     ("baseline", text::baseline),
     ("bundle", files::bundle),

@@ -1,9 +1,9 @@
-//! Files in which a program names the code that it generates.
+//! Files in which a program lists its JIT-compiled code.
 
 use memhook_symbols::{JitDump, PerfMap};
 
-/// Reads a file for `perf inject --jit`. Bytes without a header get one, because no mutation
-/// produces it.
+/// Reads a file for `perf inject --jit`. Adds a missing header, because mutations do not produce
+/// one.
 pub fn jit_dump(bytes: &[u8]) {
     let mut whole = Vec::new();
     if !bytes.starts_with(b"DTiJ") {
@@ -23,7 +23,7 @@ pub fn perf_map(bytes: &[u8]) {
 }
 
 fn check(names: &PerfMap, bytes: usize) {
-    // Each name comes from several bytes.
+    // Each name takes several bytes.
     assert!(names.len() <= bytes / 4);
     for at in [0, 1, 0x1001, 1 << 47, u64::MAX] {
         let name = names.name(at).unwrap_or_default();

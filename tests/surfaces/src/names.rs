@@ -5,7 +5,7 @@ use crate::scratch_file::with_file;
 use memhook_symbols::{ModuleFile, SearchPath, Symbolizer};
 use std::sync::Arc;
 
-/// Longer than any name that a person would read.
+/// Longer than any name that a user would read.
 const LONGEST_NAME: usize = 1 << 20;
 
 /// Demangles a name from a symbol table.
@@ -39,14 +39,14 @@ pub fn look_up(bytes: &[u8]) {
     symbols.to_bundle();
 }
 
-/// Reads a module that names its debug file, and the file with that name.
+/// Reads a module with a debug link, and the file to which the link refers.
 pub fn debug_link(bytes: &[u8]) {
     let mut input = Input(bytes);
     let module = input.part();
     with_file(input.0, |path| {
         let directory = std::env::temp_dir().join(format!("memhook-fuzz-{}", std::process::id()));
         let link = directory.join("d.debug");
-        // There is one thread, and the link stays correct until the process ends.
+        // There is only one thread, and the link stays valid until the process exits.
         if !link.exists() {
             std::fs::create_dir_all(&directory).expect("a directory");
             let _ = std::fs::remove_file(&link);

@@ -1,11 +1,11 @@
-//! The shared region while the target writes into it.
+//! The shared region during writes by the target.
 
 use crate::Input;
 use crate::region::{Attacher, SHARED, a_write};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Ends the other thread when it is dropped, even if this thread panics.
+/// Stops the other thread when dropped, even if this thread panics.
 struct Ended<'a>(&'a AtomicBool);
 
 impl Drop for Ended<'_> {

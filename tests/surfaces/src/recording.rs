@@ -1,4 +1,4 @@
-//! Recordings, which may come from anybody.
+//! Untrusted recordings.
 
 use crate::Input;
 use crate::scratch_file::with_file;
@@ -27,7 +27,7 @@ fn read(path: &Path) -> Result<(), Error> {
     for interval in recording.intervals() {
         interval?;
     }
-    // Every way to read the file must detect the damage independently.
+    // Every method that reads the file must detect the damage independently.
     let _ = recording.activity(None, None, 100);
     let scores = ScoreOptions {
         max_chunks: 50,
@@ -51,8 +51,8 @@ pub fn file(bytes: &[u8]) {
     let _ = with_file(bytes, |path| read(&path));
 }
 
-/// Reads chunks of complete files, because anyone who can write a file can compute checksums. A
-/// chunk is a kind, two times, a number of items, and a payload after its length.
+/// Reads chunks of complete files, because an attacker can compute checksums. A chunk consists of a
+/// kind, two times, a number of items, and a length-prefixed payload.
 pub fn chunks(bytes: &[u8]) {
     let mut input = Input(bytes);
     let mut file = b"\x89MHK\r\n\x1a\n".to_vec();

@@ -16,7 +16,7 @@ use std::os::unix::fs::FileExt;
 /// Size of the smallest ring.
 const RING_BYTES: usize = 4096;
 const RING_EVENTS: u64 = RING_BYTES as u64 / 16;
-/// Number of rings that receive data. The control block may claim that other rings are used, too.
+/// Number of rings that receive data. The control block may also claim that other rings are in use.
 const RINGS: usize = 3;
 
 pub(crate) struct Shared {
@@ -56,7 +56,7 @@ impl Shared {
 }
 
 /// Returns the flags of an attach. The counters of the live filter take 256 pages and most of the
-/// time of an execution, so few inputs have them.
+/// time of an execution, so few inputs enable them.
 fn flags_of(choice: u16) -> u32 {
     let flags = u32::from(choice) & !memhook_abi::flags::SAMPLE;
     if choice >> 12 == 0xf {
@@ -70,7 +70,7 @@ thread_local! {
     pub(crate) static SHARED: Shared = Shared::new();
 }
 
-/// Takes one write of a target from the input: the offset and the bytes.
+/// Decodes one write of the target from the input: its offset and bytes.
 pub(crate) fn a_write<'a>(input: &mut Input<'a>) -> (usize, Vec<u8>) {
     let ring = |ring: u8| RINGS_OFFSET + usize::from(ring) % RINGS * ring_stride(RING_BYTES);
     let word = |input: &mut Input| input.size().to_le_bytes().to_vec();
@@ -86,8 +86,8 @@ pub(crate) fn a_write<'a>(input: &mut Input<'a>) -> (usize, Vec<u8>) {
             ];
             let choice = input.byte();
             let field = FIELDS[usize::from(choice) % FIELDS.len()];
-            // Only rarely selects all rings and slots, because reading each allocates a page of
-            // memory.
+            // Only rarely selects all rings and slots, because reading each of them allocates a
+            // page of memory.
             let most = if choice < 240 { 8 } else { u64::MAX };
             let bytes = ((input.size() % most) as u32).to_le_bytes().to_vec();
             (TALLY_OFFSET + field, bytes)
@@ -157,10 +157,10 @@ impl Sink for ToLedger<'_> {
     }
 }
 
-/// An attacher, which does not trust the region.
+/// An attacher that does not trust the region.
 pub(crate) struct Attacher<'a> {
     region: &'a Region,
-    /// True if nobody writes into the region while the attacher acts.
+    /// True if the region does not change while the attacher acts.
     is_alone: bool,
     drain: Drain,
     ledger: Ledger,

@@ -1,4 +1,4 @@
-//! JSON reports and profiles from files, and results computed from them.
+//! JSON reports and profiles from files, and results derived from them.
 
 use memhook_report::{
     Document, FormatOptions, Measure, PprofNames, StoredPprof, Style, diff,
@@ -26,7 +26,7 @@ pub fn read_back(bytes: &[u8]) {
     }
 }
 
-/// Reads a profile in pprof's format, and adds names although none can be found. Checks that the
+/// Reads a profile in pprof's format, and tries to add names, none of which exist. Checks that the
 /// profile does not change.
 pub fn stored_pprof(bytes: &[u8]) {
     let Ok(read) = StoredPprof::read(bytes) else {

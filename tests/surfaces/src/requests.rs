@@ -1,12 +1,12 @@
-//! Requests from anyone who can reach the agent's port.
+//! Untrusted HTTP requests to the agent.
 
 use memhook_foreign::fuzzing::{Asked, asked};
 
 /// Limit in bytes; longer requests are refused.
 const MOST_BYTES: usize = 64 << 10;
 
-/// The server repeatedly parses the bytes received so far. Checks that it decides once, and that
-/// later bytes do not change the decision.
+/// The server repeatedly parses the bytes received so far. Checks that the parser decides once, and
+/// that later bytes do not change the decision.
 pub fn http(bytes: &[u8]) {
     const NAME: &str = "agent.example";
     let whole = asked(bytes, NAME);

@@ -1,4 +1,4 @@
-//! An unnamed file for readers that take a path.
+//! An unnamed file for functions that take a path.
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::{cell::RefCell, fs::File, os::fd::AsRawFd, os::unix::fs::FileExt, path::PathBuf};

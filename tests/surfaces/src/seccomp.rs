@@ -1,5 +1,5 @@
-//! Seccomp filters of a target. The prediction for arbitrary arguments must not contradict an
-//! execution with particular arguments.
+//! Seccomp filters of a target. A prediction for unknown arguments must not contradict an execution
+//! with specific arguments.
 
 use crate::Input;
 
@@ -7,7 +7,7 @@ type Instruction = (u16, u8, u8, u32);
 
 const ALLOWED: [u32; 3] = [0x0005_0000, 0x7ffc_0000, 0x7fff_0000];
 
-/// Runs a filter: the input contains the system call, and then instructions of eight bytes.
+/// Runs a filter: the input consists of the system call, followed by instructions of eight bytes.
 pub fn filter(bytes: &[u8]) {
     let mut input = Input(bytes);
     let nr = input.byte();

@@ -1,8 +1,8 @@
-//! Texts from /proc, and texts that people write for the gate.
+//! Text files from /proc, and text files that users write for the gate.
 
 use memhook_gate::{AllocationSite, Baseline, SourceFrame, Sum, Suppressions};
 
-/// Reads any file of /proc.
+/// Reads the input as every supported file of /proc.
 pub fn proc_text(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     memhook_process::fuzzing::proc_text(&text);
@@ -33,7 +33,7 @@ pub fn suppressions(bytes: &[u8]) {
     }
 }
 
-/// Reads a baseline. Checks that a written baseline is read as an equal one.
+/// Reads a baseline. Checks that writing and reading it preserves it.
 pub fn baseline(bytes: &[u8]) {
     let Ok(read) = Baseline::read("x", &String::from_utf8_lossy(bytes)) else {
         return;

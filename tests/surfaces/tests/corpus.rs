@@ -1,4 +1,4 @@
-//! Runs the kept inputs, and some thousand mutations of them. The mutations are equal in every run.
+//! Runs the kept inputs, and a few thousand mutations of them, which are the same in every run.
 
 use memhook_surfaces::{SURFACES, Surface, surface};
 use std::{
@@ -27,7 +27,7 @@ impl Random {
     }
 }
 
-/// Makes one mutation of the kinds that libFuzzer also makes.
+/// Applies one of libFuzzer's mutations.
 fn change(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     const VALUES: [u8; 8] = [0, 1, 0x7f, 0x80, 0xff, 0x40, 8, 16];
     let at = random.below(bytes.len());
@@ -90,7 +90,7 @@ fn kept(name: &str) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Runs one input. A failing input is written to the file that the message names.
+/// Runs one input. Writes a failing input to a file that the message names.
 fn try_input(name: &str, run: Surface, input: &[u8]) {
     let before = PANICS.load(Relaxed);
     let outcome = std::panic::catch_unwind(|| run(input));
@@ -120,7 +120,7 @@ fn run_all(name: &str) {
     }
 }
 
-/// One test runs all surfaces, so that a panic in any thread belongs to the current input.
+/// One test runs all surfaces, so that a panic in any thread is due to the current input.
 #[test]
 fn no_kept_or_changed_input_does_harm() {
     for (name, _) in SURFACES {

@@ -3,7 +3,7 @@
 
 use memhook_heap::{MarkOptions, Scan, Snapshot, load};
 
-/// Number of times that each heap is damaged.
+/// Number of mutations of each heap.
 const DAMAGES: u64 = 150;
 
 struct Random(u64);
@@ -17,8 +17,8 @@ impl Random {
     }
 }
 
-/// Returns the places of nonzero words, by region and offset, in the allocator's memory and in the
-/// data of its modules.
+/// Returns the positions of nonzero words, as region and offset, in the allocator's memory and in
+/// the data of its modules.
 fn places(snapshot: &Snapshot, scan: &Scan) -> Vec<(usize, usize)> {
     let data = snapshot.meta.modules.iter().flat_map(|m| &m.data);
     let ranges: Vec<_> = scan.heap.ranges.iter().chain(data).cloned().collect();
@@ -50,7 +50,7 @@ fn check(scan: &Scan) {
     }
 }
 
-/// Searches a heap intact and damaged. `leaks` contains the bytes of the leaked blocks.
+/// Searches a heap, first intact and then damaged. `leaks` contains the sizes of the leaked blocks.
 fn whole_and_damaged(file: &[u8], allocator: &str, leaks: &[u64]) {
     let mut snapshot = load("template", file, None).expect("it is whole");
     let options = MarkOptions::default();
@@ -88,7 +88,7 @@ fn whole_and_damaged(file: &[u8], allocator: &str, leaks: &[u64]) {
                 1 => word.wrapping_add(random.below(4096) as u64),
                 2 => u64::MAX >> random.below(64),
                 3 => word.rotate_left(8),
-                // Writes a pointer that makes a list cyclic, or leads into other memory.
+                // Copies a pointer, which makes a list cyclic, or leads into other memory.
                 4 => other,
                 _ => 0,
             };
@@ -124,7 +124,7 @@ fn of_mimalloc() {
 #[test]
 fn of_tcmalloc() {
     let file = include_bytes!("../templates/heap-tcmalloc.snapshot");
-    // gperftools leaks the smallest block: its first MallocExtension, which another one replaces.
+    // gperftools leaks the smallest block: its first MallocExtension, which is later replaced.
     let leaks = [8, 112, 144, 192, 224, 288, 320, 352, 384, 448];
     whole_and_damaged(file, "tcmalloc", &leaks);
 }

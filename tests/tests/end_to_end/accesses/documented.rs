@@ -1,4 +1,4 @@
-//! The command lines that docs/scores.md shows for a reader's own program.
+//! The command lines in docs/scores.md for the reader's own program.
 
 use memhook_tests::access_runtime;
 use memhook_tests::programs::{Folder, installed};

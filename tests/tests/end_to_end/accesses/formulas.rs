@@ -28,7 +28,7 @@ fn parsed(arguments: &[&str]) -> Value {
     serde_json::from_str(&output(arguments)).expect("JSON")
 }
 
-/// Returns the planted function to which a site belongs, if it is in the list above.
+/// Returns the planted function of a site, if it is in the list above.
 fn function(site: &Value) -> Option<&'static str> {
     let mut frames = site["stack"].as_array().expect("frames").iter();
     frames.find_map(|frame| {
@@ -112,7 +112,7 @@ fn values_are_exact_sorted_and_compared() {
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }
-    // The second pass has different stacks with the functions of the first.
+    // The second pass has different stacks with the same functions.
     let of_diff = [&["diff", &once, &twice][..], &both].concat();
     let diff = parsed(&[&of_diff[..], &as_json].concat());
     JsonSchema::load("diff-1").check(&diff);
@@ -278,7 +278,7 @@ fn what_is_wrong_is_said_in_one_line_with_the_column() {
         &["report", &file, timed],
         &["'alloc_s' (column 8) is not known", "--alloc-time"],
     );
-    // Refused before anything is traced.
+    // Refused before any tracing.
     for access in ["off", "sampled"] {
         let options = ["--access", access, PER_READ, "--", "/bin/true"];
         refused(&[&["run"][..], &options].concat(), &["'reads' (column 19)"]);

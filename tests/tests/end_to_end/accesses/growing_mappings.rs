@@ -4,17 +4,17 @@
 use memhook_tests::{Target, build_target, run, until};
 use std::time::Duration;
 
-/// Number of mappings that a starting thread and the target of mremap may add.
+/// Number of mappings that a new thread and the target of mremap may add.
 const FEW: usize = 5;
 
-/// Returns the number of mappings of a process without our mappings.
+/// Returns the number of mappings of a process, excluding those of memhook-rs.
 fn own_mappings(target: &Target) -> usize {
     let maps = target.maps();
     let mut is_after_ours = false;
     let is_own = |line: &&str| {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         let is_anonymous = words.len() == 5 || words.get(5) == Some(&"[heap]");
-        // The zeroed data of our hook.
+        // The zeroed data of the hook.
         let is_ours = line.contains("/memfd:memhook") || is_after_ours && is_anonymous;
         is_after_ours = is_ours;
         is_anonymous && !is_ours
@@ -24,11 +24,11 @@ fn own_mappings(target: &Target) -> usize {
 
 fn growing() -> Target {
     let target = Target::start(&build_target("growing_mappings", &["-O2"]), &[]);
-    // All growing mappings have started when their number stays constant for a while.
+    // All growing mappings exist when their number stays constant for a while.
     let mut before = 0;
     until("all of them have begun", || {
         let last = std::mem::replace(&mut before, own_mappings(&target));
-        // Growth takes time, so there is no state to wait for.
+        // Growth takes time, so the test cannot wait for a state.
         std::thread::sleep(Duration::from_millis(100));
         before == last && own_mappings(&target) == before
     });
@@ -43,7 +43,7 @@ fn stays_few(commands: &mut dyn Iterator<Item = Vec<&str>>) {
     for command in commands {
         let words = [&command[..1], &[pid.as_str()], &command[1..]].concat();
         let (code, _, why) = run(&words);
-        // The target may be too busy to be copied, or, with exit code 3, for a part of its heap to be searched.
+        // The target may be too busy to copy or, with exit code 3, to search completely.
         let is_busy = code == 2 && why.contains("would be held for longer than");
         assert!(code < 2 || code == 3 || is_busy, "{words:?}: {why}");
     }

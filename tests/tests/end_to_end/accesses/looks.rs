@@ -1,6 +1,6 @@
 //! Usage and useful lifetime estimated from watched blocks of a program that does not report
-//! accesses. The estimates are compared with the known behaviour of the program, and with all its
-//! accesses.
+//! accesses. The tests compare the estimates with the known behaviour of the program, and with its
+//! complete accesses.
 
 use memhook_inject::Watchpoint;
 use memhook_tests::programs::Folder;
@@ -32,8 +32,9 @@ fn report(file: &str) -> Value {
     report
 }
 
-/// Lets the program make this number of steps while a sample of its blocks is watched. The budget
-/// is large enough to watch enough blocks in a few seconds. `None` if there are no watchpoints.
+/// Runs this number of steps of the program while a sample of its blocks is watched. The budget is
+/// large enough to watch enough blocks in a few seconds. Returns `None` if there are no
+/// watchpoints.
 fn watched(folder: &Folder, steps: &str) -> Option<Value> {
     let program = build_target("looked_at", &["-O1", "-g"]);
     let mut target = Target::start(&program, &[steps]);
@@ -55,8 +56,8 @@ fn watched(folder: &Folder, steps: &str) -> Option<Value> {
 #[test]
 fn watched_blocks_show_what_the_program_does() {
     let folder = Folder::new("looks");
-    // On a busy machine a step watches fewer blocks, and a program that is suspended in a step
-    // makes it take longer.
+    // On a busy machine a step watches fewer blocks, and a suspension of the program prolongs a
+    // step.
     let mut why = String::new();
     for (steps, least) in [("9000", 6), ("30000", 3), ("60000", 3)] {
         let Some(sampled) = watched(&folder, steps) else {
@@ -86,8 +87,8 @@ fn complete(folder: &Folder) -> Value {
     complete
 }
 
-/// Returns the number of scores that the watched blocks have shown. Fails if a score disagrees with
-/// the program, or if a function was not watched.
+/// Returns the number of scores that could be estimated. Fails if a score disagrees with the
+/// program, or if a function was not watched.
 fn known_scores(complete: &Value, sampled: &Value) -> Result<u32, String> {
     let mut known = 0;
     for (function, usage, useful) in [
@@ -110,15 +111,16 @@ fn known_scores(complete: &Value, sampled: &Value) -> Result<u32, String> {
         for score in ["usage", "useful_lifetime"] {
             let error = estimate[format!("{score}_error")].as_f64();
             let error = error.ok_or_else(|| format!("{function} was not watched: {sampled}"))?;
-            // Estimates with too wide intervals are not shown.
+            // Reports omit estimates with wide intervals.
             let Some(value) = estimate[score].as_f64() else {
                 assert!(error > 0.2 / 2.0 / 1.96, "{function}: {estimate}");
                 continue;
             };
             known += 1;
             assert!(error <= 0.2 / 2.0 / 1.96 + 1e-9, "{function}: {estimate}");
-            // Behaviour of the program. Its times vary from run to run, especially if an access to
-            // a watched word takes long, so the useful share of a life is known only within bounds.
+            // Known behaviour of the program. Its times vary from run to run, especially if an
+            // access to a watched word takes long, so the useful share of a lifetime is known only
+            // within bounds.
             let truth = if score == "usage" {
                 usage..usage
             } else {
@@ -155,7 +157,7 @@ fn what_cannot_be_drawn_is_refused_in_one_line() {
         "with --access sampled, leave --sample",
     );
     refused(&["--scores", "--on-full", "adapt"], "--on-full adapt");
-    // These commands have no use for sampled accesses.
+    // These commands cannot use sampled accesses.
     for arguments in [
         &["gate", "--access", "sampled", "--", "true"][..],
         &["watch", &pid, "--access", "sampled", "-o", "."],

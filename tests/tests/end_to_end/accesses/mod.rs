@@ -1,4 +1,4 @@
-//! Use of blocks: accesses, scores and staleness.
+//! Accesses, scores and staleness of blocks.
 
 mod documented;
 mod formulas;

@@ -1,4 +1,4 @@
-//! Scores and inferences from end to end, for a program with one function for each pattern.
+//! End-to-end tests of scores and inferences, for a program with one function for each pattern.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, JsonSchema, Target, build_target, run};
@@ -21,7 +21,7 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&out).unwrap_or_else(|e| panic!("{arguments:?}: {e}: {out}"))
 }
 
-/// Returns the planted function to which a stack belongs.
+/// Returns the planted function of a stack.
 fn planted(stack: &Value) -> String {
     const PLANTED: [&str; 9] = [
         "looped", "grown", "chained", "doubled", "in_turns", "listed", "kept", "few", "reserved",
@@ -59,7 +59,7 @@ fn sites_and_runs_are_scored() {
     let schema = JsonSchema::load("report-1");
     let report = json(&["report", &file, "--scores", "--json", "-T", "1000"]);
     schema.check(&report);
-    // A block that stays has the best score, and so does a block that is alone.
+    // A long-lived block has the best score, and so does a block that is alone.
     let kept = lifetime(&report, "kept");
     assert!(kept > 0.9, "{kept}");
     assert_eq!(lifetime(&report, "reserved"), 1.0);
@@ -176,14 +176,14 @@ fn each_planted_pattern_is_found_and_no_other() {
         chained["copied_bytes"],
         (1..200).map(|n| 100 * n).sum::<u64>()
     );
-    // A node of 24 bytes has a header of eight.
+    // A node of 24 bytes has a header of eight bytes.
     let listed = &of("listed")["gain"];
     assert_eq!(
         (&listed["bytes"], &listed["calls"]),
         (&24_000.into(), &6000.into())
     );
-    // One of 5000 blocks is enough for each burst. The first and the last block may be separate
-    // bursts.
+    // One of the 5000 blocks would suffice for each burst. The first and the last block may be
+    // separate bursts.
     let calls = of("looped")["gain"]["calls"].as_u64().expect("calls");
     assert!((2 * 4000..2 * 5000).contains(&calls), "{calls}");
     let evidence = of("looped")["evidence"].as_str().expect("text");
@@ -213,7 +213,7 @@ fn a_trace_is_scored_at_its_end() {
         kinds.contains(&"growing_run") && kinds.contains(&"short_lived_in_loop"),
         "{kinds:?}"
     );
-    // The command removes the recording that it makes.
+    // The command removes its temporary recording.
     let left = std::fs::read_dir(std::env::temp_dir())
         .expect("it is there")
         .flatten();
@@ -225,7 +225,7 @@ fn a_trace_is_scored_at_its_end() {
         let owner = name.split('-').nth(2).unwrap_or_default();
         std::path::Path::new("/proc").join(owner).exists()
     };
-    // A recording of another attacher may have been removed meanwhile.
+    // Another attacher may have removed its recording meanwhile.
     let orphans = left
         .iter()
         .filter(|entry| !lives(&entry.file_name().to_string_lossy()) && entry.path().exists());
@@ -263,7 +263,7 @@ fn differences_and_gates_look_at_scores() {
         path
     });
     let of_reports = json(&["diff", &reports[0], &reports[1], "--scores", "--json"]);
-    // A number that was written and read again may differ in its last bit.
+    // Writing and reading a number may change its last bit.
     for run in ["old", "new", "change"] {
         let lifetime = |diff: &Value| number(&diff["scores"][run]["lifetime"]);
         assert!(
@@ -276,7 +276,7 @@ fn differences_and_gates_look_at_scores() {
         assert_eq!(sites(&of_reports), sites(&diff));
     }
 
-    // In any run of the program, the scores are between these two limits.
+    // The scores of every run of the program are between these two limits.
     let schema = JsonSchema::load("gate-1");
     let (code, out, err) = run(&[
         "gate",
@@ -388,7 +388,7 @@ fn what_cannot_be_scored_is_refused() {
     );
 }
 
-/// For correct programs of the distribution, every finding is true, or there is none.
+/// For correct programs of the distribution, there are only true findings, or none.
 #[test]
 fn plain_programs_raise_no_alarm() {
     let folder = Folder::new("scores-plain");

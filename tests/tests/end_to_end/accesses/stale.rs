@@ -17,7 +17,7 @@ use std::time::Duration;
 #[test]
 fn what_is_cold_is_named_and_intervals_hold() {
     let schema = JsonSchema::load("stale-1");
-    // On a very busy machine the program cannot touch its blocks in time, and they become stale.
+    // On a very busy machine the program cannot touch its blocks in time, so they become stale.
     for older_s in [3, 3, 6, 12] {
         let duration_s = older_s * 14 / 3;
         let [older, duration] = [older_s, duration_s].map(|s| format!("{s}s"));
@@ -50,7 +50,7 @@ fn what_is_cold_is_named_and_intervals_hold() {
             (&true.into(), &0.05.into())
         );
 
-        // The live bytes are exact, whether traced or from before the attach.
+        // The live bytes are exact, for traced blocks and for blocks from before the attach.
         for kind in KINDS {
             let site = site(report, kind);
             assert_eq!(site["live_blocks"], COUNT, "{site}");
@@ -106,7 +106,7 @@ fn what_is_cold_is_named_and_intervals_hold() {
     panic!("the machine is too busy for a program to touch its blocks every few seconds");
 }
 
-/// If nothing is touched, everything is stale, and no thread is disturbed.
+/// If the program touches nothing, everything is stale, and no thread is disturbed.
 #[test]
 fn a_program_that_sleeps_in_many_threads() {
     let mut target = Target::start(program(), &["300", "nobody"]);
@@ -120,7 +120,7 @@ fn a_program_that_sleeps_in_many_threads() {
     for kind in KINDS {
         let [low, estimate, high] = interval(site(&report, kind));
         assert!(estimate >= low && high <= COUNT * BYTES, "{report}");
-        // The rest shares pages with the allocator or the vectors.
+        // The remaining blocks share pages with the allocator or the vectors.
         assert!(estimate > COUNT * BYTES * 9 / 10, "{kind}: {report}");
     }
     // Arming four watchpoints for each thread may cost half of the budget for traps in 5 s.
@@ -133,7 +133,7 @@ fn a_program_that_sleeps_in_many_threads() {
     assert!(target.finish().success());
 }
 
-/// Uses no debug register that another tracer uses.
+/// Checks that memhook-rs uses no debug register of another tracer.
 #[test]
 fn without_watchpoints_only_writes_are_seen_and_that_is_said() {
     let mut target = Target::start(program(), &[]);
@@ -185,7 +185,7 @@ fn without_watchpoints_only_writes_are_seen_and_that_is_said() {
     assert!(target.finish().success());
 }
 
-/// When we are killed, the kernel removes all protection, and the next watch works.
+/// Checks that a kill removes all protection, and that the next watch works.
 #[test]
 fn nothing_is_left_of_a_watcher_that_was_killed() {
     let target = Target::start(program(), &[]);
@@ -203,7 +203,7 @@ fn nothing_is_left_of_a_watcher_that_was_killed() {
         until("the heap is whole again", || heaps() == 1);
         assert!(target.is_alive());
     }
-    // Another tracer uses half of the debug registers; the others are enough.
+    // Another tracer uses half of the debug registers; the rest suffice.
     let has_words = has_watchpoints(&target);
     let tid = target.pid() as i32;
     let taken: Vec<Watchpoint> = (0..2)
@@ -222,8 +222,8 @@ fn nothing_is_left_of_a_watcher_that_was_killed() {
     assert!(target.finish().success());
 }
 
-/// While the marks of a large heap are read and cleared, threads that map memory wait for at most a
-/// small part of this time.
+/// Checks that threads that map memory wait for only a small part of the time in which the marks of
+/// a large heap are read and cleared.
 #[test]
 fn marks_of_a_large_heap_make_nobody_wait_long() {
     /// Much less than the time to clear all marks in one step.
@@ -237,15 +237,15 @@ fn marks_of_a_large_heap_make_nobody_wait_long() {
     let report = watching.report();
     println!("{waits:?} us; {}", report["evidence"]);
     assert!(waits.last() < Some(&MOST_US), "{waits:?}: {report}");
-    // The marks are cleared in parts. If this is not permitted, or if memory may be swapped out,
-    // they are not cleared, and the report says so.
+    // memhook-rs clears the marks in parts. If this is not permitted, or if memory may be swapped
+    // out, it does not clear them, and the report says so.
     let clears = report["evidence"]["clears"].as_u64().expect("a number");
     let is_said = report["notes"].to_string().contains("so large that");
     assert!(clears > 0 || is_said, "{report}");
     assert!(stalls.0.finish().success());
 }
 
-/// Checks the report on a program that ends while it is watched.
+/// Checks the report on a program that exits during the watch.
 #[test]
 fn a_program_that_ends_is_reported_as_it_was() {
     let target = Target::start(program(), &[]);
@@ -267,8 +267,8 @@ fn a_program_that_ends_is_reported_as_it_was() {
     );
 }
 
-/// Between the attach and the first pass there is nothing to report. The output must not look as if
-/// nothing were stale.
+/// Between the attach and the first pass there is nothing to report, and the output must not claim
+/// that nothing is stale.
 #[test]
 fn a_program_that_ends_at_the_beginning_is_reported_or_refused() {
     // Each round kills the program later than the previous one.
@@ -287,7 +287,7 @@ fn a_program_that_ends_at_the_beginning_is_reported_or_refused() {
                     .contains("memhook")
             };
             until("it is attached to", || is_attached() || watch.is_finished());
-            // The kill may hit any moment of a pass.
+            // The kill may come at any moment of a pass.
             std::thread::sleep(Duration::from_micros(16_000 * round / rounds));
             program.kill().expect("killed");
             let (code, out, err) = watch.join().expect("no panic");
@@ -301,7 +301,8 @@ fn a_program_that_ends_at_the_beginning_is_reported_or_refused() {
     }
 }
 
-/// Stale blocks as a section of a trace's last report, together with the references to the blocks.
+/// Checks that a trace's final report has a section on stale blocks, with the references to the
+/// blocks.
 #[test]
 fn a_section_of_a_trace() {
     const LOST: u64 = 100 * 6000;
@@ -310,12 +311,11 @@ fn a_section_of_a_trace() {
         let attacher = Attacher::start(&target, &["--stale=1s", "--leaks"]);
         target.go();
         target.expect("done");
-        // Ages are times, so there is no state to wait for.
+        // Ages are times, so the test cannot wait for a state.
         std::thread::sleep(Duration::from_millis(ms));
         (target, attacher.finish())
     };
-    // If the attacher is suspended meanwhile, it has not read the marks, and a longer time is
-    // tried.
+    // A suspended attacher does not read the marks, so the test then tries a longer time.
     let mut tries = [2500, 8000, 20_000].into_iter().map(traced);
     let found = tries.find(|(_, report)| is_stale(&report["stale"], "cold_block"));
     let (target, report) = found.expect("what nobody touches is stale");
@@ -335,12 +335,12 @@ fn a_section_of_a_trace() {
     assert_eq!(number(cold, "unreachable_bytes"), 0, "{cold}");
     assert_eq!(number(cold, "reachable_stale_bytes"), estimate, "{cold}");
     assert_eq!(number(cold, "in_use_bytes"), COUNT * BYTES - estimate);
-    // A stale pointer may be left on a stack.
+    // A stale pointer may remain on a stack.
     let lost = site(stale, "lost_block");
     let unreachable = number(lost, "unreachable_bytes");
     assert!((LOST - 3 * 6000..=LOST).contains(&unreachable), "{lost}");
     assert!(number(lost, "reachable_stale_bytes") <= 3 * 6000, "{lost}");
-    // Shows the holder of a stale block.
+    // `scan --why` names the holder of a stale block.
     let block = cold["stale_block"].as_str().expect("an address");
     let (code, why, errors) = run(&["scan", &pid, "--why", block]);
     assert_eq!(code, 0, "{errors}");
@@ -359,7 +359,8 @@ fn a_section_of_a_trace() {
     assert!(target.finish().success());
 }
 
-/// A recording contains the section and the ages of the bytes. A report and the page show both.
+/// Checks that a recording contains the section and the ages of the bytes, and that a report and
+/// the page show both.
 #[test]
 fn a_recording_keeps_it() {
     let folder = Folder::new("stale-recording");
@@ -370,14 +371,13 @@ fn a_recording_keeps_it() {
         let attacher = Attacher::start(&target, &options);
         target.go();
         target.expect("done");
-        // Ages are times, so there is no state to wait for.
+        // Ages are times, so the test cannot wait for a state.
         std::thread::sleep(Duration::from_millis(ms));
         let live = attacher.finish();
         assert!(target.finish().success());
         live
     };
-    // If the attacher is suspended meanwhile, it has not read the marks, and a longer time is
-    // tried.
+    // A suspended attacher does not read the marks, so the test then tries a longer time.
     let mut tries = [2500, 8000, 20_000].into_iter().map(traced);
     let live = tries.find(|live| KINDS.iter().all(|kind| is_stale(&live["stale"], kind)));
     let live = live.expect("what nobody touches is stale");
@@ -398,7 +398,7 @@ fn a_recording_keeps_it() {
     assert_eq!(untouched.len(), 7);
     let live_bytes = report["stale"]["totals"]["live_bytes"].as_u64();
     assert_eq!(Some(untouched.iter().sum::<u64>()), live_bytes);
-    // Nobody touches anything, and pages are watched from the first second on.
+    // The program touches nothing, and pages are watched from the first second on.
     let old: u64 = untouched[1..].iter().sum();
     assert!(old > 4 * COUNT * BYTES * 9 / 10, "{last}");
     assert_eq!(numbers(&last["pages"]).len(), 4);
@@ -416,7 +416,7 @@ fn a_recording_keeps_it() {
     assert_eq!(run(&["view", &recording, "-o", &page]).0, 0);
 }
 
-/// We make no system calls in a program that forbids them. A program that executes another program
+/// Checks that memhook-rs makes no system calls in a program that forbids them, and that an execve
 /// ends the watch.
 #[test]
 fn programs_that_forbid_or_execute() {
@@ -429,7 +429,7 @@ fn programs_that_forbid_or_execute() {
     if !errors.contains("seccomp filter that does not apply to us") {
         let report: Value = serde_json::from_str(&out).expect(&errors);
         assert_eq!(code, 0);
-        // This changes if the filter can be suspended, which a tracer with CAP_SYS_ADMIN can do.
+        // The result differs if the filter can be suspended, which requires CAP_SYS_ADMIN.
         let notes = report["notes"].to_string();
         let is_let_be = notes.contains("a seccomp filter may kill");
         assert_ne!(report["evidence"]["pages"], is_let_be, "{notes}");
@@ -452,8 +452,7 @@ fn programs_that_forbid_or_execute() {
     }
 }
 
-/// A thread with watchpoints has costs each time it is scheduled, and these costs count in the
-/// budget, too.
+/// Checks that the budget includes the cost of context switches of threads with watchpoints.
 #[test]
 fn threads_that_take_turns_often_are_left_alone() {
     let mut target = Target::start(program(), &["1", "touched", "turns"]);
@@ -468,11 +467,11 @@ fn threads_that_take_turns_often_are_left_alone() {
     let report = watching.report_when(|report| is_stale(report, "cold_block"));
     let notes = report["notes"].to_string();
     assert!(notes.contains("words are watched for"), "{report}");
-    // The report contains the cost. There were two windows of five seconds, and a third one had
-    // just begun.
+    // The report contains the cost. There were two windows of five seconds, and a third had just
+    // begun.
     let cost = report["cost"].as_f64().expect("a share");
     assert!(cost > 0.0 && cost <= 0.002 * 3.0 * 5.0 / 11.0, "{report}");
-    // Pages show that nobody reads these blocks.
+    // Page evidence shows that these blocks are not read.
     let [low, estimate, high] = interval(site(&report, "cold_block"));
     assert!(low <= estimate && estimate <= high, "{report}");
     assert!(estimate > COUNT * BYTES * 9 / 10, "{report}");
@@ -480,7 +479,8 @@ fn threads_that_take_turns_often_are_left_alone() {
     assert!(target.finish().success());
 }
 
-/// Leaves the debug registers of other tracers alone, and works with the remaining ones.
+/// Checks that memhook-rs does not touch the debug registers of other tracers, and works with the
+/// remaining ones.
 #[test]
 fn some_watchpoints_are_taken() {
     let mut target = Target::start(program(), &[]);
@@ -502,7 +502,7 @@ fn some_watchpoints_are_taken() {
         "{report}"
     );
     assert_ne!(report["evidence"]["traps"], 0, "{report}");
-    // None of the other tracers has lost a register.
+    // No other tracer has lost a register.
     assert!(taken.iter().all(Result::is_ok));
     assert!(target.finish().success());
 }

@@ -68,7 +68,7 @@ fn check_accessed(report: &Value) {
 }
 
 /// Returns true if the report shows pauses before the first access and after the last one that are
-/// as long as the pause between them. If the program is suspended in between, it does not.
+/// as long as the pause between them. A suspension in between prevents that.
 fn shows_pauses(report: &Value) -> bool {
     let (_, useful) = scores(report, "pausing");
     useful.as_f64() < Some(0.95)
@@ -113,7 +113,7 @@ fn usage_is_exact_with_each_compiler() {
 /// Blocks, bytes, reads and writes of each site, by the size of its blocks.
 type BySize = BTreeMap<u64, [u64; 4]>;
 
-/// valgrind's dhat counts the accesses of instructions in bytes, and the program accesses single
+/// valgrind's dhat counts the accesses of instructions in bytes, so the program accesses single
 /// bytes.
 #[test]
 fn counts_are_those_of_dhat() {
@@ -179,7 +179,7 @@ fn attach_begins_and_ends_it_in_a_running_program() {
         assert_eq!(in_report, Some("complete"), "{last}");
         check_accessed(&report(&file));
     }
-    // No tracer listens any more.
+    // The tracer has detached.
     assert!(target.finish().success());
 }
 
@@ -207,7 +207,7 @@ fn what_is_not_told_is_refused_in_one_line() {
         &["gate", "--fail-on", "usage-score < .5", "--", silent],
         no_callbacks,
     );
-    // `sdk` does not overwrite files of others.
+    // `sdk` does not overwrite other files.
     let object = access_runtime().join("memhook_access.o");
     let directory = folder.path("mine");
     std::fs::create_dir(&directory).expect("a directory");
@@ -223,7 +223,7 @@ fn what_is_not_told_is_refused_in_one_line() {
     );
 }
 
-/// Returns the planted function to which a stack belongs.
+/// Returns the planted function of a stack.
 fn planted(stack: &Value) -> &str {
     const PLANTED: [&str; 13] = [
         "unread",
@@ -272,8 +272,7 @@ fn each_planted_pattern_is_found_and_no_other() {
         report(&file)
     };
     let mut report = recorded();
-    // A program that is suspended at another place than intended has other pauses, so the run is
-    // repeated.
+    // A suspension of the program changes its pauses, so the run is repeated.
     for _ in 1..TRIES {
         if patterns(&report) == expected {
             break;
@@ -281,7 +280,7 @@ fn each_planted_pattern_is_found_and_no_other() {
         report = recorded();
     }
     assert_eq!(patterns(&report), expected, "{report}");
-    // Neither accesses of a child to its copy nor those of realloc are counted.
+    // Accesses of a child to its copy do not count, nor do those of realloc.
     let sites = report["sites"].as_array().expect("sites").iter();
     let mut usages: Vec<(&str, f64)> = sites
         .filter_map(|site| {
@@ -306,7 +305,7 @@ fn patterns(report: &Value) -> Vec<(&str, &str)> {
         })
         // The thread itself uses blocks that the C library allocates for it.
         .filter(|(function, kind)| *function != "other" && !kind.starts_with("top_"))
-        // The duration of the threads' turns is unknown.
+        // The durations of the threads' turns are unknown.
         .filter(|(function, kind)| !function.starts_with("shared") || !kind.ends_with("_long"))
         .collect();
     found.sort_unstable();
@@ -329,8 +328,8 @@ fn check_touched(report: &Value) {
     }
 }
 
-/// Lazily bound calls are traced, and so are calls that the loader bound at the start. The program
-/// notices nothing: it checks results, errno, interrupted and cancelled calls itself.
+/// Checks that lazily bound calls are traced, as well as calls that the loader bound at the start.
+/// The program itself checks results, errno, interrupted calls and cancelled calls.
 #[test]
 fn functions_of_the_c_library_count_as_accesses() {
     let folder = Folder::new("touched");
@@ -347,8 +346,8 @@ fn functions_of_the_c_library_count_as_accesses() {
         // The program calls the original functions again.
         assert!(target.finish().success());
     }
-    // We are killed while the program reports accesses. The program continues, nothing of ours is
-    // left in its process or on the disk, and the next attach counts again.
+    // The attacher is killed while the program reports accesses. The program continues, memhook-rs
+    // leaves nothing in its process or on the disk, and the next attach counts again.
     let mut target = Target::start(&build_telling("g++", "touched", &["-Wl,-z,lazy"]), &[]);
     let scratch = folder.path("scratch");
     std::fs::create_dir(&scratch).expect("a directory");
@@ -363,7 +362,7 @@ fn functions_of_the_c_library_count_as_accesses() {
     assert!(target.finish().success());
     attacher.last_report();
     check_touched(&report(&file));
-    // The calls of a program that does not report accesses are not wrapped.
+    // memhook-rs does not wrap these calls in a program that does not report accesses.
     let silent = build_target("scores", &["-O1", "-g"]);
     let mut target = Target::start(&silent, &[]);
     let (code, out, err) = run(&["attach", &target.pid().to_string(), "--dry-run"]);
@@ -389,7 +388,7 @@ fn largest_mapping(target: &Target) -> (u64, u64) {
     sizes.zip(resident).max().expect("mappings")
 }
 
-/// Memory of the block index is charged to the program.
+/// Checks the memory of the block index, which is charged to the program.
 #[test]
 fn a_small_container_has_room_for_a_part_of_the_index() {
     const LIMIT: u64 = 48 << 20;
