@@ -1,8 +1,8 @@
-//! Tests of the real binary on real targets, with exact numbers; one folder for each subject.
+//! Tests of the real binary on real targets, with exact numbers, in one folder per subject.
 //!
-//! All tests are in one program. Linking a program for each file took longer than most of them ran,
-//! and left a processor idle at the end of each. `cargo test -p memhook-tests --test end_to_end
-//! gate::` runs the tests of one folder.
+//! All tests are in one program, because linking a program for each file would take longer than
+//! running most of them, and would leave a processor idle at the end of each.
+//! `cargo test -p memhook-tests --test end_to_end gate::` runs the tests of one folder.
 
 // Provides the `#[test]` that lets a test pass if its requirements are not installed.
 #[macro_use]

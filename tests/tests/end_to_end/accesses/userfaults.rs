@@ -1,5 +1,5 @@
-//! Programs that use userfaultfd(2) themselves. If two users ask for one range of memory, the
-//! second one is refused.
+//! Programs that use userfaultfd(2) themselves. If two users request one range of memory, the kernel refuses the
+//! second.
 
 use memhook_tests::{Attacher, Target, build_target, not_run_here, run, until};
 use std::process::Command;
@@ -17,7 +17,8 @@ fn start(mode: &str) -> Option<Target> {
     Some(target)
 }
 
-/// Returns true if memory of the process is watched for writes (proc_pid_smaps(5), `uw`), as only memhook-rs does here.
+/// Returns true if memory of the process is registered for write tracking (proc_pid_smaps(5), `uw`), as only memhook-rs
+/// does here.
 fn is_watched(target: &Target) -> bool {
     let smaps = std::fs::read_to_string(format!("{}/smaps", target.folder()));
     let smaps = smaps.expect("the target lives");
@@ -25,8 +26,8 @@ fn is_watched(target: &Target) -> bool {
     flags.any(|line| line.contains(" uw"))
 }
 
-/// None of its requests is refused (the target checks that): `stale` does not watch shared memory, nor memory that is
-/// mapped after the descriptor was opened, and soon gives back all the rest.
+/// Checks that the kernel refuses none of the target's requests: `stale` watches neither shared memory nor memory that
+/// is mapped after the descriptor was opened, and soon releases all other memory.
 #[test]
 fn stale_makes_way_for_a_program_that_begins_with_it() {
     memhook_tests::patiently(|| {
@@ -49,7 +50,7 @@ fn stale_makes_way_for_a_program_that_begins_with_it() {
     });
 }
 
-/// If nobody reads the event of a fork, the fork waits forever, and so does the process.
+/// If the event of a fork is never read, the fork and the process wait forever.
 #[test]
 fn a_scan_does_not_fork_a_process_that_hears_of_it() {
     let Some(mut target) = start("hears") else {

@@ -1,4 +1,4 @@
-//! Runs of `stale`, their output, and the watched program.
+//! Harness for runs of `stale`, their output, and the watched program.
 
 use memhook_inject::Watchpoint;
 use memhook_tests::{Target, binary, build_target, patience};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::OnceLock;
 
-/// Number of blocks of each kind that the target creates before it is ready, and again on request,
+/// Number of blocks of each kind that the target creates before it is ready, and again on request;
 /// and their size in bytes.
 pub(super) const COUNT: u64 = 2000;
 pub(super) const BYTES: u64 = 1000;
@@ -20,7 +20,7 @@ pub(super) fn program() -> &'static Path {
     PROGRAM.get_or_init(|| build_target("stale", &["-O1", "-g", "-pthread"]))
 }
 
-/// A watching memhook-rs; its process is killed when the test ends early.
+/// A watching memhook-rs; dropping it kills the process.
 pub(super) struct Watching {
     pub(super) child: Child,
     errors: BufReader<ChildStderr>,
@@ -51,7 +51,7 @@ impl Watching {
         unsafe { libc::kill(self.child.id() as i32, signal) };
     }
 
-    /// Waits for the end of the command, and returns its output.
+    /// Waits until the command exits, and returns its output.
     pub(super) fn output(mut self) -> String {
         let mut output = String::new();
         let mut pipe = self.child.stdout.take().expect("piped");
@@ -63,7 +63,7 @@ impl Watching {
         output
     }
 
-    /// Reads reports until one fulfils the condition, then ends the command. Returns the last
+    /// Reads reports until one fulfils the condition, then stops the command. Returns the last
     /// report.
     pub(super) fn report_when(mut self, is_shown: impl Fn(&Value) -> bool) -> Value {
         let mut output = BufReader::new(self.child.stdout.take().expect("piped"));
@@ -99,7 +99,7 @@ impl Drop for Watching {
     }
 }
 
-/// Returns the only site whose innermost frame is this function.
+/// Returns the only site with this function as its innermost frame.
 pub(super) fn site<'a>(report: &'a Value, function: &str) -> &'a Value {
     let sites = report["sites"].as_array().expect("sites").iter();
     let is_it = |site: &&Value| {
@@ -121,7 +121,7 @@ pub(super) fn is_stale(report: &Value, kind: &str) -> bool {
     })
 }
 
-/// Returns the low end, the estimate and the high end.
+/// Returns the lower bound, the estimate and the upper bound.
 pub(super) fn interval(site: &Value) -> [u64; 3] {
     ["stale_bytes_low", "stale_bytes", "stale_bytes_high"]
         .map(|name| site[name].as_u64().expect("a number"))
@@ -137,7 +137,7 @@ pub(super) fn has_write_protection(target: &Target) -> bool {
     flags.any(|flags| flags.split_whitespace().any(|flag| flag == "uw"))
 }
 
-/// Returns true if this machine has hardware watchpoints that we may use.
+/// Returns true if this machine has hardware watchpoints, and permits their use.
 pub(super) fn has_watchpoints(target: &Target) -> bool {
     Watchpoint::reserve(target.pid() as i32, 0, true).is_ok()
 }

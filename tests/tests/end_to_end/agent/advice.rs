@@ -1,4 +1,4 @@
-//! Processes that the agent traces for a minute at intervals, to advise on their memory.
+//! Processes that the agent periodically traces for a minute to give advice on their memory.
 
 use super::served::{expect_untouched, rule};
 use memhook_tests::agents::{Agent, wrapped_slots};
@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 /// Divisor of pauses: a minute becomes three seconds, and ten minutes become half a minute.
 const HASTE: u32 = 20;
-/// Divisor of pauses: a minute becomes six seconds, within which the agent must be told to end.
+/// Divisor of pauses: a minute becomes six seconds, during which the test must stop the agent.
 const LITTLE_HASTE: u32 = 10;
-/// Remaining keys. The processor time of an agent that was built slowly is not tested.
+/// Remaining keys. The processor time is not limited, because a debug build of the agent is slow.
 const KEYS: &str =
     "mode = \"scan\"\ninterval = \"1h\"\nmax_hold = \"20s\"\nadvise = \"10m\"\noverhead = \"50%\"";
 
@@ -41,7 +41,7 @@ impl Sick {
         self.target.pid()
     }
 
-    /// Checks that the target still works, and that nothing of ours is left in it.
+    /// Checks that the target still works, and that memhook-rs has left nothing in it.
     fn finish(mut self) {
         expect_untouched(self.pid());
         assert_eq!(self.target.status("TracerPid"), "0");
@@ -55,8 +55,8 @@ impl Sick {
     }
 }
 
-/// Waits until the agent has given advice this number of times. It may refuse an examination only
-/// for lack of a processor.
+/// Waits until the agent has given advice this number of times. Accepts a refused examination only
+/// for lack of processor time.
 fn await_advice(agent: &Agent, pid: u32, times: u64) -> Value {
     let mut last = Value::Null;
     // An examination follows within half a minute, and some may be refused.
@@ -129,7 +129,7 @@ fn a_leak_is_found_and_told_in_numbers_and_a_document() {
     sick.finish();
 }
 
-/// The next agent still reports the advice, and does not examine the process too early.
+/// Checks that the next agent still reports the advice, and does not examine the process too early.
 #[test]
 fn advice_outlasts_the_agent() {
     let folder = Arc::new(Folder::new("agent-advice-kept"));
@@ -186,7 +186,7 @@ fn advice_outlasts_the_agent() {
     assert!(examined() >= first + 6000, "{first}, {}", examined());
     let (code, said) = agent.end();
     assert_eq!(code, Some(0), "{said}");
-    // The agent forgets processes that have ended, even processes that ended before it started.
+    // The agent forgets exited processes, even those that exited before it started.
     let other = rule(&sick.program, "");
     sick.finish();
     assert!(file.exists());
@@ -196,8 +196,8 @@ fn advice_outlasts_the_agent() {
     assert_eq!(code, Some(0), "{said}");
 }
 
-/// The agent leaves a process alone that another tracer traces. If it ends in the middle of an
-/// examination, it gives no advice.
+/// Checks that the agent leaves a process with another tracer alone, and that it gives no advice if
+/// it is stopped in the middle of an examination.
 #[test]
 fn a_trace_of_somebody_else_is_respected_and_the_end_is_not_delayed() {
     let folder = Arc::new(Folder::new("agent-advice-traced"));

@@ -1,4 +1,4 @@
-//! Clients of the agent: slow ones, clients that do not read, and many simultaneous ones.
+//! Clients of the agent: slow clients, clients that do not read, and many simultaneous clients.
 
 use memhook_tests::agents::{Agent, get_at_once, get_if_ready};
 use memhook_tests::programs::Folder;
@@ -12,7 +12,7 @@ fn agent(name: &str) -> Agent {
     Agent::start(&Arc::new(Folder::new(name)), rule)
 }
 
-/// A hundred connections begin a request and continue it byte by byte, or do not read their answer.
+/// A hundred connections send a request byte by byte, or do not read the answer.
 #[test]
 fn slow_clients_keep_nobody_out() {
     let agent = agent("agent-slow-clients");
@@ -35,7 +35,7 @@ fn slow_clients_keep_nobody_out() {
     });
     let mut dripping = 0;
     for _ in 0..20 {
-        // A disconnected client notices that when it writes.
+        // A disconnected client gets an error when it writes.
         dripping = slow
             .iter_mut()
             .map(|client| client.write_all(b"x"))
@@ -49,8 +49,7 @@ fn slow_clients_keep_nobody_out() {
         assert!(agent.targets().is_empty());
     }
     assert!(dripping < 100, "as many as ask may be connected");
-    // Each connection has a total time limit, not one for each byte, even if nobody needs its
-    // place.
+    // Each connection has a total time limit, not a limit per byte, even if no other client waits.
     let mut last = begin("GET /metrics HTTP/1.1\r\nX: ")(0);
     last.set_nonblocking(true).expect("it is open");
     until("a slow client is sent away", || {
@@ -62,13 +61,14 @@ fn slow_clients_keep_nobody_out() {
     assert_eq!(code, Some(0), "{said}");
 }
 
-/// Stops one thread until it is dropped.
+/// Stops one thread until dropped.
 struct Stopped(i32);
 
 impl Stopped {
     fn thread(tid: u32) -> Stopped {
         let tid = tid as i32;
-        // SAFETY: these requests write into nothing of ours; the thread is one of a child.
+        // SAFETY: these requests write to none of our memory; the thread is part of a child
+        // process.
         let stopped = unsafe {
             libc::ptrace(libc::PTRACE_SEIZE, tid, 0, 0) == 0
                 && libc::ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0) == 0
@@ -88,7 +88,7 @@ impl Drop for Stopped {
     }
 }
 
-/// The supervisor thread is stopped. The agent reports this as long as it lasts.
+/// Checks that the agent reports a stopped supervisor thread for as long as it is stopped.
 #[test]
 fn an_agent_that_hangs_says_so() {
     let agent = agent("agent-hangs");

@@ -1,4 +1,4 @@
-//! Data that an agent keeps about processes that run out of memory.
+//! Profiles that an agent keeps for processes that run out of memory.
 
 use super::served::{expect_untouched, rule};
 use memhook_tests::agents::{Agent, Pprof};
@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 const LIMIT: u64 = 96 << 20;
 
-/// Reasons for profiles before the end of a process.
+/// Reasons for profiles before a process is killed.
 const EARLIER: [&str; 3] = ["limit", "growth", "pressure"];
 
-/// Lets one process of a group leak until the kernel kills it, while the others continue. Returns
+/// Makes one process of a group leak until the kernel kills it, while the others continue. Returns
 /// the kept profiles of the leaking process by reason. If no group can be created, prints the
 /// reason and returns `None`.
 fn kept_of_leaker(name: &str, others: usize, symbols: &str) -> Option<BTreeMap<String, Pprof>> {
@@ -90,18 +90,20 @@ fn kept_of_one(name: &str, others: usize, symbols: &str) -> Option<BTreeMap<Stri
     Some(reasons)
 }
 
-/// The profiles are on the disk before the end and after it, with the name of the killed process.
+/// Checks that profiles from before and after the kill are on disk, with the name of the killed
+/// process.
 #[test]
 fn the_last_profile_says_who_was_killed() {
     let kept = kept_of_leaker("agent-black-box", 3, "");
     for (reason, profile) in kept.into_iter().flatten() {
-        // The leak is more than a quarter of the memory limit, in the profile before the end and in the last one.
+        // The leak is more than a quarter of the memory limit, in the profile before the kill and
+        // in the last profile.
         let leaked = profile.of("inuse_space", "planted_leak");
         assert!(leaked as u64 > LIMIT / 4, "{reason}: {leaked}");
     }
 }
 
-/// Names may be added later. Then the agent reads no files for them when time is short.
+/// With names from the store, the agent reads no files when time is short.
 #[test]
 fn what_is_kept_may_have_addresses_only() {
     let symbols = "[symbols]\nnames = \"store\"\n";

@@ -1,5 +1,5 @@
 //! Rules that trace within a budget. The sums are exact while all events fit into the budget, and
-//! later they are estimates with errors.
+//! estimates with errors later.
 
 use memhook_tests::agents::{Agent, Pprof};
 use memhook_tests::programs::{Folder, copy_program};
@@ -22,7 +22,7 @@ fn rule(folder: &Folder, program: &str, overhead: &str) -> (String, String) {
     (copy, rule)
 }
 
-/// Returns the difference between a sum and the truth, in standard errors.
+/// Returns the difference between a sum and the true value, in standard errors.
 fn off(numbers: &Value, sum: &str, error: &str, truth: f64) -> f64 {
     let number = |name: &str| numbers[name].as_f64().unwrap_or(0.0);
     ((number(sum) - truth).abs() - OTHER_BYTES).max(0.0) / number(error).max(1.0)
@@ -64,7 +64,7 @@ fn estimates_are_within_their_errors_though_the_distance_changes() {
     assert_eq!(code, Some(0), "{said}");
     assert!(target.finish().success());
 
-    // The last transmission contains these sums, too.
+    // The last profile also contains these sums.
     let files = std::fs::read_dir(folder.path("profiles")).expect("profiles");
     let mut files: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
     files.sort();

@@ -1,4 +1,4 @@
-//! A certificate for a server on this machine, and the certificate that verifies it.
+//! A certificate for a server on this machine, and its CA certificate.
 
 use memhook_tests::programs::{Folder, installed};
 use std::net::IpAddr;
@@ -23,7 +23,7 @@ pub(super) fn make(folder: &Folder, address: IpAddr) {
     );
 }
 
-/// Runs openssl with these arguments, in which `@` is replaced by the folder.
+/// Runs openssl with these arguments, replacing `@` with the folder.
 fn openssl(folder: &Folder, words: &str) {
     let words = words
         .split(' ')

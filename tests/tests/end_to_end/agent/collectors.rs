@@ -1,5 +1,4 @@
-//! OpenTelemetry Collectors read the agent's data: the oldest supported collector and the newest
-//! one.
+//! Checks that the oldest supported and the newest OpenTelemetry Collector read the agent's data.
 
 use super::served::{ask, files, rule, service};
 use memhook_tests::agents::{Agent, ScriptedStore};
@@ -15,7 +14,7 @@ use std::sync::Arc;
 /// Seconds for a build with its downloads.
 const PATIENCE: &str = "300";
 
-/// Builds the reader with this file of modules, once for all runs.
+/// Builds the reader with this go.mod file, once for all runs.
 fn reader(modules: &str) -> Result<PathBuf, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let sources = root.join("fleet/demo/reader");
@@ -66,7 +65,7 @@ fn the_oldest_and_the_newest_read_the_same_sums() {
     for modules in ["oldest", "go"] {
         match reader(modules) {
             Ok(reader) => readers.push(reader),
-            // The modules come from the network.
+            // Downloading the modules requires the network.
             Err(why) => {
                 return not_run_here(&format!("what collectors read with cannot be built: {why}"));
             }
@@ -94,7 +93,7 @@ fn the_oldest_and_the_newest_read_the_same_sums() {
     });
     assert_eq!(agent.end().0, Some(0));
     assert!(target.finish().success());
-    // The next agent sends the data that the first agent could not send before its end.
+    // The next agent sends the data that the first agent could not send.
     let queued = || std::fs::read_dir(folder.path("state/queue/otlp")).map_or(0, Iterator::count);
     let next = Agent::start_with(&folder, &text, &["--experimental-otlp"]);
     until("everything has arrived", || queued() == 0);

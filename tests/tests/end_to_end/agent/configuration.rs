@@ -13,8 +13,8 @@ fn json(text: &str) -> Value {
     serde_json::to_value(table).expect("JSON")
 }
 
-/// Returns the keys that the agent lists for a wrong key, given a text that ends in the table
-/// concerned.
+/// Returns the keys that the agent lists for an unknown key, given a configuration that ends in the
+/// relevant table.
 fn keys_of_agent(folder: &Folder, text: &str) -> BTreeSet<String> {
     let file = folder.path("wrong.toml");
     std::fs::write(&file, format!("{text}zzz = 1\n")).expect("written");
@@ -176,7 +176,7 @@ fn what_the_agent_takes_fits_the_schema() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fleet/agent.toml.example");
     let example = std::fs::read_to_string(example).expect("the example");
     schema.check(&json(&example));
-    // The part that the example shows as a comment, too.
+    // Also checks the part that is commented out in the example.
     schema.check(&json(
         &example
             .replace("# [", "[")

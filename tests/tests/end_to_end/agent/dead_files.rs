@@ -1,5 +1,5 @@
-//! Targets whose file systems do not answer: a file server that is gone, or a program of the target
-//! itself behind FUSE.
+//! Targets whose file systems do not respond: a file server that is gone, or a FUSE program of the
+//! target itself.
 
 use super::served::{Ended, ask, expect_untouched};
 use memhook_tests::agents::{Agent, get};
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-/// Mounts a folder at another path until it is stopped.
+/// A FUSE server that mounts a folder at another path until it is stopped.
 const SERVER: &str = r#"
 import os, sys, fusepy as fuse
 class Shown(fuse.Operations):
@@ -66,7 +66,7 @@ impl Drop for Shown {
     }
 }
 
-/// A plan lists the processes about which it knows nothing, instead of waiting for their files.
+/// Checks that a plan lists processes with unreadable files instead of waiting for them.
 fn expect_plan(folder: &Folder, rules: &str, dead: &[Target], well: &Target) {
     let file = folder.path("plan.toml");
     let state = folder.path("state-of-plan");
@@ -157,7 +157,7 @@ fn files_that_do_not_answer_keep_nobody_else_waiting() {
             "{phase:?}"
         );
     }
-    // When the file systems answer, the other targets are traced, too.
+    // When the file systems respond again, the agent also traces the other targets.
     shown.signal(libc::SIGCONT);
     for target in &dead {
         until("it is traced after all", || {

@@ -1,4 +1,4 @@
-//! The end of agents, and what remains of them.
+//! The exit of agents, and their remains.
 
 use super::served::{ask, expect_untouched, rule, service};
 use memhook_tests::agents::{Agent, wrapped_slots};
@@ -7,8 +7,8 @@ use memhook_tests::{Target, run, until};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A killed agent leaves processes behind in which it was active. The next agent finds them, even
-/// if no rule selects them any more.
+/// Checks that the next agent finds the processes of a killed agent, even if no rule selects them
+/// any more.
 #[test]
 fn an_agent_that_was_killed_is_cleaned_up_after() {
     let folder = Arc::new(Folder::new("agent-killed"));
@@ -42,8 +42,8 @@ fn an_agent_that_was_killed_is_cleaned_up_after() {
     assert!(target.finish().success());
 }
 
-/// At its end the agent detaches from all targets, however many there are, and empties the list of
-/// attached processes.
+/// Checks that the agent detaches from all targets when it exits, no matter how many there are, and
+/// empties the list of attached processes.
 #[test]
 fn the_end_leaves_many_targets_as_they_were() {
     let folder = Arc::new(Folder::new("agent-many"));
@@ -54,7 +54,7 @@ fn the_end_leaves_many_targets_as_they_were() {
         targets.push(target);
         program = path;
     }
-    // A rule whose time ends for all targets simultaneously, and a rule without an end.
+    // A rule whose duration ends for all targets at the same time, and a rule without an end.
     for (more, ends_by_itself) in [("duration = \"1ms\"", true), ("mode = \"exact\"", false)] {
         let agent = Agent::start(&folder, &rule(&program, more));
         let phase = if ends_by_itself { "left" } else { "traced" };
@@ -116,7 +116,7 @@ fn an_agent_that_is_killed_at_any_moment_harms_nobody() {
             for target in &mut targets {
                 ask(target, "l");
             }
-            // The kill may hit any moment; until then the targets work at intervals.
+            // The kill may come at any moment; until then the targets work at intervals.
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
         agent.kill();

@@ -40,8 +40,8 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Profiles are lost and counted, and the agent attaches to no process that it cannot record.
-/// Everything continues when there is space and a store again.
+/// Checks that the agent counts lost profiles, attaches to no process that it cannot record in its
+/// list, and resumes when disk space and a store are available again.
 #[test]
 fn a_full_disk_and_a_store_that_is_away_cost_nothing_but_profiles() {
     let folder = Arc::new(Folder::new("agent-full"));
@@ -49,7 +49,7 @@ fn a_full_disk_and_a_store_that_is_away_cost_nothing_but_profiles() {
         return;
     };
     let (mut target, program) = service(&folder);
-    // No server listens on this port until later.
+    // No server listens on this port yet.
     let address = free_address();
     let mut agent = Agent::start(
         &folder,
@@ -75,7 +75,7 @@ fn a_full_disk_and_a_store_that_is_away_cost_nothing_but_profiles() {
     ask(&mut target, "l");
     agent.await_number(target.pid(), "live_bytes", 200_000);
     // The agent attaches to no process that a later agent would not find. There may be space for
-    // one more file.
+    // one more entry.
     let others = [(); 3].map(|()| service(&folder).0);
     let phase = |pid: u32| {
         let target = agent.targets().remove(&u64::from(pid));
@@ -114,8 +114,8 @@ fn a_full_disk_and_a_store_that_is_away_cost_nothing_but_profiles() {
     assert_eq!(most(), Some(200_000));
 }
 
-/// An agent can start again after its own queue has filled the disk, and it always records attached
-/// processes.
+/// Checks that an agent can restart after its own queue has filled the disk, and that it always
+/// records attached processes.
 #[test]
 fn a_disk_that_the_queue_has_filled_keeps_no_agent_from_starting() {
     let folder = Arc::new(Folder::new("agent-filled"));
@@ -126,7 +126,7 @@ fn a_disk_that_the_queue_has_filled_keeps_no_agent_from_starting() {
     let queue = format!("{state}/queue/pyroscope");
     std::fs::create_dir_all(&queue).expect("made");
     let (mut target, program) = service(&folder);
-    // Entry of a process that has ended.
+    // Entry of an exited process.
     std::fs::write(format!("{state}/attached"), "4711 99\n").expect("written");
     std::fs::write(format!("{state}/lock"), "").expect("written");
     let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -157,7 +157,7 @@ fn a_disk_that_the_queue_has_filled_keeps_no_agent_from_starting() {
     let mut agent = Agent::start(&folder, &configuration);
     agent.hear("profiles that waited there were dropped");
     agent.await_phase(target.pid(), "traced");
-    // The newest profiles are still there, and new ones replace the oldest.
+    // The newest profiles remain, and new profiles replace the oldest.
     assert!(std::fs::read_dir(&queue).expect("there").count() > 20);
     let dropped = || {
         let labels = ["pyroscope", "reason=\"full\""];
@@ -186,7 +186,7 @@ fn a_disk_that_the_queue_has_filled_keeps_no_agent_from_starting() {
         let line = format!("{pid} ");
         assert!(journal.lines().any(|l| l.starts_with(&line)), "{journal}");
     }
-    // After a crash in this state, the next agent starts, too.
+    // The next agent also starts after a crash in this state.
     agent.kill();
     let agent = Agent::start(&folder, &configuration);
     for target in others.iter().chain([&target]) {
@@ -200,7 +200,7 @@ fn a_disk_that_the_queue_has_filled_keeps_no_agent_from_starting() {
     }
 }
 
-/// Returns by name the files that wait for a store.
+/// Returns the unsent profiles by file name.
 fn waiting(queue: &str) -> BTreeMap<String, Vec<u8>> {
     let entries = std::fs::read_dir(queue).expect("there").flatten();
     let whole = entries.filter(|entry| entry.path().extension().is_some_and(|end| end == "push"));
@@ -212,7 +212,8 @@ fn waiting(queue: &str) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// Each profile arrives once, however the configuration is changed during an outage of the store.
+/// Checks that each profile arrives once, regardless of configuration changes during an outage of
+/// the store.
 #[test]
 fn a_reload_in_an_outage_keeps_what_waits() {
     let folder = Arc::new(Folder::new("agent-reloads"));
@@ -240,8 +241,8 @@ fn a_reload_in_an_outage_keeps_what_waits() {
     agent.reconfigure(&(store(&away) + &rules("600ms", pyroscope)));
     agent.hear("the configuration was read again");
     more_wait();
-    // A configuration with another store or without one is refused completely, and the waiting
-    // profiles are kept.
+    // The agent refuses a configuration with another store or without a store completely, and keeps
+    // the unsent profiles.
     let refused = |times: f64| {
         until("the change is refused", || {
             agent.metric("memhook_agent_refused_configurations_total", &[]) == Some(times)
@@ -283,8 +284,8 @@ fn a_reload_in_an_outage_keeps_what_waits() {
     assert!(target.finish().success());
 }
 
-/// Data that waits for a store outlives a configuration without this store, and is sent to the
-/// store of a later configuration.
+/// Checks that unsent data survives a configuration without its store, and is sent to the store of
+/// a later configuration.
 #[test]
 fn a_restart_without_its_store_keeps_what_waits() {
     let folder = Arc::new(Folder::new("agent-without-store"));
@@ -322,8 +323,8 @@ fn a_restart_without_its_store_keeps_what_waits() {
     assert_eq!((bodies, waiting(&queue).len()), (expected, 0));
 }
 
-/// The agent does not follow links that other users could have created. Only its user can read its
-/// files. It refuses a folder that belongs to another user or that others may write to.
+/// Checks that the agent does not follow links that other users could have created, that only its
+/// user can read its files, and that it refuses a folder that another user owns or may write to.
 #[test]
 fn the_state_folder_is_for_the_agent_alone() {
     use std::os::unix::fs::{PermissionsExt, symlink};
@@ -352,7 +353,7 @@ fn the_state_folder_is_for_the_agent_alone() {
     agent.hear("takes no profiles");
     let mut paths = vec![state.clone()];
     while let Some(path) = paths.pop() {
-        // A file that is replaced or sent at this moment is gone.
+        // A file may disappear at this moment, because it is replaced or sent.
         let Ok(found) = std::fs::symlink_metadata(&path) else {
             continue;
         };

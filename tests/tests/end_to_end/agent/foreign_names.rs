@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-/// Returns file names, and how each must be shown.
+/// Returns file names, and the required output for each.
 fn names() -> Vec<(Vec<u8>, String)> {
     let long = |text: &str, count: usize| (text.repeat(count).into_bytes(), text.repeat(count));
     vec![

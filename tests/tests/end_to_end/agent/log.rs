@@ -6,8 +6,8 @@ use memhook_tests::programs::Folder;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Each line is an object with a time and a level. The log contains attaches and detaches, but not
-/// the steps of an attach.
+/// Each line is an object with a time and a level. Checks that the log contains attaches and
+/// detaches, but not the steps of an attach.
 #[test]
 fn as_json() {
     let folder = Arc::new(Folder::new("agent-log"));

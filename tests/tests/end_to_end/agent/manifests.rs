@@ -1,12 +1,12 @@
-//! Effects of the Kubernetes manifests on the agent. `cargo xtask kubernetes-check` checks
-//! everything else in them.
+//! Effects of the Kubernetes manifests on the agent. `cargo xtask kubernetes-check` checks all
+//! other aspects.
 
 use memhook_tests::binary;
 use memhook_tests::programs::Folder;
 use std::path::Path;
 use std::process::Command;
 
-/// Returns the text of a block scalar of YAML, `KEY: |`, without its indentation.
+/// Returns the text of a YAML block scalar, `KEY: |`, without its indentation.
 pub(super) fn block(file: &str, key: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../fleet/kubernetes")

@@ -1,4 +1,4 @@
-//! Memory that the agent needs for many targets.
+//! Memory use of the agent with many targets.
 
 use memhook_tests::agents::{Agent, Pprof};
 use memhook_tests::programs::{Folder, copy_program};
@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 const TARGETS: usize = 12;
-/// Size of the program's debug information, which is read completely for one name.
+/// Size of the program's debug information, which the agent reads completely for one name.
 const DEBUG_MEGABYTES: u64 = 40;
 
 /// Adds names of types and variables to the program's debug information.
@@ -33,8 +33,8 @@ fn peak_megabytes(pid: u32) -> u64 {
     kilobytes.map_or(0, |kilobytes: u64| kilobytes >> 10)
 }
 
-/// Returns the number of heaps of arenas other than the main one. Each has 64 MiB of addresses, a
-/// part of which is usable (`HEAP_MAX_SIZE` in glibc's arena.c).
+/// Returns the number of heaps of arenas other than the main one. Each reserves 64 MiB of
+/// addresses, a part of which is usable (`HEAP_MAX_SIZE` in glibc's arena.c).
 fn arenas(pid: u32) -> usize {
     const HEAP_BYTES: u64 = 64 << 20;
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it lives");
@@ -55,7 +55,7 @@ fn arenas(pid: u32) -> usize {
     all.windows(2).filter(is_heap).count()
 }
 
-/// All targets need names from one set of files simultaneously.
+/// Checks the memory when all targets need names from one set of files at the same time.
 #[test]
 fn debug_information_is_read_once_for_all_targets() {
     let folder = Arc::new(Folder::new("agent-memory"));
@@ -93,8 +93,8 @@ fn debug_information_is_read_once_for_all_targets() {
     for target in &targets {
         until("a profile has names", || is_named(target.pid()));
     }
-    // Twice the size while the information passes from its reader to the lookup of names, and as
-    // much again for everything else.
+    // Twice the size, while the reader passes the information to the symbol lookup, and the same
+    // amount for everything else.
     let peak = peak_megabytes(agent.pid());
     assert!(peak > DEBUG_MEGABYTES, "{peak} MB: it was not read");
     assert!(peak < 4 * DEBUG_MEGABYTES, "{peak} MB");

@@ -1,4 +1,4 @@
-//! Profiles that leave the agent without names, which `symbolize` adds from the files.
+//! Profiles that the agent sends without names, which `symbolize` adds from the files.
 
 use super::served::{ask, rule};
 use memhook_tests::agents::{Agent, Pprof};
@@ -13,16 +13,17 @@ use std::process::Command;
 use std::sync::Arc;
 
 const STORE: &str = "[symbols]\nnames = \"store\"\n";
-/// Produces one profile while the target works, and one when the agent ends.
+/// Produces one profile while the target works, and one when the agent exits.
 const EXACT: &str = "mode = \"exact\"\nsend = [\"files\"]\ninterval = \"500ms\"";
 
-/// Detects whether anybody opens a file, even for a moment.
+/// Detects every opening of a file, even if brief.
 struct Openings(std::fs::File);
 
 impl Openings {
     fn of(path: &str) -> Openings {
         let path = CString::new(path).expect("no zero");
-        // SAFETY: the call has no memory of ours; the descriptor that it returns is nobody else's.
+        // SAFETY: the call accesses none of our memory, and the returned descriptor has no other
+        // owner.
         let fd = unsafe { libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC) };
         assert!(fd >= 0);
         // SAFETY: `path` ends with a zero and outlives the call.
@@ -37,7 +38,7 @@ impl Openings {
     }
 }
 
-/// Starts a target without debug information; a file beside it contains the debug information.
+/// Starts a target without debug information; a separate file contains the debug information.
 fn stripped_service(folder: &Folder) -> (Target, PathBuf, String) {
     let built = build_target("served", &["-Wl,--build-id"]);
     let program = folder.path("served");
@@ -64,7 +65,7 @@ fn files(directory: &str) -> Vec<PathBuf> {
         let name = path.file_name()?.to_str()?.strip_suffix(".pb.gz")?;
         name.rsplit('-').next()?.parse::<u32>().ok()
     };
-    // A file that is still being written has another name.
+    // A file that is still being written has a temporary name.
     files.retain(|path| number(path).is_some());
     files.sort_by_key(number);
     files
@@ -89,7 +90,7 @@ fn is_of_c_library(place: &memhook_tests::pprof::Place) -> bool {
     place.iter().any(begins)
 }
 
-/// Returns blocks and bytes that each call stack has allocated in all profiles. Stacks contain only
+/// Returns the blocks and bytes allocated by each call stack in all profiles. Stacks are reduced to
 /// the program's own functions.
 fn rows(directory: &str) -> BTreeMap<Vec<memhook_tests::pprof::Place>, [i64; 2]> {
     let mut rows = BTreeMap::new();
@@ -105,7 +106,7 @@ fn rows(directory: &str) -> BTreeMap<Vec<memhook_tests::pprof::Place>, [i64; 2]>
     rows
 }
 
-/// Lets an agent trace a working target, and returns the directory of its profiles.
+/// Traces a working target with an agent, and returns the directory of its profiles.
 fn profiled(name: &str, symbols: &str) -> (Arc<Folder>, String, bool) {
     let folder = Arc::new(Folder::new(name));
     let (mut target, program, debug) = stripped_service(&folder);
@@ -126,7 +127,7 @@ fn profiled(name: &str, symbols: &str) -> (Arc<Folder>, String, bool) {
 
 #[test]
 fn names_that_are_added_later_are_the_same() {
-    // On a busy machine, names that are not found in time are left out.
+    // On a busy machine, the agent omits names that it does not find in time.
     let has_names = |directory: &str| {
         let rows = rows(directory);
         let mut places = rows.keys().flatten().flatten();
@@ -174,8 +175,8 @@ fn names_that_are_added_later_are_the_same() {
         assert_eq!(after.labelled_samples, before.labelled_samples);
     }
     assert_eq!(rows(&named), wanted);
-    // The program and its debug file are gone. Its locations stay unchanged, and the line names the
-    // program.
+    // Without the program and its debug file, its locations stay unchanged, and the message names
+    // the program.
     std::fs::remove_file(folder.path(".debug/served.debug")).expect("removed");
     std::fs::remove_file(folder.path("served")).expect("removed");
     let with_leak = files(&elsewhere).into_iter().rev().find(|path| {
@@ -189,7 +190,7 @@ fn names_that_are_added_later_are_the_same() {
     assert!(said.contains(&format!("/served (build-id {id})")), "{said}");
     let left = read(Path::new(&other)).nameless;
     assert!(left.iter().all(|(_, of, _)| *of == id) && !left.is_empty());
-    // The files are back. Names found earlier stay.
+    // The files are back, and names that were added earlier remain.
     copy_program(
         build_target("served", &["-Wl,--build-id"]),
         folder.path("served"),
@@ -203,12 +204,12 @@ fn names_that_are_added_later_are_the_same() {
         .map(|(_, bytes)| bytes)
         .sum();
     assert_eq!((both.nameless.len(), leaked), (0, 100_000));
-    // The output file exists by now.
+    // The output file now exists.
     let (code, _, said) = run(&["symbolize", &other]);
     assert!(code == 2 && said.contains("exists"), "{said}");
 }
 
-/// No file contains the functions of an interpreter, so nobody could add their names later.
+/// No file contains the functions of an interpreter, so their names could not be added later.
 #[test]
 fn what_only_the_process_knows_keeps_its_name() {
     let folder = Arc::new(Folder::new("agent-names-python"));
@@ -240,7 +241,7 @@ fn what_only_the_process_knows_keeps_its_name() {
             let is_hoard = |(name, _, file, line): &(String, String, String, i64)| {
                 name == "hoard" && file.ends_with("work.py") && *line == 4
             };
-            // All names come from the script.
+            // All names are from the script.
             let names: Vec<_> = stack.iter().flatten().collect();
             assert!(
                 names
@@ -256,7 +257,7 @@ fn what_only_the_process_knows_keeps_its_name() {
     assert!(hoarded >= 5_000_100, "{hoarded}");
 }
 
-/// Refuses each of these with one line.
+/// `symbolize` refuses each of these with one line.
 #[test]
 fn what_is_no_profile_is_refused() {
     let folder = Folder::new("symbolize-refused");

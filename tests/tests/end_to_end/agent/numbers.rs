@@ -1,4 +1,4 @@
-//! Output of /metrics and /targets about targets.
+//! Output of /metrics and /targets for targets.
 
 use super::served::{Ended, ask, rule, service};
 use memhook_tests::agents::{Agent, free_address};
@@ -87,7 +87,7 @@ fn prometheus_reads_the_numbers_and_the_alerts_are_right() {
     assert!(target.finish().success());
 }
 
-/// The parts of the account add up to the resident memory.
+/// Checks that the parts add up to the resident memory.
 #[test]
 fn what_is_resident_is_shown_where_a_rule_asks_for_it() {
     let folder = Arc::new(Folder::new("agent-resident"));

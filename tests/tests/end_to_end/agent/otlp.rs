@@ -82,7 +82,7 @@ fn a_collector_gets_what_was_measured_over_http() {
     assert_eq!(code, Some(0), "{said}");
     assert!(target.finish().success());
     assert!(elsewhere.requests().is_empty());
-    // The next agent sends the data that the first agent could not send before its end.
+    // The next agent sends the data that the first agent could not send.
     let queued = || {
         std::fs::read_dir(folder.path("state/queue/otlp"))
             .expect("a queue")
@@ -102,7 +102,7 @@ fn a_collector_gets_what_was_measured_over_http() {
     expect_sums(&arrived, &files(&directory));
 }
 
-/// The agent counts a request that the protocol forbids to repeat, and does not repeat it.
+/// Checks that the agent counts, and does not retry, a request that the protocol forbids to retry.
 #[test]
 fn a_collector_that_cannot_take_a_profile_is_not_asked_twice() {
     let folder = Arc::new(Folder::new("otlp-refused"));
@@ -113,7 +113,7 @@ fn a_collector_that_cannot_take_a_profile_is_not_asked_twice() {
     ]);
     let text = format!("[otlp]\nurl = \"{}\"\n", store.url());
     let text = configuration(&program, &text, "[\"otlp\"]");
-    // The format is refused unless the configuration enables it explicitly.
+    // The agent refuses the format unless the configuration enables it explicitly.
     std::fs::write(folder.path("check.toml"), &text).expect("written");
     let (code, _, errors) = run(&["agent", "--check", "--config", &folder.path("check.toml")]);
     assert_eq!(code, 2);

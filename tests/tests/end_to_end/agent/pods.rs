@@ -1,5 +1,5 @@
-//! Processes in pods of Kubernetes: their names, annotations of pods that control tracing, and
-//! limits per namespace.
+//! Processes in pods of Kubernetes: their names, pod annotations that control tracing, and limits
+//! per namespace.
 
 use super::certificates;
 use super::served::{Ended, ask, expect_untouched, rule, service};
@@ -35,7 +35,7 @@ fn services<const N: usize>(folder: &Folder) -> Option<([(PodGroup, Target); N],
     Some((made.try_into().ok()?, program?))
 }
 
-/// Returns a configuration that asks this kubelet.
+/// Returns a configuration for this kubelet.
 fn kubernetes(folder: &Folder, url: &str, more: &str) -> String {
     let token = folder.path("token");
     std::fs::write(&token, format!("{TOKEN}\n")).expect("written");
@@ -106,8 +106,8 @@ fn pods_give_names_and_have_the_last_word() {
         };
         store.profiles().iter().any(of_web)
     });
-    // Two processes are no targets because of their pods' annotations, and one because the kubelet
-    // has not listed its pod.
+    // Two processes are excluded by their pods' annotations, and one because the kubelet has not
+    // listed its pod.
     assert_eq!(agent.targets().len(), 2);
     let file = folder.path("agent.toml");
     let (code, shown, errors) = run(&["agent", "--config", &file, "--plan", "--json"]);
@@ -127,10 +127,10 @@ fn pods_give_names_and_have_the_last_word() {
         let found = unchosen.iter().find(|one| one["pid"] == pid);
         assert_eq!(found.expect("not chosen")["why"], why, "{shown}");
     }
-    // The list is soon requested again while it lacks a pod.
+    // The agent soon requests the list again while a pod is missing.
     kubelet.lists(&listed);
     agent.await_phase(late, "traced");
-    // A pod changes its annotation, and the agent detaches from it.
+    // The annotation of a pod changes, and the agent detaches from its process.
     let changed = pods[0].0.listed("web-1", &say("false"));
     kubelet.lists(&[
         changed,
@@ -159,7 +159,7 @@ fn pods_give_names_and_have_the_last_word() {
     assert!(outside.finish().success());
 }
 
-/// Tests rules that require an annotation, and the maximum number of targets per namespace.
+/// Checks rules that require an annotation, and the maximum number of targets per namespace.
 #[test]
 fn a_namespace_has_no_more_targets_than_it_may_have() {
     let folder = Arc::new(Folder::new("agent-namespace"));
@@ -234,7 +234,7 @@ fn a_namespace_has_no_more_targets_than_it_may_have() {
     finish(pods);
 }
 
-/// The targets of one namespace are too busy for its share; those of another one are not.
+/// The targets of one namespace are too busy for its share; those of another are not.
 #[test]
 fn a_namespace_takes_no_more_of_the_processors_than_it_may() {
     let folder = Arc::new(Folder::new("agent-share"));
@@ -261,7 +261,7 @@ fn a_namespace_takes_no_more_of_the_processors_than_it_may() {
     let mut agent = Agent::start(&folder, &configuration);
     agent.await_phase(pods[0].1.pid(), "traced");
     agent.hear("is left, because tracing the namespace load uses more of the processors");
-    // The busy process waits until its namespace has saved up the used time. Other namespaces are
+    // The busy process waits until its namespace has regained the used time. Other namespaces are
     // not affected.
     agent.await_phase(busy.pid(), "refused");
     agent.hear("their namespace has reached its limit of targets or of processor time");
@@ -274,8 +274,8 @@ fn a_namespace_takes_no_more_of_the_processors_than_it_may() {
     finish(pods);
 }
 
-/// The agent does not send its token to a server whose certificate it cannot verify, unless the
-/// configuration requests that.
+/// Checks that the agent does not send its token to a server whose certificate it cannot verify,
+/// unless the configuration allows that.
 #[test]
 fn a_kubelet_has_to_prove_who_it_is() {
     let folder = Arc::new(Folder::new("agent-kubelet-tls"));
@@ -326,8 +326,8 @@ fn a_kubelet_has_to_prove_who_it_is() {
     finish(pods);
 }
 
-/// In a container that shares the machine's process ids, the kernel shows control groups relative
-/// to the container's own group.
+/// Checks the agent in a container with the host's process ids, where the kernel shows control
+/// groups relative to the container's own group.
 #[test]
 fn control_groups_are_those_of_the_machine() {
     let folder = Folder::new("agent-cgroupns");
@@ -341,8 +341,8 @@ fn control_groups_are_those_of_the_machine() {
     );
     let file = folder.path("agent.toml");
     std::fs::write(&file, text).expect("written");
-    // A separate process namespace, whose process 1 is the shell, because process 1 of this machine
-    // may be inaccessible.
+    // Uses a separate process namespace, whose process 1 is the shell, because process 1 of this
+    // machine may be inaccessible.
     let script = "sh -c 'echo $$ > \"$0\" && exec sleep 300' \"$0\" & \
         until grep -qs sleep /proc/$!/comm; do :; done; export TARGET=$! && \
         sh -c 'echo $$ > \"$0\" && exec unshare --cgroup \"$@\"' \"$@\"; kill $TARGET; wait";
@@ -364,7 +364,7 @@ fn control_groups_are_those_of_the_machine() {
         .expect("it runs");
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{output:?}");
-    // The kernel does show the path in this form.
+    // Confirms that the kernel shows the path in this form.
     assert!(
         shown.contains(":/../../kubepods-burstable-pod"),
         "{output:?}"

@@ -1,8 +1,8 @@
-//! Unreachable blocks of processes that rules select. The agent reports them, or frees them if a
+//! Unreachable blocks in processes that rules select. The agent reports them, or frees them if a
 //! rule requests it.
 //!
-//! The agent searches no process in its first minute. Even with divided pauses, most of these tests
-//! mostly wait, so they run in parallel.
+//! The agent searches no process in its first minute. Even with shortened pauses, most of these
+//! tests spend most of their time waiting, so they run in parallel.
 
 use super::served::rule;
 use memhook_tests::agents::Agent;
@@ -17,21 +17,21 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Divisor of pauses: a minute becomes two seconds, and ten minutes become twenty.
+/// Divisor of pauses: a minute becomes two seconds, and ten minutes become twenty seconds.
 const HASTE: u32 = 30;
-/// Divisor of pauses: a minute becomes twenty seconds, enough for an attach or for waits to show.
+/// Divisor of pauses: a minute becomes twenty seconds, enough for an attach, or for delays to show.
 const LITTLE_HASTE: u32 = 3;
 
-/// Returns the remaining keys; `how` selects the treatment of unreachable blocks.
+/// Returns the keys of a rule; `how` is the value of `reclaim`.
 fn reclaim(how: &str) -> String {
     format!("mode = \"scan\"\ninterval = \"10m\"\nmax_hold = \"20s\"\nreclaim = \"{how}\"")
 }
 
-/// A program that has lost blocks; rules select it by its path.
+/// A program with leaked blocks; rules select it by its path.
 struct Losing {
     target: Target,
     program: PathBuf,
-    /// Number of lost blocks, and their usable bytes.
+    /// Number of leaked blocks, and their usable bytes.
     blocks: u64,
     bytes: u64,
 }
@@ -57,8 +57,8 @@ impl Losing {
         self.target.pid()
     }
 
-    /// Lets the program check the blocks that it uses. Returns the used memory according to its
-    /// malloc, including headers: in heaps and in mappings.
+    /// Makes the program check its blocks in use. Returns the used memory according to its malloc,
+    /// including headers: in heaps and in mappings.
     fn used(&mut self) -> [u64; 2] {
         self.target.go();
         numbers(&self.target.expect("done"))
@@ -71,7 +71,7 @@ fn numbers(line: &str) -> [u64; 2] {
     [(); 2].map(|()| fields.next().expect(line).parse().expect(line))
 }
 
-/// Waits until there have been this number of attempts.
+/// Waits for this number of attempts.
 fn await_attempts(agent: &Agent, pid: u32, attempts: u64) -> Value {
     let found = || {
         let mut target = agent.targets().remove(&u64::from(pid)).unwrap_or_default();
@@ -86,12 +86,12 @@ fn await_attempts(agent: &Agent, pid: u32, attempts: u64) -> Value {
     last
 }
 
-/// More attempts than a busy machine refuses in a row.
+/// More attempts than fail in a row on a busy machine.
 const MOST_ATTEMPTS: u64 = 12;
 
-/// Waits for an attempt with the right result. Shared memory of other programs may keep an attempt
-/// from searching everything, and on a busy machine a process may get so little processor time that
-/// it has none to spare.
+/// Waits for an attempt with the right result. Shared memory of other programs may prevent an
+/// attempt from searching everything, and on a busy machine a process may be too starved to be
+/// reclaimed.
 fn await_attempt(agent: &Agent, pid: u32, is_it: impl Fn(&Value) -> bool) -> Value {
     for attempts in 1..=MOST_ATTEMPTS {
         let found = await_attempts(agent, pid, attempts);
@@ -99,7 +99,7 @@ fn await_attempt(agent: &Agent, pid: u32, is_it: impl Fn(&Value) -> bool) -> Val
             return found;
         }
         assert!(found["refused"].is_string(), "{found}");
-        // An attempt may have ended in the middle because holds took too long.
+        // An attempt may have stopped early because holds took too long.
         let is_starved = found["refusals"]["starved"].is_u64();
         assert!(is_starved || found["freed_blocks"] == 0, "{found}");
     }
@@ -120,7 +120,7 @@ fn what_takes_a_minute() {
         an_agent_that_ends_while_blocks_are_freed_stops_between_two_holds,
         an_agent_that_is_killed_while_blocks_are_freed_leaves_a_healthy_process,
     ];
-    // A panic of one test is a panic of all.
+    // A panic of one test fails all of them.
     std::thread::scope(|scope| tests.map(|test| drop(scope.spawn(test))));
 }
 
@@ -159,7 +159,7 @@ fn blocks_are_reported_first_and_freed_when_the_rule_says_so() {
     let reported = metric("reclaimable_blocks", &["reclaim=\"report-only\""]);
     assert_eq!(reported, Some(losing.blocks as f64));
     assert_eq!(metric("reclaimed_bytes_total", &[]), Some(0.0));
-    // Between two attempts any command can search the process, and finds these blocks, too.
+    // Between two attempts, any command can search the process, and also finds these blocks.
     let dry = scan(pid, &["--reclaim", "--json", "--twice", "20ms"]);
     let dry: Value = serde_json::from_str(&dry).expect("JSON");
     if dry["refused"].is_null() {
@@ -213,8 +213,8 @@ fn a_refusal_is_counted_each_time_and_said_once() {
     assert_eq!(refused, Some(2.0));
     let said = agent.said();
     let words = format!("process {pid} (reclaimed) is not reclaimed: another allocator");
-    // A refusal for another reason between two equal ones is logged, and then the second one is
-    // logged again.
+    // A refusal for a different reason between two equal refusals is logged, and makes the second
+    // of these logged again.
     let others = twice["attempts"].as_u64().expect("a number") - 2;
     let times = said.matches(&words).count() as u64;
     assert!((1..=1 + others.min(1)).contains(&times), "{said}");
@@ -223,8 +223,8 @@ fn a_refusal_is_counted_each_time_and_said_once() {
     assert!(losing.target.finish().success(), "its checks");
 }
 
-/// A tracer would not see blocks disappear, and the agent does not trace processes that it reclaims
-/// from. So it leaves a process alone that has another tracer.
+/// Checks that the agent leaves a process with another tracer alone, because that tracer would miss
+/// the releases.
 fn a_process_that_somebody_traces_is_not_reclaimed() {
     let folder = Arc::new(Folder::new("agent-reclaim-traced"));
     let mut losing = Losing::start(&folder, &["300"], &[]);
@@ -245,7 +245,7 @@ fn a_process_that_somebody_traces_is_not_reclaimed() {
     assert!(losing.target.finish().success(), "its checks");
 }
 
-/// In a control group whose quota is used up, no process has time to spare.
+/// Checks that the agent leaves a process alone whose control group has used up its quota.
 fn a_starved_process_is_left_alone() {
     let Some(group) = ProcessorBox::new("reclaim-starved") else {
         return not_run("no cgroup with a limit of processor time can be made here");
@@ -255,7 +255,7 @@ fn a_starved_process_is_left_alone() {
     let pid = losing.pid();
     let before = losing.used();
     group.take(pid);
-    // In the second that the agent measures, few waits end or none.
+    // Few or no waits end in the second that the agent measures.
     group.starve();
     let keys = reclaim("free").replace("10m", "1m");
     let agent = Agent::start_hastily(&folder, &rule(&losing.program, &keys), LITTLE_HASTE);
@@ -264,7 +264,7 @@ fn a_starved_process_is_left_alone() {
     assert_eq!(found["refusals"]["starved"], 1, "{found}");
     assert_eq!(agent.end().0, Some(0));
     group.set_percent(None);
-    // On a busy machine, only the holds themselves may show this.
+    // On a busy machine, only the holds themselves may reveal this.
     let freed = found["freed_blocks"].as_u64().expect("a number");
     assert!(freed < losing.blocks, "{found}");
     assert_eq!(losing.used() == before, freed == 0, "{found}");
@@ -287,7 +287,7 @@ fn freeing(folder: &Arc<Folder>, losing: &mut Losing) -> Agent {
     agent
 }
 
-/// The agent has freed the blocks that it reports, or all of them if it was fast.
+/// Checks that the agent has freed the blocks that it reports, or all of them if it was fast.
 fn an_agent_that_ends_while_blocks_are_freed_stops_between_two_holds() {
     let folder = Arc::new(Folder::new("agent-reclaim-ended"));
     let mut losing = Losing::start(&folder, &["60000"], &[]);
@@ -322,7 +322,7 @@ fn an_agent_that_is_killed_while_blocks_are_freed_leaves_a_healthy_process() {
         losing.target.status("TracerPid") == "0"
     });
     assert_eq!(losing.used()[0], after, "nothing is freed any more");
-    // Nothing left in the process keeps the next agent out.
+    // No remains in the process prevent the next agent from attaching.
     let again = Agent::start_hastily(
         &folder,
         &rule(&losing.program, &reclaim("report-only")),

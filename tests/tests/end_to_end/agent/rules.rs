@@ -68,7 +68,7 @@ fn a_service_and_its_child_are_seen_exactly_wherever_they_are_sent() {
         Some(1.0)
     );
     assert_eq!(agent.targets().len(), 2);
-    // A correct configuration that selects other processes releases these.
+    // After a valid configuration that selects other processes, the agent detaches from these.
     agent.reconfigure(&format!("{stores}{}", rule(Path::new("/nowhere"), "")));
     until("both are left", || agent.targets().is_empty());
     assert_eq!(
@@ -116,7 +116,7 @@ fn a_service_and_its_child_are_seen_exactly_wherever_they_are_sent() {
         assert_eq!((label("region"), label("pid")), (Some("eu"), None));
         assert!(label("host").is_some_and(|host| !host.is_empty()));
     }
-    // The allocations of all intervals add up to the total; the live blocks are those of the last
+    // The allocations of all intervals add up to the total; the live blocks match the last
     // interval.
     let written = files(&profiles);
     for (of, all) in [("files", &written), ("pyroscope", &arrived)] {
@@ -138,8 +138,8 @@ fn a_service_and_its_child_are_seen_exactly_wherever_they_are_sent() {
     }
 }
 
-/// Four processes: one is refused, one is excluded, one is beyond the maximum, and one is traced
-/// only for a time. The agent reports each once.
+/// Four processes: one is refused, one is excluded, one exceeds the maximum, and one is traced only
+/// for a time. Checks that the agent reports each once.
 #[test]
 fn the_agent_holds_back() {
     let folder = Arc::new(Folder::new("agent-bounds"));
@@ -167,8 +167,8 @@ fn the_agent_holds_back() {
         agent.metric("memhook_agent_held_back", &["targets"]),
         Some(1.0)
     );
-    // Allows all of them, but only for a short time. The agent leaves alone what it never attaches
-    // to.
+    // Allows all of them, but only for a short time. The agent still never attaches to excluded
+    // programs.
     agent.reconfigure(&format!(
         "{}{never}",
         rule(Path::new(&pattern), &of(9, "duration = \"300ms\""))
@@ -186,7 +186,7 @@ fn the_agent_holds_back() {
     }
 }
 
-/// The initial thread is a zombie, which has neither memory nor files.
+/// Checks a process whose initial thread is a zombie, without memory and files.
 #[test]
 fn a_process_whose_initial_thread_has_ended_is_chosen() {
     let folder = Arc::new(Folder::new("agent-leader"));
@@ -261,7 +261,7 @@ fn a_wrong_configuration_is_placed() {
         );
         assert_eq!(errors.lines().count(), 1, "{errors}");
     }
-    // An environment variable that every test has.
+    // An environment variable that always exists.
     let (code, _, errors) = check(&format!("{right}service = \"${{PATH}}\"\n"));
     assert_eq!(code, 0, "{errors}");
     let (code, _, errors) = run(&["agent", "--check", "--config", "/nowhere/agent.toml"]);
@@ -272,7 +272,8 @@ fn a_wrong_configuration_is_placed() {
     );
 }
 
-/// Shows which processes the agent would trace, and the reason for the others; touches nothing.
+/// Checks that a plan shows which processes the agent would trace, gives the reasons for the
+/// others, and touches nothing.
 #[test]
 fn a_plan_shows_what_would_be_traced_and_attaches_to_nothing() {
     let folder = Folder::new("agent-plan");
@@ -333,7 +334,7 @@ fn a_plan_shows_what_would_be_traced_and_attaches_to_nothing() {
     ] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
-    // Names the rule that would never match.
+    // The warning names the rule that never matches.
     let (code, _, errors) = run(&["agent", "--config", &file, "--check"]);
     assert_eq!(code, 0, "{errors}");
     let says = "the rule \"late\" never matches: \"web\" comes first";
@@ -351,7 +352,8 @@ fn a_plan_shows_what_would_be_traced_and_attaches_to_nothing() {
     }
 }
 
-/// No event after a long pause is lost, and a thread that has started meanwhile counts separately.
+/// Checks that no event after a long pause is lost, and that a thread started meanwhile counts
+/// separately.
 #[test]
 fn a_target_that_was_quiet_is_seen_exactly() {
     let folder = Arc::new(Folder::new("agent-quiet"));
@@ -372,7 +374,7 @@ fn a_target_that_was_quiet_is_seen_exactly() {
     ] {
         assert_eq!(agent.metric(name, &[&label]), Some(value), "{name}");
     }
-    // The agent notices the end, although nothing has to be drained.
+    // The agent notices the exit, although there are no events to drain.
     assert!(target.finish().success());
     until("it is gone", || agent.targets().is_empty());
     let (code, said) = agent.end();

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
-/// A process that is only searched contains nothing of ours, and its lost blocks are found.
+/// Checks that memhook-rs puts nothing into a process that it only searches, and finds its leaked
+/// blocks.
 #[test]
 fn a_process_is_searched_and_not_traced() {
     let folder = Arc::new(Folder::new("agent-scan"));
@@ -55,7 +56,7 @@ fn a_process_is_searched_and_not_traced() {
     assert!(target.finish().success());
 }
 
-/// The next program of a process may fall under another rule, or under none.
+/// Checks that another rule, or none, may apply to the next program of a process.
 #[test]
 fn a_program_that_is_exchanged_is_searched_no_more() {
     let folder = Arc::new(Folder::new("agent-scan-exec"));
@@ -76,8 +77,8 @@ fn a_program_that_is_exchanged_is_searched_no_more() {
     child.wait().expect("reaped");
 }
 
-/// If a rule requests it, the search also reports the resident memory, and the blocks that keep the
-/// heap from shrinking.
+/// Checks that a search also reports the resident memory, and the blocks that keep the heap from
+/// shrinking, if a rule requests it.
 #[test]
 fn what_pins_memory_is_shown_where_a_rule_asks_for_it() {
     const PINS: u64 = 1500;
@@ -99,7 +100,7 @@ fn what_pins_memory_is_shown_where_a_rule_asks_for_it() {
     assert!(pins.len() <= 10);
     let first = &pins[0];
     assert_eq!(first["name"], "blocks of 72 bytes", "{numbers:#}");
-    // Libraries have blocks of this size, too.
+    // Libraries also have blocks of this size.
     let blocks = first["own_blocks"].as_u64().expect("a number");
     assert!((PINS..PINS + 50).contains(&blocks), "{first:#}");
     let parts = numbers["resident_parts"].as_object().expect("parts");

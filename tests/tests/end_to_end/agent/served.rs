@@ -1,4 +1,4 @@
-//! A target for a single test, requests about it, and other programs beside it.
+//! A target for a single test, requests about it, and other programs.
 
 use memhook_tests::agents::{Pprof, wrapped_slots};
 use memhook_tests::programs::Folder;
@@ -22,7 +22,7 @@ pub(super) fn rule(program: &Path, more: &str) -> String {
     )
 }
 
-/// Checks that nothing of ours is in a process.
+/// Checks that memhook-rs has left nothing in a process.
 pub(super) fn expect_untouched(pid: u32) {
     assert_eq!(
         wrapped_slots(pid),
@@ -43,7 +43,7 @@ pub(super) fn files(directory: &str) -> Vec<Pprof> {
         .collect()
 }
 
-/// A program that ends with the test.
+/// A program that is killed on drop.
 pub(super) struct Ended(pub(super) Child);
 
 impl Drop for Ended {

@@ -1,5 +1,4 @@
-//! Attachers that get hardly any processor time: they do not hang, and no target stays stopped
-//! because of them.
+//! Attachers that get hardly any processor time must not hang, or leave a target stopped.
 
 use memhook_tests::agents::Agent;
 use memhook_tests::programs::{Folder, copy_program};
@@ -10,9 +9,9 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest allowed stop of a target, in milliseconds: the time that its attacher may lose, plus the
-/// time for a turn with a hundredth of a processor, which all its threads and watchdogs share.
-/// Added to this is the time for which a process beside them has waited for a processor, because a
+/// Maximum stop of a target in milliseconds: the time that its attacher may lose, plus one
+/// scheduling delay at a hundredth of a processor, which all of its threads and watchdogs share.
+/// The test adds the time for which a process in the same group waited for a processor, because a
 /// busy machine may have none for the whole group.
 const LONGEST: u64 = 3000;
 
@@ -23,7 +22,8 @@ fn longest(target: &mut Target) -> u64 {
     number.and_then(|n| n.parse().ok()).expect("a number")
 }
 
-/// Runs the attachers one after another, because two such groups in parallel would get even less.
+/// Runs the attachers one after another, because two such groups in parallel would get even less
+/// processor time.
 #[test]
 fn attachers_that_get_next_to_no_processor() {
     a_starved_agent_is_not_ended_and_holds_nobody_for_long();
@@ -61,8 +61,8 @@ fn a_starved_agent_is_not_ended_and_holds_nobody_for_long() {
     group.empty();
     assert!(agent.lives(), "{}", agent.said());
     assert!(!agent.said().contains("watchdog"), "{}", agent.said());
-    // It has not been killed either; failing to attach in time is acceptable. SAFETY: kill takes plain integers; the
-    // child has not been waited for.
+    // It must not have been killed either; failing to attach in time is acceptable. SAFETY: kill
+    // takes plain integers; the child has not been waited for.
     unsafe { libc::kill(attacher.id() as i32, libc::SIGTERM) };
     let status = memhook_tests::patience::end_of(&mut attacher);
     // The attacher may not yet have installed a handler for the signal.
@@ -91,7 +91,7 @@ fn an_attach_without_a_processor_holds_nobody() {
     let mut waits = Target::start(&build_target("beats", &[]), &[]);
     group.take(waits.pid());
     group.set_percent(Some(1));
-    // A shell joins the group before it becomes the attacher, as in a container.
+    // A shell joins the group before it executes the attacher, as in a container.
     let mut shell = Command::new("sh")
         .args(["-c", "read line; exec \"$@\"", "sh"])
         .arg(binary())
@@ -108,13 +108,14 @@ fn an_attach_without_a_processor_holds_nobody() {
         // Pause between two checks.
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Leaves the group, which may get no processor at all on a busy machine, whatever its limit.
+    // Leaves the group, which may get no processor at all on a busy machine, regardless of its
+    // limit.
     group.empty();
     let status = memhook_tests::patience::end_of(&mut shell);
     let mut said = String::new();
     let mut errors = shell.stderr.take().expect("a pipe");
     std::io::Read::read_to_string(&mut errors, &mut said).expect("text");
-    // With real-time priority the attacher gets a processor in spite of the limit.
+    // With real-time priority, the attacher gets a processor despite the limit.
     if status.code() != Some(0) {
         assert_eq!(status.code(), Some(2), "{said}");
         assert!(said.contains("for each turn on a processor"), "{said}");

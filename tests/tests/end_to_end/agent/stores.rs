@@ -1,4 +1,4 @@
-//! Stores that misbehave, that were unreachable, or that are not what they claim to be.
+//! Stores that misbehave, were unreachable, or have a wrong identity.
 
 use super::certificates;
 use super::served::{Ended, ask, rule, service};
@@ -77,8 +77,8 @@ fn a_store_that_misbehaves_costs_nothing_but_time() {
     assert!(target.finish().success());
 }
 
-/// The agent sends data that has waited for a long time in small parts, and the rest waits for the
-/// next start.
+/// Checks that the agent sends a large backlog in small parts, and that the rest waits for the next
+/// start.
 #[test]
 fn a_backlog_is_not_sent_at_once() {
     let folder = Arc::new(Folder::new("agent-backlog"));
@@ -86,8 +86,8 @@ fn a_backlog_is_not_sent_at_once() {
     std::fs::create_dir_all(&queue).expect("made");
     let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let now_ms = unix.expect("after 1970").as_millis() as u64;
-    // Profiles of forty minutes, which are sent within four minutes: one each 600 ms, within half
-    // of this time.
+    // Profiles of forty minutes, which the agent sends within four minutes: one every 600 ms, with
+    // a tolerance of half that time.
     const REQUESTS: u64 = 400;
     for number in 0..REQUESTS {
         let stamp = now_ms - 40 * 60_000 + number * 6000;
@@ -100,17 +100,17 @@ fn a_backlog_is_not_sent_at_once() {
     let rules = rule(Path::new("/nowhere"), more);
     let agent = Agent::start(&folder, &format!("{stores}{rules}"));
     until("some arrive", || store.requests().len() >= 5);
-    // However slow this machine is, the requests came no faster.
+    // The requests must not come faster, however slow this machine is.
     assert!(begin.elapsed() >= std::time::Duration::from_millis(4 * 300));
     let (code, said) = agent.end();
     assert_eq!(code, Some(0), "{said}");
     let waiting = std::fs::read_dir(&queue).expect("there").count() as u64;
-    // A profile whose answer came late at the end is counted twice.
+    // A profile whose answer came too late at the end counts twice.
     let all = waiting + store.requests().len() as u64;
     assert!((REQUESTS..=REQUESTS + 1).contains(&all), "{all}");
 }
 
-/// A store gets nothing before the agent has verified its certificate.
+/// Checks that a store receives nothing before the agent has verified its certificate.
 #[test]
 fn a_certificate_that_does_not_verify_is_refused() {
     let folder = Arc::new(Folder::new("agent-tls"));
@@ -126,7 +126,7 @@ fn a_certificate_that_does_not_verify_is_refused() {
                 "-key",
                 &folder.path("leaf.key"),
             ])
-            // Ends with its input.
+            // Exits at the end of its input.
             .stdin(std::process::Stdio::piped())
             .stdout(std::fs::File::create(&got).expect("made"))
             .stderr(std::process::Stdio::null())

@@ -1,4 +1,5 @@
-//! Processes with limited address space (RLIMIT_AS), which our mappings must not use up.
+//! Processes with limited address space (RLIMIT_AS), which the mappings of memhook-rs must not
+//! exhaust.
 
 use memhook_tests::{Target, build_target, run};
 use std::process::Command;
@@ -12,7 +13,7 @@ fn limited(kibibytes: u64) -> Target {
     )
 }
 
-/// Returns how much the target can map, in MB.
+/// Returns the amount of memory that the target can map, in MB.
 fn room(target: &mut Target) -> u64 {
     target.go();
     let line = target.expect("room ");
@@ -47,7 +48,7 @@ fn what_is_mapped_is_a_small_part_of_what_is_left() {
     for _ in 0..3 {
         let (code, _, errors) = run(&["attach", &pid, "-d", "100ms"]);
         assert_eq!(code, 0, "{errors}");
-        // Every attach uses an equal amount of memory.
+        // Every attach uses the same amount of memory.
         let now = room(&mut target);
         assert!(now >= before / 8 * 7 - 32, "{now} MB, {before} before");
     }

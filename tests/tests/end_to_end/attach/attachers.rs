@@ -1,11 +1,10 @@
-//! Attachers that are stopped, that are told to end in other ways, or to which nobody listens any
-//! more.
+//! Attachers that are stopped, terminated in other ways, or whose output is no longer read.
 
 use memhook_tests::{Attacher, Target, build_target, run, stop, until};
 use std::fs::File;
 
 fn check_untouched(mut target: Target) {
-    // Leaves nothing behind that a second attach would find.
+    // It leaves nothing behind that would affect a second attach.
     let attacher = Attacher::start(&target, &[]);
     target.go();
     target.expect("live ");
@@ -15,9 +14,9 @@ fn check_untouched(mut target: Target) {
     assert!(target.finish().success());
 }
 
-/// Suspends the attacher like Ctrl-Z. The target waits a moment and continues untraced, which is
-/// reported. On a busy machine the attacher may be stopped while it holds a thread; then its
-/// watchdog continues the thread, and nothing is lost.
+/// Suspends the attacher like Ctrl-Z, and checks that the target waits briefly, continues untraced,
+/// and that this is reported. On a busy machine the attacher may be stopped while it holds a
+/// thread; its watchdog then resumes the thread, and nothing is lost.
 #[test]
 fn a_stopped_attacher_does_not_stop_the_target() {
     let program = build_target("oracle", &[]);
@@ -113,7 +112,7 @@ fn every_polite_signal_is_a_detach() {
     });
 }
 
-/// The parent of an attacher may have blocked these signals, and a child inherits that.
+/// Checks signals that the attacher's parent has blocked, because a child inherits the mask.
 #[test]
 fn signals_blocked_by_the_parent_are_a_detach_too() {
     memhook_tests::patiently(|| {
@@ -156,8 +155,8 @@ fn a_closed_output_is_no_reason_to_stay() {
     check_untouched(target);
 }
 
-/// Attachers exclude each other by a lock on a file that only processes allowed to trace the target
-/// can open. A lock on any other file of the target is no reason to refuse.
+/// Attachers exclude each other by a lock on a file that only a process with permission to trace
+/// the target can open. Checks that a lock on any other file of the target is no reason to refuse.
 #[test]
 fn a_lock_that_anybody_may_take_keeps_nobody_out() {
     memhook_tests::patiently(|| {

@@ -1,5 +1,5 @@
-//! A running memhook-rs as the target of another one. It maps the regions of its targets, and they
-//! must not be mistaken for its own region.
+//! A running memhook-rs as the target of another. It maps the regions of its targets, which must
+//! not be mistaken for its own region.
 
 use memhook_tests::programs::{Folder, copy_program};
 use memhook_tests::{Attacher, MemoryBox, Target, binary, build_target, not_run, run};
@@ -59,7 +59,7 @@ fn attachers_are_refused_by_what_they_are() {
     });
 }
 
-/// Selecting a control group skips the attachers in it.
+/// Checks that selecting a control group skips the attachers in it.
 #[test]
 fn attachers_in_a_control_group_are_left_alone() {
     memhook_tests::patiently(|| {
@@ -97,8 +97,8 @@ fn attachers_in_a_control_group_are_left_alone() {
     });
 }
 
-/// Every program that attaches with these crates is recognized as a living attacher, whatever its
-/// name.
+/// Checks that every program that attaches with these crates is recognized as a live attacher,
+/// regardless of its name.
 #[test]
 fn an_attacher_with_another_name_is_not_taken_for_dead() {
     let folder = Folder::new("renamed");

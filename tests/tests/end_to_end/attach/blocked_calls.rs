@@ -1,4 +1,4 @@
-//! A single-threaded target in a system call does not notice an attach and a detach.
+//! Checks that an attach and a detach do not affect a single-threaded target in a system call.
 
 use memhook_tests::{Attacher, Target, build_target, run, until};
 
@@ -30,7 +30,7 @@ fn during(call: &str) -> [i64; 3] {
 
 #[test]
 fn timeouts_are_neither_interrupted_nor_early() {
-    // One test thread for each call, because each call waits most of the time.
+    // One test thread per call, because each call spends most of its time waiting.
     let calls: Vec<_> = [
         ("poll", 0, 0),
         ("select", 0, 0),
@@ -55,7 +55,7 @@ fn timeouts_are_neither_interrupted_nor_early() {
     }
 }
 
-/// Shows the effects of an attach on this process.
+/// Checks the predicted effects of an attach on this process.
 #[test]
 fn doctor_says_which_thread_would_be_held() {
     let program = build_target("blocked", &[]);

@@ -1,5 +1,5 @@
 //! The recipes of docs/containers.md. The target runs as in a container: in its own namespaces,
-//! with a read-only root that contains only the program, as an ordinary user without capabilities.
+//! with a read-only root that contains only the program, as an unprivileged user.
 
 use memhook_tests::programs::{Folder, another_root, copy_program, installed, pivot_root, unshare};
 use memhook_tests::{Attacher, Target, binary, build_target, expect_sites};
@@ -21,7 +21,7 @@ fn done(command: &mut Command) -> Output {
     output
 }
 
-/// Creates a program whose names are in a separate file at the place that distributions use, only
+/// Creates a root with a program whose names are in a separate debug file, at the standard path
 /// below the container's root.
 fn root_with_debug_file() -> Folder {
     let program = build_target("threads", &["-Wl,--build-id"]);
@@ -80,7 +80,7 @@ impl Container {
         }
     }
 
-    /// Attaches with a command, while the program leaks as planned.
+    /// Attaches through a command while the program plants its leaks.
     fn traced_by(&mut self, through: &[&str], pid: u32) -> Attacher {
         let files = || {
             std::fs::read_dir(self.root.path(""))
@@ -97,7 +97,8 @@ impl Container {
         attacher
     }
 
-    /// Names are available although the container's root disappears with its process.
+    /// Traces the target until it exits, and checks that names are available although the
+    /// container's root disappears with it.
     fn traced_to_its_end(mut self, through: &[&str]) {
         let attacher = self.traced_by(through, self.target.pid());
         assert!(self.target.finish().success());
@@ -117,7 +118,7 @@ impl Container {
     }
 }
 
-/// Expects exactly the leaks of the program, with names from the container's root.
+/// Checks for exactly the leaks of the program, with names from the container's root.
 fn check(report: &serde_json::Value) {
     expect_sites(
         report,
@@ -160,7 +161,7 @@ fn as_another_user_with_two_capabilities() {
     container.traced_to_its_end(&words(&options));
 }
 
-/// The target's own user needs no capability unless Yama restricts tracing.
+/// Checks that the target's own user needs no capability unless Yama restricts tracing.
 #[test]
 fn as_the_same_user_without_capabilities() {
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
@@ -187,7 +188,7 @@ fn from_a_sidecar() {
     let children = format!("/proc/{0}/task/{0}/children", attacher.pid());
     let children = std::fs::read_to_string(children).expect("its child");
     let memhook: i32 = children.trim().parse().expect("one child");
-    // SAFETY: kill takes plain integers; nsenter has not waited for its child, which runs.
+    // SAFETY: kill takes plain integers; nsenter has not reaped its child, which is running.
     unsafe { libc::kill(memhook, libc::SIGINT) };
     check(&attacher.last_report());
     assert!(container.target.finish().success());

@@ -1,15 +1,15 @@
-//! Programs that list the modules of a process that has been traced, and open the modules by their
-//! names: debuggers, and the process itself.
+//! Programs that list the modules of a formerly traced process, and open them by name: debuggers,
+//! and the process itself.
 
 use memhook_tests::programs::installed;
 use memhook_tests::{Attacher, Target, build_library, build_target};
 use std::process::{Command, Stdio};
 
-/// Debugging a small program takes a second; a debugger that reads from one of its own pipes would
-/// take forever.
+/// Debugging a small program takes a second; a debugger that read from one of its own pipes would
+/// hang forever.
 const LIMIT_SECONDS: &str = "120";
 
-/// Runs a debugger with the process, and returns its output. The debugger must end, and release the
+/// Runs a debugger with the process, and returns its output. The debugger must exit and release the
 /// process.
 fn debug(command: &mut Command, target: &Target) -> String {
     let output = command
@@ -75,7 +75,7 @@ fn gdb_and_gcore_after_an_attach_and_during_one() {
     });
 }
 
-/// A descriptor of the program has the number with which the hook was loaded.
+/// Checks a program in which a descriptor has the number with which the hook was loaded.
 #[test]
 fn a_program_opens_its_modules_by_their_names() {
     memhook_tests::patiently(|| {

@@ -1,10 +1,10 @@
 //! Deep call stacks that need more memory than is available. They lose outer frames, but no call
-//! loses all frames.
+//! loses all of its frames.
 
 use memhook_tests::{Attacher, Target, build_target};
 use serde_json::Value;
 
-/// Number of calls of the target, each with a different stack, and their size in bytes.
+/// Number of allocations of the target, each with a different stack, and their size in bytes.
 const CALLS: u64 = 1 << 19;
 const SIZE: u64 = 40;
 
@@ -30,8 +30,8 @@ fn outer_frames_go_before_whole_stacks() {
         let row = rows.iter().find(is_it).expect("a row");
         assert_eq!(number(&row["blocks"]), CALLS);
         assert_eq!(number(&row["self_bytes"]), CALLS * SIZE);
-        // Stacks are complete while half of the memory is free. Later there are a few short ones
-        // for all others.
+        // Stacks are complete while half of the memory is free. All later calls share a few short
+        // stacks.
         let stacks = &report["call_stacks"];
         let whole = number(&stacks["cut_at_depth"]);
         let short = number(&stacks["cut_unfollowed"]);

@@ -1,4 +1,4 @@
-//! Targets that end, stop or execute another program while they are traced.
+//! Targets that exit, stop or execute another program during the trace.
 
 use memhook_tests::{Attacher, JsonSchema, Target, build_target, expect_sites, run, until};
 use serde_json::{Value, json};
@@ -13,8 +13,8 @@ fn check(report: &Value, blocks: u64) {
     );
 }
 
-/// Returns true if a descriptor of a process still shows how it ended after its parent has taken
-/// its status (Linux 6.15).
+/// Returns true if a pidfd still shows the exit status of a process after its parent has reaped it
+/// (Linux 6.15).
 fn kernel_keeps_ends() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("Linux");
     let mut numbers = release.split(['.', '-']).flat_map(str::parse::<u32>);
@@ -42,8 +42,8 @@ fn the_last_report_of_a_target_that_ends_is_complete() {
         let report: Value = report.expect("JSON");
         JsonSchema::load("report-1").check(&report);
         check(&report, 50);
-        // The parent, which is this test, has taken the status meanwhile. Before Linux 6.15 nobody
-        // else can learn it then.
+        // The parent, which is this test, has reaped the process. Before Linux 6.15, no other
+        // process can then learn the status.
         let says = |how: &str| errors.contains(&format!("process {pid} {how}"));
         if says("has ended, and only its parent knows how") {
             assert_eq!(report["ended"], json!({"executes": false}), "{errors}");

@@ -30,13 +30,13 @@ fn one_leaking_path_among_balanced_ones() {
     }
 }
 
-/// The kernel truncates names after 15 bytes, even in the middle of a character.
+/// Checks names that the kernel truncates after 15 bytes, even in the middle of a character.
 #[test]
 fn a_name_that_is_no_text() {
     let program = build_target("leak_path", &[]);
     let renamed = program.with_file_name("fifteen_bytes_\u{e4}");
-    // A link instead of a copy, because a parallel test that starts a program would have the copy
-    // open for writing.
+    // A link instead of a copy, because a parallel test that starts a program would inherit the
+    // copy open for writing.
     let _ = std::fs::remove_file(&renamed);
     std::fs::hard_link(&program, &renamed).expect("linked");
     let mut target = Target::start(&renamed, &[]);
@@ -58,7 +58,7 @@ fn attach_again_and_again() {
         let now = target.our_mappings();
         assert_eq!(*mappings.get_or_insert(now), now);
     }
-    // A killed attacher leaves its hook behind, and the next attacher takes it over.
+    // A killed attacher leaves its hook behind, which the next attacher reuses.
     Attacher::start(&target, &[]).kill();
     let attacher = Attacher::start(&target, &[]);
     target.go();

@@ -1,12 +1,10 @@
-//! Attaches to a program that executes itself repeatedly, even in the middle of the attach.
-//! Everything found out before then belongs to another address space, and must not be used for
-//! calls or writes.
+//! Attaches to a program that executes itself repeatedly, even in the middle of the attach. All
+//! earlier knowledge refers to another address space, and must not be used for calls or writes.
 
 use memhook_tests::{build_target, patience, run};
 use std::process::Command;
 
-/// Number of times that the program executes itself. An attach takes as long as a few of these
-/// executions.
+/// Number of times that the program executes itself. An attach takes as long as a few executions.
 const TIMES: &str = "120";
 
 fn attach_until_it_ends(mut command: Command) {
@@ -29,7 +27,7 @@ fn at_other_addresses_each_time() {
     attach_until_it_ends(Command::new(build_target("executes_itself", &["-O2"])));
 }
 
-/// Every address also means something in the next program.
+/// Disables address randomization, so that every address is also valid in the next program.
 #[test]
 fn at_the_same_addresses_each_time() {
     let mut command = Command::new("setarch");

@@ -1,5 +1,5 @@
-//! Targets that have forbidden or used up something that the hook needs. Either the hook works
-//! without it, or the attach is refused with the reason and does nothing to the target.
+//! Targets that have forbidden or exhausted a facility that the hook needs. Either the hook works
+//! without it, or memhook-rs refuses the attach with the reason and does nothing to the target.
 
 use std::process::{Command, Stdio};
 
@@ -7,8 +7,8 @@ use memhook_tests::{
     Attacher, Target, build_library, build_target, expect_sites, not_run, not_run_here, run,
 };
 
-/// Checks that an attach is refused in one line with this word, and that the target passes its
-/// self-check.
+/// Checks that memhook-rs refuses an attach in one line with this word, and that the target passes
+/// its self-check.
 fn is_refused(mut target: Target, word: &str) {
     let pid = target.pid().to_string();
     for _ in 0..2 {
@@ -31,7 +31,8 @@ fn the_time_stamp_counter() {
     is_refused(Target::start(&program, &["tsc"]), "time-stamp counter");
 }
 
-/// Slots on pages that never change. They are written from outside while all threads are stopped.
+/// Checks slots on sealed pages, which memhook-rs writes from outside while all threads are
+/// stopped.
 #[test]
 fn sealed_slots() {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a version");
@@ -53,10 +54,10 @@ fn sealed_slots() {
     assert!(target.finish().success());
 }
 
-/// The hook needs no static TLS.
+/// Checks that the hook needs no static TLS.
 #[test]
 fn static_tls() {
-    // The rest is always a sum of some of these, and less than eight bytes.
+    // Any remainder is a sum of some of these, plus less than eight bytes.
     let library = |power: u32| {
         let bytes = format!("-DBYTES={}", 1u32 << power);
         let path = build_library("tls_library", &format!("libtls{power}.so"), &[&bytes]);
@@ -69,7 +70,7 @@ fn static_tls() {
     works(Target::start(&program, &arguments));
 }
 
-/// An attach works as usual, and the next one reuses its leftovers.
+/// Checks that an attach works as usual, and that the next attach reuses its leftovers.
 fn works(mut target: Target) {
     Attacher::start(&target, &[]).finish();
     let mappings = target.our_mappings();
@@ -87,7 +88,7 @@ fn works(mut target: Target) {
     assert!(status.success(), "the target's self-check: {status}");
 }
 
-/// Such a program cannot open anything itself.
+/// Checks a program that cannot open any descriptor itself.
 #[test]
 fn one_more_descriptor() {
     let program = build_target("forbidding", &[]);
@@ -97,8 +98,8 @@ fn one_more_descriptor() {
     );
 }
 
-/// Traces a target that uses a feature of the kernel to forbid something. Skips the test if the
-/// kernel lacks the feature, because no package installs it.
+/// Traces a target that uses a kernel feature to forbid something. Skips the test, even in CI, if
+/// the kernel lacks the feature.
 fn works_if_known(what: &str) {
     let program = build_target("forbidding", &[]);
     let tried = Command::new(&program)
@@ -111,20 +112,20 @@ fn works_if_known(what: &str) {
     works(Target::start(&program, &[what]));
 }
 
-/// Landlock (landlock(7)) lets the program open no file and execute none.
+/// Checks a program that Landlock (landlock(7)) prevents from opening or executing files.
 #[test]
 fn files() {
     works_if_known("files");
 }
 
-/// No memory may become executable later (PR_SET_MDWE of prctl(2)).
+/// Checks a program in which no memory may become executable later (PR_SET_MDWE of prctl(2)).
 #[test]
 fn executable_memory() {
     works_if_known("code");
 }
 
-/// If all readable memory is executable, memory that several processes can write to must not be
-/// executable: otherwise a worker could write code.
+/// Checks a program whose readable memory is executable: memory that several processes can write
+/// must not be executable, because a worker could write code into it.
 #[test]
 fn readable_memory_is_executable() {
     let program = build_target("forbidding", &[]);

@@ -1,4 +1,4 @@
-//! Every hooked function, and leaks by indirect ways.
+//! Every hooked function, and leaks through indirect calls.
 
 use memhook_tests::{build_library, build_target, expect_sites, trace};
 
@@ -37,8 +37,8 @@ fn every_function_is_recorded_and_behaves() {
     }
 }
 
-/// The result does not depend on the binding of the calls: slots resolved at the first call, slots
-/// resolved at the start and made read-only, or fixed addresses.
+/// Checks that the result does not depend on the binding of the calls: slots resolved at the first
+/// call, slots resolved at startup and made read-only, or fixed addresses.
 #[test]
 fn every_function_however_it_is_bound() {
     for flags in [
@@ -88,7 +88,7 @@ fn an_address_that_is_the_programs_own_plt() {
     }
 }
 
-/// A variable counts as a call of malloc only while it contains malloc's address.
+/// Checks that a variable counts as a slot only while it contains malloc's address.
 #[test]
 fn what_the_program_has_stored_stays() {
     let report = trace(&build_target("stored_pointers", &["-fPIE", "-pie"]), &[]);
@@ -100,9 +100,9 @@ const LEAKS: [(&str, &str, u64, u64); 7] = [
     ("leak_by_growing", "realloc", 1, 4999),
     ("leak_in_other_thread", "realloc", 1, 777),
     ("leak_by_strdup", "malloc", 12, 24),
-    // vasprintf releases memory that it did not need.
+    // vasprintf trims its buffer by realloc.
     ("leak_by_asprintf", "realloc", 1, 201),
-    // glibc begins with space for 120 characters.
+    // glibc starts with space for 120 characters.
     ("leak_by_getline", "malloc", 3, 120),
     ("leak_by_table", "malloc", 10, 333),
     ("leak_in_handler", "malloc", 20, 55),
@@ -111,7 +111,7 @@ const LEAKS: [(&str, &str, u64, u64); 7] = [
 #[test]
 fn leaks_by_realloc_strdup_pointers_and_handlers() {
     let program = build_target("leaks", &[]);
-    // Deep enough for the frames of a signal above all others.
+    // Deep enough for the additional frames of a signal handler.
     let report = trace(&program, &["--depth", "24"]);
     expect_sites(&report, "leaks.cc", &LEAKS);
     assert_eq!(report["totals"]["unknown_releases"], 0);

@@ -1,4 +1,4 @@
-//! A recorder that gets no processor for a time: its target continues untraced, and all output says
+//! If a recorder gets no processor for a time, its target continues untraced, and all output says
 //! so. The events before and afterwards are exact.
 
 use memhook_tests::programs::Folder;
@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Time for which the recorder is stopped. The hook waits for it for a part of this time.
+/// Time for which the recorder is stopped. The hook waits for part of this time.
 const STOP: Duration = Duration::from_millis(1500);
 
 fn told(target: &mut Target, what: &str) {
@@ -20,8 +20,8 @@ fn told(target: &mut Target, what: &str) {
 fn forsake(target: &mut Target, attacher: &Attacher) {
     stop(attacher.pid());
     told(target, "p");
-    // Nobody drains the ring for this time. The hook gives up by the clock, so there is no state to
-    // wait for.
+    // The ring is not drained for this time. The hook gives up after a timeout, so the test cannot
+    // wait for a state.
     std::thread::sleep(STOP);
 }
 
@@ -30,8 +30,8 @@ fn come_back(attacher: &mut Attacher) {
     attacher.wait_for("traced again");
 }
 
-/// Returns all blocks of the sites in a function, and those that have not been seen since a gap.
-/// All blocks of a function have one size.
+/// Returns the number of blocks of the sites in a function, in total and not seen since a gap. All
+/// blocks of a function have one size.
 fn of_function(report: &Value, name: &str) -> (u64, u64) {
     let rows = report["sites"].as_array().expect("sites").iter();
     let is_in = |row: &&Value| {
@@ -56,10 +56,10 @@ fn gaps(report: &Value) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// Checks the numbers after a gap: live blocks of each function, and unknown blocks.
+/// Checks the numbers after a gap: live blocks of each function, and blocks in doubt.
 fn check(report: &Value) {
-    // 20 blocks were released while the target was traced. 5 more must have been released, because
-    // their addresses were handed out again.
+    // 20 blocks were released during the trace. 5 more must have been released, because their
+    // addresses were reused.
     assert_eq!(of_function(report, "before"), (75, 75), "{report:#}");
     assert_eq!(of_function(report, "during"), (0, 0));
     assert_eq!(of_function(report, "after"), (50, 0));
@@ -91,7 +91,7 @@ fn tracing_goes_on_when_the_recorder_is_back() {
     let mut target = Target::start(&build_target("forsaken", &[]), &[]);
     let mut attacher = Attacher::start(&target, &["-o", &file]);
     told(&mut target, "b");
-    // The recorder has drained the rings by then, whatever else this machine does.
+    // The recorder has drained the rings by then, even on a busy machine.
     std::thread::sleep(Duration::from_secs(1));
     forsake(&mut target, &attacher);
     come_back(&mut attacher);
@@ -126,13 +126,13 @@ fn tracing_goes_on_when_the_recorder_is_back() {
         "{compared}"
     );
 
-    // The numbers up to the gap are exact, and the live blocks at its beginning are known.
+    // The numbers up to the gap are exact, and the live blocks at its start are known.
     let (from, to) = gaps(&recorded)[0];
     let at = format!("{}ms", (from * 1e3) as u64);
     let before = json(&["report", &file, "--json", "-T", "1000", "--to", &at]);
     assert_eq!(of_function(&before, "before"), (100, 0), "{before:#}");
     assert_eq!(before["gaps"], serde_json::json!([]));
-    // A later window contains its own allocations, and reports the unknown blocks at its end.
+    // A later window contains its own allocations, and reports the blocks in doubt at its end.
     let from = format!("{}ms", (to * 1e3) as u64);
     let options = [
         "--json",
@@ -149,7 +149,7 @@ fn tracing_goes_on_when_the_recorder_is_back() {
     assert_eq!(behind["totals"]["allocations"], 55);
     assert_eq!(gaps(&behind).len(), 1);
 
-    // A gate cannot decide.
+    // The gate gives no verdict.
     let (code, out, errors) = run(&["gate", "--fail-on", "live > 1", &file]);
     assert_eq!(code, 3, "{out}{errors}");
     assert!((out + &errors).contains("nothing was seen from "));
@@ -169,7 +169,7 @@ fn two_gaps_and_one_at_the_end() {
         told(&mut target, "a");
     }
     forsake(&mut target, &attacher);
-    // The target ends while the attacher is stopped.
+    // The target exits while the attacher is stopped.
     assert!(target.finish().success());
     attacher.signal(libc::SIGCONT);
     let (status, output, errors) = attacher.outcome();
@@ -248,7 +248,7 @@ impl Started {
     fn forsake_and_come_back(&mut self) {
         stop(self.child.id());
         self.told("p");
-        // As in `forsake`, the hook gives up by the clock.
+        // As in `forsake`, the hook gives up after a timeout.
         std::thread::sleep(STOP);
         self.signal(libc::SIGCONT);
         let mut line = String::new();

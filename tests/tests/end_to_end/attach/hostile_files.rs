@@ -1,4 +1,4 @@
-//! Files with which a target tries to harm programs that examine it.
+//! Malicious files of a target that attack programs that examine it.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Target, binary, build_id, build_library, build_target};
@@ -33,8 +33,8 @@ fn with_hole(folder: &Folder, name: &str) -> String {
     path
 }
 
-/// Libraries with names that memhook-rs looks for, each 200 GiB long. Reading one completely would
-/// crash us or the machine.
+/// Checks libraries with names that memhook-rs looks for, each 200 GiB long. Reading one completely
+/// would exhaust the memory of memhook-rs or of the machine.
 #[test]
 fn libraries_of_two_hundred_gibibytes() {
     let folder = Folder::new("holes");
@@ -68,7 +68,7 @@ fn libraries_of_two_hundred_gibibytes() {
         );
     }
     assert!(target.finish().success());
-    // The mapped parts of the libraries are known, so their slots were found.
+    // memhook-rs reads the mapped parts of the libraries, and finds their slots.
     let mut target = Target::start(&program, &paths);
     let pid = target.pid().to_string();
     let output = bounded(&["attach", &pid, "--dry-run"]);
@@ -82,7 +82,7 @@ fn libraries_of_two_hundred_gibibytes() {
     assert!(target.finish().success());
 }
 
-/// Files in /proc about a process may contain text from the process, of any length.
+/// Checks files in /proc that may contain arbitrarily long text from the process.
 #[test]
 fn a_command_line_of_sixty_four_gibibytes() {
     let folder = Folder::new("command-line");
@@ -108,8 +108,8 @@ fn a_command_line_of_sixty_four_gibibytes() {
     assert!(target.finish().success());
 }
 
-/// An absolute link in the target's file system leads into that file system, not into ours. A link
-/// to a pipe blocks nobody.
+/// Checks that an absolute link in the target's file system is resolved in that file system, not in
+/// ours, and that a link to a pipe does not block.
 #[test]
 fn debug_links_of_a_root_of_its_own() {
     let folder = Folder::new("own-root");
@@ -140,7 +140,8 @@ fn debug_links_of_a_root_of_its_own() {
         std::os::unix::fs::symlink(to, &debug).expect("a link");
         let output = bounded(&["report", &file, "--sysroot", &root, "--json"]);
         assert!(output.status.success(), "{to}: {}", text(&output.stderr));
-        // Our own copy of the program, which the link names, is outside this root.
+        // The copy of the program to which the link would lead in our file system is outside this
+        // root.
         let out = text(&output.stdout);
         assert!(!out.contains("leak_by_growing"), "{to}");
     }

@@ -23,7 +23,7 @@ fn enter(terminal: &Terminal, line: &str) {
 fn again_until(terminal: &Terminal, line: &str, expected: &str) {
     until(&format!("{expected:?} on the screen"), || {
         enter(terminal, line);
-        // The shell needs a moment for each line; more lines would fill the terminal.
+        // The shell needs time for each line; more lines would fill the terminal.
         std::thread::sleep(Duration::from_millis(300));
         terminal.screen().contains(expected)
     });
@@ -66,7 +66,7 @@ fn the_terminal_stops_continues_and_interrupts() {
 fn a_program_that_takes_its_time_to_stop_is_waited_for() {
     let folder = Folder::new("stops");
     let program = folder.path("editor.py");
-    // Cleans up first, like an editor, and then stops only itself.
+    // Cleans up like an editor, and then stops only itself.
     let text = r#"
 import os, signal, time
 def stop(*_):

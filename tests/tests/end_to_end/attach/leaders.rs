@@ -1,9 +1,9 @@
-//! Processes whose initial thread ends by pthread_exit(3) before, during or after any command.
+//! Processes whose initial thread exits by pthread_exit(3) before, during or after a command.
 
 use memhook_tests::{Attacher, Prober, Target, build_target, calls, rounds, run, sites};
 use serde_json::Value;
 
-/// Checks that the living thread has kept its allocations since the attach.
+/// Checks that the report contains the live thread's allocations since the attach.
 fn check(report: &Value) {
     let found = sites(report, "leader_gone.cc");
     let kept = found.get(&("hold_some".to_owned(), "malloc".to_owned()));
@@ -20,7 +20,7 @@ fn end_initial_thread(target: &mut Target) {
     target.expect("gone");
 }
 
-/// Lets the target allocate 20 blocks.
+/// Makes the target allocate 20 blocks.
 fn allocate(target: &mut Target) {
     target.go();
     target.expect("done");
@@ -47,7 +47,7 @@ fn it_ends_before_the_attach() {
     assert!(target.finish().success());
 }
 
-/// `ps` shows the name of the initial thread, by which a command finds the process.
+/// Checks that a command finds the process by the name of its initial thread, which `ps` shows.
 #[test]
 fn it_is_found_by_name() {
     let mut target = Target::start(&build_target("leader_gone", &[]), &["renamed"]);
@@ -78,7 +78,7 @@ fn it_ends_while_an_attach_is_under_way() {
         let mut target = start();
         let pid = target.pid().to_string();
         let attacher = std::thread::spawn(move || run(&["attach", &pid, "-d", "1s", "--json"]));
-        // The thread may end at any moment of an attach.
+        // The thread may exit at any moment of an attach.
         std::thread::sleep(std::time::Duration::from_millis(100 * round / rounds));
         end_initial_thread(&mut target);
         let (code, out, err) = attacher.join().expect("no panic");
@@ -139,7 +139,7 @@ fn every_command_that_looks_takes_it_for_what_it_is() {
         let (code, out, err) = run(command);
         assert_eq!(code, 0, "{command:?}: {out}{err}");
         assert!(!err.contains("zombie"), "{command:?}: {err}");
-        // No output mistakes the process itself for another one that runs in its memory.
+        // No output mistakes the process itself for another process that shares its memory.
         let shares = [&out, &err].map(|text| text.contains("runs in the same memory"));
         assert_eq!(shares, [false; 2], "{command:?}: {out}{err}");
     }
@@ -147,7 +147,7 @@ fn every_command_that_looks_takes_it_for_what_it_is() {
     assert!(target.finish().success());
 }
 
-/// Watchpoints also work for the remaining threads, if the machine has them.
+/// Checks that watchpoints also work for the remaining threads, if the machine has them.
 #[test]
 fn accesses_are_sampled_without_it() {
     let mut target = start();

@@ -1,5 +1,5 @@
-//! Programs whose allocator, auditor or hooks take a lock that one of their threads holds while it
-//! sleeps. During an attach, nothing may call these functions.
+//! Programs whose allocator, auditor or hooks take a lock that a sleeping thread holds. An attach
+//! must not call these functions.
 
 use crate::probes::neighbours::kernel_probe;
 use memhook_tests::programs::Folder;
@@ -9,8 +9,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-/// Attaches while the lock is taken, and returns what `doctor` reports about how the hook is
-/// loaded.
+/// Attaches while the lock is held, and returns `doctor`'s report on how the hook would be loaded.
 fn attach(mut target: Target, source: &str, planted: &[(&str, &str, u64, u64)]) -> String {
     let pid = target.pid().to_string();
     let (code, out, _) = run(&["doctor", &pid]);
@@ -67,7 +66,7 @@ fn an_auditor() {
     assert!(way.contains("lending_auditor.so"), "{way}");
 }
 
-/// Nothing of the program is called by the loader.
+/// The loader calls no code of the program.
 #[test]
 fn no_one_who_would_take_it() {
     let target = Target::start(&build_target("lent_lock", &[]), &[]);
@@ -75,7 +74,7 @@ fn no_one_who_would_take_it() {
     assert!(way.contains("is loaded by the loader"), "{way}");
 }
 
-/// The C library itself calls the hook before 2.34. The program contains the variable, because it
+/// Before 2.34, the C library itself calls the hook. The program contains the variable, because it
 /// is linked without -fPIC.
 #[test]
 fn a_hook_of_malloc() {
@@ -86,7 +85,7 @@ fn a_hook_of_malloc() {
     let program = old.build_target("lent_lock", &["-DGLIBC_HOOK"]);
     // In this release, operator new shows up as the malloc that it calls.
     let planted = PLANTED.map(|(site, _, blocks, bytes)| (site, "malloc", blocks, bytes));
-    // Character conversions are libraries of the release, too.
+    // Character conversions are also libraries of the release.
     let conversions = old.path("usr/lib/x86_64-linux-gnu/gconv");
     let target = Target::run(Command::new(program).env("GCONV_PATH", conversions));
     let way = attach(target, "lent_lock.cc", &planted);
@@ -94,7 +93,7 @@ fn a_hook_of_malloc() {
     assert!(way.contains("malloc_hook(3)"), "{way}");
 }
 
-/// A probe of the kernel in the C library's code: changed code may call anything.
+/// Checks a uprobe in the C library: changed code may call anything.
 #[test]
 fn a_kernel_probe_in_the_c_library() {
     let target = Target::start(&build_target("lent_lock", &[]), &[]);
@@ -113,8 +112,8 @@ fn a_kernel_probe_in_the_c_library() {
     drop(probe);
 }
 
-/// Returns the address of a function in a library's file. In Debian's library, the code is at the
-/// stated address.
+/// Returns the address of a function in a library's file. In Debian's library, file offsets of code
+/// equal addresses.
 fn dynamic_function(library: &Path, name: &str) -> u64 {
     let output = Command::new("nm").arg("-D").arg(library).output();
     let symbols = String::from_utf8(output.expect("nm runs").stdout).expect("text");

@@ -19,7 +19,7 @@ fn below(report: &serde_json::Value, function: &str) -> (u64, u64) {
     })
 }
 
-/// The Rust crate calls mi_malloc_aligned, mi_zalloc_aligned and mi_realloc_aligned.
+/// Checks the Rust crate, which calls mi_malloc_aligned, mi_zalloc_aligned and mi_realloc_aligned.
 #[test]
 fn each_block_of_a_rust_service_on_mimalloc() {
     let Some(program) = build_service("mimalloc", "service_counted_on_mimalloc") else {

@@ -1,5 +1,5 @@
-//! Processes that lock all memory that they map (mlockall(2)). Our mappings must not become
-//! resident.
+//! Processes that lock all of their memory (mlockall(2)). The mappings of memhook-rs must not
+//! become resident.
 
 use memhook_tests::{
     Attacher, MemoryBox, Prober, Target, build_target, build_telling, expect_sites, not_run, run,
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 const LIMIT: u64 = 64 << 20;
-/// Limit of our locked memory in KiB: the hook, and memory of a remote call.
+/// Maximum of memhook-rs's locked memory in KiB: the hook, and memory of a remote call.
 const LITTLE: u64 = 4 << 10;
 
 /// Starts a program in a control group with [`LIMIT`], if a group can be created.
@@ -106,7 +106,7 @@ fn regions_for_children_are_neither() {
     assert!(target.finish().success());
 }
 
-/// Without the privilege to lock any amount, a process can only lock memory up to its limit.
+/// Checks a process that may only lock memory up to its limit.
 #[test]
 fn a_limit_of_locked_memory_that_leaves_no_room_is_a_reason() {
     let program = build_target("locked", &[]);
@@ -119,7 +119,7 @@ fn a_limit_of_locked_memory_that_leaves_no_room_is_a_reason() {
         let set = command.args(["--pid", &pid, &limit]).status();
         assert!(set.expect("util-linux").success());
     };
-    // A limit with next to nothing beyond the locked memory.
+    // A limit just above the locked memory.
     let locked = kib(&target, "VmLck") << 10;
     set_limit(locked + 8192);
     let (code, _, errors) = run(&["attach", &pid, "-d", "100ms"]);
@@ -127,7 +127,7 @@ fn a_limit_of_locked_memory_that_leaves_no_room_is_a_reason() {
     assert_eq!(errors.lines().count(), 1, "{errors}");
     assert!(errors.contains("may lock"), "{errors}");
     assert_eq!(target.our_mappings(), 0);
-    // With space for the little that we lock, the attach works.
+    // With room for the memory that memhook-rs locks, the attach works.
     set_limit(locked + (2 << 20));
     let (code, _, errors) = run(&["attach", &pid, "-d", "100ms"]);
     assert_eq!(code, 0, "{errors}");

@@ -1,4 +1,4 @@
-//! The hook, mapped without the target's loader: on musl, and if the loader cannot open it.
+//! The hook, mapped without the target's loader: on musl, and where the loader cannot open it.
 
 use memhook_tests::programs::{Folder, another_root, installed};
 use memhook_tests::{
@@ -14,12 +14,12 @@ const ON_MUSL: [(&str, &str, u64, u64); 5] = [
     ("leak_by_calloc", "calloc", 90, 72),
     ("leak_by_realloc", "realloc", 80, 112),
     ("leak_by_aligned_alloc", "aligned_alloc", 70, 128),
-    // From 800 threads, which is less than the number of rings. So each thread has a ring, however
-    // slowly rings are recycled.
+    // From 800 threads, fewer than there are rings, so each thread gets a ring even if rings are
+    // recycled slowly.
     ("leak_in_thread", "malloc", 8, 40),
 ];
 
-/// Builds the program, and the library that it opens late.
+/// Builds the program, and the library that it opens at run time.
 fn on_musl() -> Option<(std::path::PathBuf, String)> {
     let library = build_on_musl("on_musl_library", &["-shared", "-fPIC"])?;
     let library = library.to_str().expect("UTF-8").to_owned();
@@ -63,11 +63,11 @@ fn expect_on_musl(report: &Value, of_constructors: &[(&str, &str, u64, u64)]) {
     assert_eq!(totals["lost_events"], 0);
     assert_eq!(totals["unknown_releases"], 0);
     assert_eq!(totals["live_blocks"].as_u64(), Some(blocks_of(report)));
-    // Releases: twenty by each thread, one at the end, and the blocks that realloc replaced.
+    // Releases: twenty in each thread, one at the end, and the blocks that realloc replaced.
     assert_eq!(totals["releases"], 800 * 20 + 1 + 80);
 }
 
-/// Returns the number of blocks of all sites together.
+/// Returns the total number of blocks of all sites.
 fn blocks_of(report: &Value) -> u64 {
     let sites = report["sites"].as_array().expect("sites").iter();
     sites.filter_map(|site| site["blocks"].as_u64()).sum()
@@ -104,7 +104,7 @@ fn a_program_on_musl_is_attached_to() {
     let (code, out, err) = run(&["scan", &pid, "--json"]);
     assert_eq!(code, 0, "{err}");
     let scan: Value = serde_json::from_str(&out).expect("JSON");
-    // 100 + 90 + 80 + 70 + 60 blocks, eight of 800 threads, and one each of the library and the
+    // 100 + 90 + 80 + 70 + 60 blocks, eight from 800 threads, and one each from the library and the
     // constructor.
     assert_eq!(scan["totals"]["leaked_blocks"], 461, "{scan:#}");
     assert!(target.finish().success());
@@ -152,10 +152,10 @@ fn a_gate_judges_programs_on_musl() {
     };
     let (code, text) = gate(&program, &["160", &library]);
     assert_eq!(code, Some(1), "{text}");
-    // 100 + 90 + 80 + 70 + 60 blocks, two of 160 threads, and one each of the library and the
+    // 100 + 90 + 80 + 70 + 60 blocks, two from 160 threads, and one each from the library and the
     // constructor.
     assert!(text.contains(" in 455 blocks (limit 0): "), "{text}");
-    // The leak of a variable, and the leaks of the C library.
+    // The leak in a variable, and the leaks of the C library.
     assert!(
         text.contains("still reachable 1.5 KiB in 4 blocks"),
         "{text}"
@@ -193,7 +193,7 @@ impl Closed {
     }
 }
 
-/// Calls of operator new are recorded as such, and exceptions pass through them.
+/// Checks that calls of operator new are recorded as such, and that exceptions pass through them.
 #[test]
 fn exceptions_find_their_way() {
     let mut closed = Closed::start("exceptions", &[]);
@@ -243,7 +243,7 @@ fn every_way_out_of_a_call() {
     });
 }
 
-/// Children inherit the hook and its table of threads, and record nothing.
+/// Checks that children, which inherit the hook and its table of threads, record nothing.
 #[test]
 fn children_are_healthy_and_untraced() {
     let mut closed = Closed::start("forks", &[]);
@@ -256,7 +256,7 @@ fn children_are_healthy_and_untraced() {
     assert!(status.success(), "the target's self-check: {status}");
 }
 
-/// A killed attacher leaves slots patched, and the next attach or `detach` restores them.
+/// Checks that the next attach or `detach` restores the slots that a killed attacher left patched.
 #[test]
 fn a_killed_attacher_leaves_nothing_that_matters() {
     memhook_tests::patiently(|| {

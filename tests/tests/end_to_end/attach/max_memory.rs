@@ -34,8 +34,7 @@ fn the_ledger_stays_small_and_still_finds_the_leak() {
         let before = most_resident(attacher.pid());
         target.go();
         target.expect("done");
-        // The rings that the attacher has mapped, one of 1 MiB per thread, and the memory for
-        // reading them.
+        // Includes the mapped rings, 1 MiB per thread, and the memory for reading them.
         let grown = most_resident(attacher.pid()) - before;
         assert!(grown < BOUND * 3 / 2 + (8 << 20), "{grown} bytes");
         let report = attacher.finish();
@@ -93,11 +92,11 @@ fn a_gate_gives_no_verdict_on_estimates() {
     let (code, out, text) = on(&["gate"], "clean");
     assert_eq!(code, 3, "{out}{text}");
     assert!(text.contains("The ledger reached --max-memory"), "{text}");
-    // A block found with its stack is a leak, whatever else is unknown.
+    // A block found with its stack is a leak, even if other data is missing.
     let (code, out, text) = on(&["gate"], "leaking");
     assert_eq!(code, 1, "{out}{text}");
     assert!(text.contains("leaked"), "{text}");
-    // If that leak is suppressed, there may be more leaks of unknown origin.
+    // If that leak is suppressed, there may still be leaks of unknown origin.
     let (code, out, text) = on(&["gate", "--suppress", "leaked"], "leaking");
     assert_eq!(code, 3, "{out}{text}");
 }

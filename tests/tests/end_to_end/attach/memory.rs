@@ -1,4 +1,4 @@
-//! Memory that tracing needs in a process with little memory.
+//! Memory use of tracing in a process with little memory.
 
 use memhook_tests::{Attacher, MemoryBox, Target, build_target, expect_sites, not_run, run};
 
@@ -38,7 +38,7 @@ fn a_small_container_lives_is_traced_and_gets_its_memory_back() {
         "usage: {start} at first, {attached} attached, {most} at the end of the work, {end} after the detach"
     );
     assert!(most < LIMIT * 3 / 4, "{most}");
-    // The hook remains. Besides, the counts of a group lag behind by 64 pages on each processor
+    // The hook remains, and the counters of a group lag behind by 64 pages per processor
     // (MEMCG_CHARGE_BATCH).
     assert!(end < start + (2 << 20), "{start} before, {end} after");
     assert!(target.finish().success());
@@ -47,7 +47,7 @@ fn a_small_container_lives_is_traced_and_gets_its_memory_back() {
 #[test]
 fn memory_comes_back_when_threads_end_and_at_the_detach() {
     let mut target = Target::start(&build_target("boxed", &[]), &[]);
-    // Shared memory that the target has touched, in KiB.
+    // Touched shared memory of the target, in KiB.
     let touched = |target: &Target| -> u64 {
         let text = target.status("RssShmem");
         let kib = text.split_whitespace().next().and_then(|n| n.parse().ok());
@@ -56,7 +56,7 @@ fn memory_comes_back_when_threads_end_and_at_the_detach() {
     let attacher = Attacher::start(&target, &[]);
     target.go();
     target.expect("done");
-    // The rings of 32 threads are released as soon as the attacher notices the end of the threads.
+    // The attacher releases the rings of 32 threads as soon as it notices their exit.
     memhook_tests::until("the rings of ended threads are given back", || {
         touched(&target) < 1024
     });
@@ -67,8 +67,8 @@ fn memory_comes_back_when_threads_end_and_at_the_detach() {
     assert!(target.finish().success());
 }
 
-/// If the kernel promises no more memory than it has (overcommit_memory 2, proc_sys_vm(5)), each
-/// accounted mapping counts with its full size ("ac" in proc_pid_smaps(5)).
+/// Checks accounted mappings ("ac" in proc_pid_smaps(5)), whose full size counts if the kernel does
+/// not overcommit (overcommit_memory 2, proc_sys_vm(5)).
 #[test]
 fn next_to_nothing_of_what_is_mapped_is_accounted() {
     const MOST_KIB: u64 = 256;
@@ -120,7 +120,7 @@ fn a_target_without_room_is_left_alone() {
         return not_run("no control group with a limit of memory can be made here");
     };
     let target = Target::run(&mut group.command(&build_target("boxed", &[])));
-    // A limit of half a megabyte above the memory in use.
+    // A limit half a megabyte above the memory in use.
     let used = group.usage().expect("it can be read");
     if !group.set_limit(used + (512 << 10)) {
         return not_run("the limit cannot be lowered");
@@ -132,7 +132,8 @@ fn a_target_without_room_is_left_alone() {
     assert_eq!(target.our_mappings(), 0);
 }
 
-/// Each changed page of code becomes private memory of the process.
+/// Checks that a probe is refused without memory: each changed page of code becomes private memory
+/// of the process.
 #[test]
 fn probes_that_a_small_container_cannot_pay_for_are_refused() {
     let Some((_group, mut target)) = boxed("probed") else {

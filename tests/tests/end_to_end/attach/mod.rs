@@ -1,4 +1,4 @@
-//! Attaching, tracing and detaching: targets of every kind, and everything that could harm them.
+//! Attaching, tracing and detaching: targets of every kind, and conditions that could harm them.
 
 mod address_space;
 mod attachers;

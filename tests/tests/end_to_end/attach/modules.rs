@@ -17,7 +17,7 @@ fn libraries_opened_while_traced() {
     expect_sites_in_library(&report, &[(500, 10), (600, 5), (700, 3)]);
 }
 
-/// Code that may be executed but not read is never read.
+/// Checks that memhook-rs does not read execute-only code.
 #[test]
 fn libraries_opened_by_execute_only_code() {
     let late = build_library("late_library", "liblate.so", &[]);
@@ -31,7 +31,7 @@ fn libraries_opened_by_execute_only_code() {
     expect_sites_in_library(&report, &[(300, 4)]);
 }
 
-/// Checks a library that was unloaded: its symbols are gone, but its blocks remain.
+/// Checks an unloaded library: its symbols are gone, but its blocks remain.
 fn expect_sites_in_library(report: &serde_json::Value, expected: &[(u64, u64)]) {
     assert_eq!(report["totals"]["lost_events"], 0);
     for &(size, blocks) in expected {
@@ -64,8 +64,8 @@ fn two_allocators_keep_their_own_originals() {
     assert_eq!(report["totals"]["unhooked_releases"], 0);
 }
 
-/// A call that is bound after the attach must reach the allocator of its own namespace. The
-/// allocator of another namespace would crash the program.
+/// Checks that a call that is bound after the attach reaches the allocator of its own namespace.
+/// The allocator of another namespace would crash the program.
 #[test]
 fn calls_stay_in_the_namespace_of_the_program() {
     let program = build_target("two_namespaces", &["-ldl", "-fno-builtin", "-Wl,-z,lazy"]);
@@ -121,8 +121,8 @@ fn an_allocator_bound_at_link_time_is_named_as_not_seen() {
     assert!(own.is_some_and(|c| c["unhookable"].as_u64() > Some(0)));
 }
 
-/// Slots beyond the available space are not hooked, and this is reported. A dlopen is answered
-/// nevertheless.
+/// Checks that slots beyond the available space are left alone and reported, and that a dlopen is
+/// still answered.
 #[test]
 fn more_slots_than_there_is_room_for() {
     let library = build_library("late_library", "liblate.so", &[]);
@@ -137,8 +137,8 @@ fn more_slots_than_there_is_room_for() {
     assert!(status.success(), "the target's self-check: {status}");
 }
 
-/// A wrapped dlopen returns through an instruction of its caller's module, which represents the
-/// caller in the backtrace.
+/// Checks that a wrapped dlopen returns through an instruction of its caller's module, which
+/// represents the caller in the backtrace.
 #[test]
 fn backtraces_lead_through_dlopen() {
     let source = "opens_in_constructor";

@@ -49,7 +49,7 @@ fn check(mut target: Target, root: &Folder, own_namespaces: &[&str]) {
     assert!(target.finish().success());
 }
 
-/// The paths in its maps are as we see them.
+/// Checks a target whose maps show paths as we see them.
 #[test]
 fn mount_and_pid_namespace_with_chroot() {
     let root = another_root(&[("target", &build_target("threads", &[]))]);
@@ -73,7 +73,7 @@ fn user_namespace_too() {
     check(target, &root, &["mnt", "pid", "user"]);
 }
 
-/// As in containers, the paths in its maps belong to a root that is not ours.
+/// Checks a target whose maps show paths in a different root, as in containers.
 #[test]
 fn mount_namespace_with_pivoted_root() {
     let root = another_root(&[("target", &build_target("threads", &[]))]);
@@ -105,7 +105,7 @@ fn is_mark_set(target: &Target) -> bool {
     header[15] == b'm'
 }
 
-/// The ids of its threads are different in this /proc.
+/// Checks a target whose thread ids differ in this /proc.
 #[test]
 fn a_proc_of_the_namespace_outside() {
     let program = build_target("threads", &[]);
@@ -123,8 +123,8 @@ fn a_proc_of_the_namespace_outside() {
     assert!(target.finish().success());
 }
 
-/// The target's loader cannot open the hook, so the attacher maps it without the loader; `doctor`
-/// says so.
+/// Checks that the attacher maps the hook without the loader if the loader cannot open it, and that
+/// `doctor` says so.
 #[test]
 fn a_root_without_proc() {
     let root = another_root(&[("target", &build_target("threads", &[]))]);

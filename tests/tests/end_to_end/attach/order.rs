@@ -1,17 +1,17 @@
-//! Addresses that move between threads: the set of live blocks is exact.
+//! The set of live blocks is exact even if addresses move between threads.
 
 use memhook_tests::{Attacher, Target, build_target};
 
 #[test]
 fn live_set_is_exact_when_addresses_change_hands() {
     memhook_tests::patiently(|| {
-        // MEMHOOK_ORACLE_OPERATIONS=25000000 gives 100 million operations.
+        // MEMHOOK_ORACLE_OPERATIONS=25000000 results in 100 million operations.
         let operations = std::env::var("MEMHOOK_ORACLE_OPERATIONS").unwrap_or("500000".into());
         run(&operations, "4");
     });
 }
 
-/// The first recording thread uses no locked increments until the second one arrives.
+/// Checks the switch to locked increments when a second recording thread appears.
 #[test]
 fn the_second_thread_comes_while_the_first_records() {
     memhook_tests::patiently(|| {

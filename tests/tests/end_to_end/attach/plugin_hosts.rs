@@ -2,7 +2,7 @@
 
 use memhook_tests::{Attacher, Target, build_target, has_library, run};
 
-/// Libraries of Debian; each loads others, and most have constructors.
+/// Libraries of Debian, each of which loads others; most have constructors.
 const LIBRARIES: [&str; 6] = [
     "libxml2.so.2",
     "libcurl.so.4",

@@ -1,4 +1,4 @@
-//! Programs of the distribution under load, attached twice; their answers are checked meanwhile.
+//! Programs of the distribution under load, traced twice while their answers are checked.
 
 use memhook_tests::programs::{Client, Folder, installed, loaded_redis, server};
 use memhook_tests::{Attacher, Target};
@@ -73,7 +73,7 @@ fn redis_under_load() {
             "{report:#}"
         );
 
-        // The second trace sees the release of the blocks from the first one.
+        // The second trace sees the release of blocks from the first.
         let attacher = Attacher::start(&redis, &[]);
         for key in 0..KEYS {
             assert_eq!(client.redis(&format!("GET kept:{key}")), value(key));

@@ -1,4 +1,4 @@
-//! Leftovers of attachers in a target: at most one of each kind, however often and however
+//! Leftovers of attachers in a target: at most one of each kind, regardless of how often and how
 //! attachers end.
 
 use memhook_tests::programs::{Folder, installed};
@@ -31,7 +31,7 @@ fn a_region_without_control_block_is_used_again() {
         Attacher::start(&target, &[]).finish();
         let mappings = target.our_mappings();
         for _ in 0..3 {
-            // Simulates that the next attacher was killed before it wrote the magic number.
+            // Simulates an attacher that was killed before it wrote the magic number.
             let memory = OpenOptions::new()
                 .write(true)
                 .open(format!("/proc/{}/mem", target.pid()))
@@ -58,7 +58,7 @@ fn each_ring_size_has_one_region() {
             Attacher::start(&target, &["--set", &format!("ring-size={size}")]).finish();
             assert_eq!(target.our_mappings(), mappings, "{size}");
         }
-        // The attacher that uses the later region is known, too.
+        // The attacher that uses the later region is also known.
         let attacher = Attacher::start(&target, &["--set", "ring-size=64K"]);
         let (code, _, errors) = run(&["detach", &target.pid().to_string()]);
         assert_eq!(code, 2);
@@ -87,7 +87,7 @@ fn a_descriptor_is_closed_by_whoever_comes_next() {
     }
 }
 
-/// One of several attachers traces, and the others report that it does.
+/// Checks that only one of several attachers traces, and that the others report it.
 #[test]
 fn several_at_once() {
     memhook_tests::patiently(|| {
@@ -125,7 +125,7 @@ fn several_at_once() {
     });
 }
 
-/// An attacher that may not open the target's region maps a new one instead.
+/// Checks that an attacher without permission to open the target's region maps a new one.
 #[test]
 fn an_attacher_without_privileges() {
     memhook_tests::patiently(|| {
@@ -175,7 +175,7 @@ fn an_attacher_without_privileges() {
     });
 }
 
-/// The next attach unmaps the report, and works as usual.
+/// Checks that the next attach unmaps the report, and works as usual.
 #[test]
 fn a_report_without_its_guide() {
     let mut target = Target::start(&build_target("torn_region", &[]), &[]);
@@ -187,8 +187,8 @@ fn a_report_without_its_guide() {
     assert!(target.finish().success());
 }
 
-/// Memory with this name that can lose its pages is not ours. We do not read it, because reading it
-/// could kill the reader.
+/// Checks that memhook-rs does not read memory with this name that can lose its pages, because
+/// reading it could kill the reader.
 #[test]
 fn memory_that_is_not_sealed_is_not_mapped() {
     memhook_tests::patiently(|| {
@@ -199,18 +199,18 @@ fn memory_that_is_not_sealed_is_not_mapped() {
             let (code, _, errors) = run(&["detach", &target.pid().to_string()]);
             assert_eq!(code, 0, "{errors}");
         }
-        // The target's own memory and our region.
+        // The target's own memory and the region of memhook-rs.
         assert_eq!(target.maps().matches("memhook-region").count(), 2);
         assert!(target.finish().success());
     });
 }
 
-/// The hook faults at a slot that it cannot write to, after it has patched the earlier slots. The
-/// attach fails, and the earlier slots are restored.
+/// Checks an attach in which the hook faults at an unwritable slot after it has patched earlier
+/// slots: the attach fails, and the earlier slots are restored.
 #[test]
 fn an_attach_that_fails_half_way_puts_the_slots_back() {
     let library = build_library("late_library", "liblate.so", &[]);
-    // userfaultfd(2) guards private mappings of files only if the files are in memory.
+    // userfaultfd(2) guards private file mappings only if the files are in memory.
     let copy = format!("/dev/shm/memhook-{}-guarded.so", std::process::id());
     std::fs::copy(&library, &copy).expect("copied");
     let program = build_target("write_guarded", &["-ldl", "-Wl,-z,now"]);
@@ -232,8 +232,8 @@ fn an_attach_that_fails_half_way_puts_the_slots_back() {
     assert!(status.success(), "the target's self-check: {status}");
 }
 
-/// No thread of the target can call functions for us while it is on an unknown stack. So its words
-/// are written from outside.
+/// Checks a target whose threads are all on unknown stacks, so that none can be made to call a
+/// function: memhook-rs writes its words from outside.
 #[test]
 fn a_program_that_is_on_stacks_of_its_own_is_left_clean() {
     let program = build_target("own_stack", &[]);
@@ -262,8 +262,8 @@ fn a_program_that_is_on_stacks_of_its_own_is_left_clean() {
     }
 }
 
-/// Children that are forked while a thread is stopped inherit the files that are open at that
-/// moment.
+/// Checks children that are forked while a thread is stopped, which inherit the files that are open
+/// at that moment.
 #[test]
 fn no_child_keeps_a_descriptor_of_ours() {
     let program = build_target("forks_always", &[]);
@@ -272,7 +272,7 @@ fn no_child_keeps_a_descriptor_of_ours() {
         let target = Target::start(&program, &[]);
         let pid = target.pid() as i32;
         let attacher = Attacher::start(&target, &[]);
-        // A child that is forked later inherits nothing.
+        // A child that is forked later inherits no such file.
         for child in memhook_process::children(pid) {
             let open = std::fs::read_dir(format!("/proc/{child}/fd"));
             let links = open.into_iter().flatten().flatten();

@@ -1,4 +1,4 @@
-//! After a process is selected, it ends, and another process gets its id before the first action on
+//! A process exits after its selection, and another process gets its id before the first action on
 //! it.
 
 use memhook_tests::agents::{Agent, wrapped_slots};
@@ -8,7 +8,7 @@ use std::fs::File;
 use std::process::Command;
 use std::sync::Arc;
 
-/// Claims a process, so that attachers wait.
+/// Holds the attacher lock of a process, so that attachers wait.
 struct Claimed {
     target: Target,
     lock: File,
@@ -21,7 +21,7 @@ impl Claimed {
         Claimed { target, lock }
     }
 
-    /// Waits until an attacher tries to claim the process, and stops the attacher.
+    /// Waits until an attacher waits for the lock, and stops the attacher.
     fn stop_who_waits(&self, attacher: u32) {
         let wanted = format!("/proc/{}/mem", self.target.pid());
         until("the attacher is at the claim", || {
@@ -36,7 +36,7 @@ impl Claimed {
         stop(attacher);
     }
 
-    /// Ends the process, and starts another program with its id.
+    /// Kills the process, and starts another program with its id.
     fn replace(self, program: &str) -> Target {
         let pid = self.target.pid();
         drop(self.target);

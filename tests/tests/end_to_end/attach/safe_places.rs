@@ -1,6 +1,6 @@
 //! Programs in which a thread that is stopped at an arbitrary point holds, or waits for, a lock
-//! that the loader needs. After each attach and detach the program must still be able to load, look
-//! up, create threads and fork.
+//! that the loader needs. After each attach and detach, the program must still be able to load
+//! libraries, look up users, create threads and fork.
 
 use memhook_tests::{Attacher, Target, build_target, expect_sites, rounds};
 use std::process::Command;
@@ -31,8 +31,7 @@ fn stays_usable(mut target: Target, attaches: usize, must_allocate: bool) -> ser
     report
 }
 
-/// A thread that ends, or waits for the end of another one, holds the lock of glibc's list of
-/// stacks.
+/// Checks threads that exit or join, which hold the lock of glibc's list of stacks.
 #[test]
 fn threads_that_fill_their_stacks_and_are_joined() {
     memhook_tests::patiently(|| {
@@ -41,7 +40,7 @@ fn threads_that_fill_their_stacks_and_are_joined() {
     });
 }
 
-/// The hook is loaded while a thread holds this lock and waits for us to finish.
+/// Checks that the hook loads while a thread holds this lock and waits for memhook-rs to finish.
 #[test]
 fn the_list_of_stacks_is_locked() {
     let program = build_target("stack_list", &["-pthread"]);
@@ -56,7 +55,8 @@ fn the_list_of_stacks_is_locked() {
     assert!(target.finish().success());
 }
 
-/// A thread that flushes all streams holds the lock of their list while one stream blocks.
+/// Checks a thread that flushes all streams, which holds the lock of their list while one stream
+/// blocks.
 #[test]
 fn the_list_of_streams_is_locked() {
     let program = build_target("stream_list", &["-pthread"]);
@@ -71,7 +71,7 @@ fn the_list_of_streams_is_locked() {
     assert!(target.finish().success());
 }
 
-/// Each attach loads the hook again.
+/// Checks repeated loads of the hook.
 #[test]
 fn threads_that_are_joined_by_many_programs() {
     memhook_tests::patiently(|| {
@@ -86,8 +86,8 @@ fn threads_that_are_joined_by_many_programs() {
     });
 }
 
-/// A thread that changes the credentials of all threads holds the lock of the list of stacks until
-/// each thread has answered a signal.
+/// Checks a thread that changes the credentials of all threads, which holds the lock of the list of
+/// stacks until each thread has answered a signal.
 #[test]
 fn credentials_that_change_all_the_time() {
     memhook_tests::patiently(|| {
@@ -96,7 +96,7 @@ fn credentials_that_change_all_the_time() {
     });
 }
 
-/// A thread that is stopped in the middle of a restartable sequence restarts it, and does not
+/// Checks that a thread stopped in the middle of a restartable sequence restarts it, and does not
 /// continue with stale values.
 #[test]
 fn restartable_sequences() {
@@ -106,7 +106,7 @@ fn restartable_sequences() {
     });
 }
 
-/// The loader calls the program's own malloc.
+/// Checks programs whose own malloc the loader calls.
 #[test]
 fn allocators_of_the_executable() {
     memhook_tests::patiently(|| {
@@ -118,7 +118,7 @@ fn allocators_of_the_executable() {
     });
 }
 
-/// Tests allocators that are usually libraries, linked into the executable.
+/// Checks allocators that are usually libraries, linked into the executable.
 #[test]
 fn allocators_that_are_linked_into_the_executable() {
     memhook_tests::patiently(|| {
@@ -130,7 +130,7 @@ fn allocators_that_are_linked_into_the_executable() {
     });
 }
 
-/// Memory below the stack pointer may belong to anyone.
+/// Checks stacks below which there is other data of the program.
 #[test]
 fn stacks_that_are_local_arrays() {
     memhook_tests::patiently(|| {

@@ -1,4 +1,4 @@
-//! Targets whose system calls are filtered.
+//! Targets with seccomp filters.
 
 use memhook_tests::programs::installed;
 use memhook_tests::{
@@ -14,7 +14,7 @@ fn program() -> PathBuf {
     build_target("sandboxed", &["-Wl,-z,now", "-Wl,-z,relro"])
 }
 
-/// If we cannot suspend filters, checks that an attach is refused, and returns true.
+/// If memhook-rs cannot suspend filters here, checks that it refuses an attach, and returns true.
 fn refuses(target: &Target) -> bool {
     if can_pass_by_filters() {
         return false;
@@ -47,8 +47,8 @@ fn check(report: &Value) {
     assert!(!refused, "{}", report["coverage"]);
 }
 
-/// Exceptions could not pass through a mapped hook. So a function whose callers expect an exception
-/// is not hooked.
+/// Checks that a function whose callers expect an exception is not hooked if exceptions could not
+/// pass through a mapped hook.
 #[test]
 fn described_functions_that_throw_under_a_filter_that_kills_for_what_the_loader_calls() {
     let mut target = Target::start(&program(), &["strict"]);
@@ -77,8 +77,8 @@ fn hooked(report: &Value) -> Vec<[Value; 4]> {
     modules.map(|m| facts.map(|fact| m[fact].clone())).collect()
 }
 
-/// The attacher plans to use the loader until it stops a thread, and only then learns that the
-/// filter kills the loader's calls. At the second attach the hook is already mapped.
+/// Checks an attacher that plans to use the loader, and learns only when it stops a thread that the
+/// filter kills for the loader's calls. At the second attach the hook is already mapped.
 #[test]
 fn every_attach_traces_operator_new() {
     for _ in 0..rounds(10) {
@@ -114,8 +114,8 @@ fn a_filter_that_kills() {
     assert!(target.finish().success());
 }
 
-/// The filter kills the loader's calls as soon as the attacher has released the thread, so the
-/// attacher does not use the loader. Nothing else on the thread's way back ends the process either,
+/// Checks that the attacher does not use the loader if a filter would kill for its calls as soon as
+/// the thread is released, and that the return of the thread does not trigger the filter either,
 /// whenever the attacher dies.
 #[test]
 fn attachers_that_die_under_a_filter_that_kills_for_what_the_loader_calls() {
@@ -132,7 +132,7 @@ fn attachers_that_die_under_a_filter_that_kills_for_what_the_loader_calls() {
             .stderr(Stdio::null())
             .spawn()
             .expect("it starts");
-        // The kill may hit any moment.
+        // The kill may come at any moment.
         std::thread::sleep(Duration::from_micros(3000 + 60_000 * round / rounds));
         attacher.kill().expect("it runs");
         attacher.wait().expect("it was killed");
@@ -144,8 +144,8 @@ fn attachers_that_die_under_a_filter_that_kills_for_what_the_loader_calls() {
     assert!(target.finish().success());
 }
 
-/// The hook cannot patch libraries that are opened under the filter. The attacher patches them
-/// before dlopen returns.
+/// Checks that the attacher patches libraries that are opened under the filter before dlopen
+/// returns, because the hook cannot.
 #[test]
 fn libraries_opened_under_a_filter_that_kills() {
     let library = build_library("late_library", "liblate.so", &[]);
@@ -167,7 +167,7 @@ fn libraries_opened_under_a_filter_that_kills() {
     assert_eq!(found, 6, "{report:#}");
 }
 
-/// The hook notices the filter before it has to wait for space.
+/// Checks that the hook knows of the filter before it has to wait for space.
 #[test]
 fn a_filter_that_comes_later() {
     let mut target = Target::start(&program(), &["late"]);
@@ -179,8 +179,7 @@ fn a_filter_that_comes_later() {
     target.go();
     target.expect("done");
     if !can_pass_by_filters() {
-        // No function can be called in the process any more, so the patched slots only forward
-        // calls.
+        // No function can be called in the process now, so the patched slots only forward calls.
         attacher.kill();
         return;
     }
@@ -188,8 +187,8 @@ fn a_filter_that_comes_later() {
     assert!(target.finish().success());
 }
 
-/// With a filter of our own we cannot suspend the target's filter. So slots that the target cannot
-/// make writable are written from outside.
+/// Checks that memhook-rs, which cannot suspend the target's filter if it has a filter itself,
+/// writes slots from outside that the target cannot make writable.
 #[test]
 fn a_filter_that_refuses_and_cannot_be_passed_over() {
     let program = program();
@@ -214,7 +213,8 @@ fn a_filter_that_refuses_and_cannot_be_passed_over() {
     assert!(target.finish().success());
 }
 
-/// Without CAP_SYS_ADMIN and without the target's filter, we do not know its effect on our calls.
+/// Checks an attacher without CAP_SYS_ADMIN that does not have the target's filter, and therefore
+/// cannot know its effect on remote calls.
 #[test]
 fn a_filter_that_we_have_not() {
     let mut target = Target::start(&program(), &["kill"]);

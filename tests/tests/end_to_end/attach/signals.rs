@@ -34,7 +34,8 @@ fn a_handler_that_allocates_at_every_tick_of_a_timer() {
     });
 }
 
-/// The timer fires while threads are stopped, remote calls are made and slots are exchanged.
+/// Checks a timer that fires while threads are stopped, remote calls are made and slots are
+/// exchanged.
 #[test]
 fn attaches_between_ticks() {
     memhook_tests::patiently(|| {
@@ -63,8 +64,8 @@ fn attaches_between_forks() {
     });
 }
 
-/// System calls trapped by a filter, breakpoints, and a thread's SIGABRT to itself. Each handler
-/// must run at the right moment, whatever we do with the thread.
+/// Checks system calls trapped by a filter, breakpoints, and a thread's SIGABRT to itself: each
+/// handler must run at the right moment, regardless of the work of memhook-rs on the thread.
 #[test]
 fn attaches_between_synchronous_signals() {
     memhook_tests::patiently(|| {
@@ -78,8 +79,8 @@ fn attaches_between_synchronous_signals() {
     });
 }
 
-/// With PR_SET_SYSCALL_USER_DISPATCH of prctl(2), the program itself answers the system calls of a
-/// thread.
+/// Checks PR_SET_SYSCALL_USER_DISPATCH of prctl(2), with which the program itself handles the
+/// system calls of a thread.
 #[test]
 fn a_program_that_answers_system_calls_itself_is_refused_untouched() {
     let program = build_target("adversary", &[]);

@@ -1,4 +1,4 @@
-//! An attacher that is alive but does nothing must not keep its target waiting.
+//! An attacher that is alive but makes no progress must not keep its target waiting.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, binary, build_target, run, stop, until};
@@ -33,7 +33,7 @@ fn a_stopped_attacher() {
     assert!(target.finish().success());
 }
 
-/// Nobody reads the attacher's output, neither its reports nor its messages.
+/// Checks an attacher whose reports and messages are not read.
 #[test]
 fn an_attacher_whose_output_is_full() {
     let mut target = Target::start(&build_target("progress", &[]), &[]);
@@ -41,7 +41,7 @@ fn an_attacher_whose_output_is_full() {
     let fifo = folder.path("fifo");
     let made = Command::new("mkfifo").arg(&fifo).status();
     assert!(made.expect("mkfifo runs").success());
-    // Opens both ends of the pipe, so that neither side waits for the other one to open it.
+    // Opens both ends of the pipe, so that neither side waits for the other to open it.
     let mut options = std::fs::File::options();
     let reader = options.read(true).write(true).open(&fifo).expect("a fifo");
     let mut attacher = Command::new(binary())

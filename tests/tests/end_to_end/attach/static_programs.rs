@@ -1,4 +1,4 @@
-//! Programs that contain their allocator. We hook its functions by jumps at their entries.
+//! Programs that contain their allocator. memhook-rs hooks its functions by jumps at their entries.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Returns the addresses of functions in a file, by nm.
+/// Returns the addresses of functions in a file, according to nm.
 fn symbols(program: &Path, names: &[&str]) -> Vec<(String, u64)> {
     let output = Command::new("nm").arg(program).output().expect("nm");
     let text = String::from_utf8(output.stdout).expect("names");
@@ -25,7 +25,8 @@ fn symbols(program: &Path, names: &[&str]) -> Vec<(String, u64)> {
     found
 }
 
-/// Returns the places where code in memory differs from the files, except for our own mappings.
+/// Returns the locations at which code in memory differs from the files, except for mappings of
+/// memhook-rs.
 fn changed(target: &Target) -> Vec<String> {
     let mut found = changed_code(target.pid());
     found.retain(|place| !place.contains("memhook"));
@@ -40,7 +41,7 @@ fn base_of(target: &Target, program: &Path) -> u64 {
     u64::from_str_radix(start.expect("it is mapped"), 16).expect("an address")
 }
 
-/// Checks that `doctor` lists each of these functions with its address, and says that a pad reaches
+/// Checks that `doctor` lists each of these functions with its address, and says that a pad hooks
 /// it.
 fn names_functions(target: &Target, program: &Path, functions: &[&str], owner: &str) {
     let (code, out, _) = run(&["doctor", &target.pid().to_string()]);
@@ -53,7 +54,7 @@ fn names_functions(target: &Target, program: &Path, functions: &[&str], owner: &
         let begin = format!("{name} ({owner})");
         let line = out.lines().find(|line| line.starts_with(&begin));
         let line = line.unwrap_or_else(|| panic!("{name}: {out}"));
-        // The svma of a program that is not relocated is its address.
+        // In a program that is not relocated, addresses in the file equal those in memory.
         let address = if svma < base { base + svma } else { svma };
         assert!(line.contains(&format!("{address:#018x}")), "{line}");
         assert!(line.ends_with("a pad at its entry"), "{line}");
@@ -71,8 +72,8 @@ const PLANTED: [(&str, &str, u64, u64); 7] = [
 ];
 
 /// Traces a program that is linked with these flags: twice, and in between with an attacher that is
-/// killed. One of the program's threads is in the allocator all the time. At the end the program's
-/// code must be unchanged.
+/// killed. One of the program's threads is always in the allocator. At the end, the program's code
+/// must be unchanged.
 fn is_traced(flags: &[&str]) {
     let program = build_target("static_allocator", flags);
     let mut target = Target::start(&program, &[]);
@@ -126,14 +127,13 @@ fn is_traced(flags: &[&str]) {
     let report = attacher.finish();
     let totals = &report["totals"];
     assert_eq!(totals["lost_events"], 0, "{report:#}");
-    // The block that the busy thread had at the attach, and the exception, which is allocated
-    // within the operator new that throws it. The C library's releases at the end of a thread do
-    // not count.
+    // The block that the busy thread held at the attach, and the exception, which is allocated
+    // within the operator new that throws it. The C library's releases at thread exit do not count.
     let unknown = totals["unknown_releases"].as_u64();
     assert!(unknown <= Some(2), "{report:#}");
     assert_eq!(totals["unhooked_releases"], 0, "{report:#}");
     let mut found = sites(&report, "static_allocator.cc");
-    // Ignores memory that the C library keeps with the stacks of ended threads, and memory for
+    // Ignores memory that the C library keeps with the stacks of exited threads, and memory for
     // exceptions.
     found.retain(|(function, _), _| function.starts_with("leak_"));
     let planted = PLANTED.iter().map(|&(function, kind, blocks, size)| {
@@ -145,8 +145,7 @@ fn is_traced(flags: &[&str]) {
     assert!(target.finish().success());
 }
 
-/// Kills attachers at some moment of their attach. `detach` must be able to restore what they
-/// leave.
+/// Kills attachers at some moment of their attach. `detach` must be able to clean up their remains.
 fn killed_while_it_attaches(target: &Target) {
     let pid = target.pid().to_string();
     for delay in [1, 3, 6, 10, 15, 22, 30, 45, 70] {
@@ -156,7 +155,7 @@ fn killed_while_it_attaches(target: &Target) {
             .stderr(Stdio::null())
             .spawn()
             .expect("it starts");
-        // The kill may hit any moment.
+        // The kill may come at any moment.
         std::thread::sleep(Duration::from_millis(delay));
         attacher.kill().expect("it runs");
         attacher.wait().expect("it ends");
@@ -177,7 +176,7 @@ fn a_static_program_that_is_relocated() {
     is_traced(&["-static-pie", "-fPIE", "-g", "-O1"]);
 }
 
-/// The program handles no signals, so nothing in it returns from a signal handler.
+/// Checks a program without signal handlers, and therefore without a signal restorer.
 #[test]
 fn a_static_program_on_musl() {
     let Some(program) = build_on_musl("on_musl", &["-static", "-no-pie"]) else {
@@ -214,7 +213,7 @@ fn a_static_program_on_musl() {
     assert!(target.finish().success());
 }
 
-/// Programs that memhook-rs starts: the first block counts, even before any constructor.
+/// Checks programs that memhook-rs starts: the first block counts, even before any constructor.
 #[test]
 fn static_programs_are_run() {
     let on_glibc = build_target("static_allocator", &["-static", "-no-pie", "-g", "-O1"]);
@@ -240,7 +239,7 @@ fn static_programs_are_run() {
         let last = serde_json::Deserializer::from_str(&report).into_iter::<serde_json::Value>();
         let last = last.last().expect("one").expect("JSON");
         assert_eq!(last["totals"]["lost_events"], 0, "{last:#}");
-        // Memory allocated for the exception of operator new belongs to that call.
+        // The allocation of the exception counts as part of operator new.
         let unknown = last["totals"]["unknown_releases"].as_u64();
         assert!(unknown <= Some(2), "{last:#}");
         let found = sites(&last, file);
@@ -252,7 +251,7 @@ fn static_programs_are_run() {
     }
 }
 
-/// Without symbols, memhook-rs cannot find the allocator.
+/// Checks that memhook-rs refuses a program without symbols, in which it cannot find the allocator.
 #[test]
 fn a_stripped_program_is_refused() {
     let program = build_target("threads", &["-static", "-s"]);
@@ -265,7 +264,7 @@ fn a_stripped_program_is_refused() {
     assert!(target.finish().success());
 }
 
-/// `doctor` lists the functions that a dynamic program reaches through slots.
+/// Checks that `doctor` lists the functions that a dynamic program calls through slots.
 #[test]
 fn a_dynamic_program() {
     let mut target = Target::start(&build_target("threads", &[]), &["16"]);
@@ -282,8 +281,8 @@ fn a_dynamic_program() {
     assert!(target.finish().success());
 }
 
-/// A program with a loader but no C library: `doctor` reports this beside everything that works,
-/// and an attach is refused.
+/// Checks a program with a loader but no C library: `doctor` reports this among its checks, and
+/// memhook-rs refuses an attach.
 #[test]
 fn a_program_without_a_c_library() {
     let flags = ["-nostdlib", "-ffreestanding", "-fno-stack-protector"];

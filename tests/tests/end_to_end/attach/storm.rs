@@ -1,5 +1,5 @@
-//! Attaches and detaches repeatedly, and sometimes kills the attacher at a random moment. The
-//! target must not be affected.
+//! Attaches and detaches repeatedly, and sometimes kills the attacher at a random moment. This must
+//! not affect the target.
 
 use memhook_tests::{Attacher, Target, binary, build_target, rounds, run};
 use std::process::{Command, Stdio};
@@ -19,7 +19,7 @@ fn killed_after(target: &Target, delay: Duration) {
         .stderr(Stdio::null())
         .spawn()
         .expect("memhook-rs starts");
-    // The kill may hit any moment.
+    // The kill may come at any moment.
     std::thread::sleep(delay);
     child.kill().expect("killed");
     child.wait().expect("reaped");
@@ -49,7 +49,8 @@ fn cycles_on_a_hammering_target() {
     });
 }
 
-/// Whatever an attacher does when it is stopped, a thread that it has stopped continues without it.
+/// Checks that a stopped attacher does not keep a thread stopped, regardless of its work at that
+/// moment.
 #[test]
 fn a_stopped_attacher_stops_nobody_else() {
     let program = build_target("canary", &[]);
@@ -63,7 +64,7 @@ fn a_stopped_attacher_stops_nobody_else() {
             .stderr(Stdio::piped())
             .spawn()
             .expect("memhook-rs starts");
-        // The stop may hit any moment.
+        // The stop may come at any moment.
         std::thread::sleep(moment);
         let id = attacher.id() as i32;
         let signal = |signal| {
@@ -76,7 +77,7 @@ fn a_stopped_attacher_stops_nobody_else() {
         });
         signal(libc::SIGCONT);
         let status = attacher.wait().expect("reaped");
-        // Or the attacher reports that the thread had resumed its work meanwhile.
+        // Alternatively, the attacher reports that the thread has resumed its own work.
         assert!(matches!(status.code(), Some(0 | 2)), "{status}");
     }
     let (code, out, err) = run(&["detach", &pid]);

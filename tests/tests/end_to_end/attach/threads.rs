@@ -1,4 +1,4 @@
-//! Short-lived threads, and unusual stacks.
+//! Short-lived threads and unusual stacks.
 
 use memhook_tests::{Attacher, Target, build_target, expect_sites, trace};
 
@@ -40,12 +40,13 @@ fn coroutines_and_deep_recursion() {
 fn remembered_backtraces_are_right_everywhere() {
     for name in ["stacks", "leaks", "exceptions", "all_functions", "threads"] {
         let program = build_target(name, &[]);
-        // The attacher exits with code 3 if a cached backtrace was wrong, and finish() would fail.
+        // The attacher exits with code 3 if a remembered backtrace was wrong, which makes finish()
+        // fail.
         trace(&program, &["--check-memo", "--depth", "40"]);
     }
 }
 
-/// A traced call needs little more stack than the allocator itself.
+/// Checks that a traced call needs little more stack than the allocator itself.
 #[test]
 fn stacks_with_little_room() {
     memhook_tests::patiently(|| {

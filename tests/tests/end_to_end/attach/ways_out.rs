@@ -1,4 +1,4 @@
-//! Calls of operator new that do not return: no trace of them may remain.
+//! Calls of operator new that do not return must leave no state behind.
 
 use memhook_tests::{Attacher, Target, build_target, sites};
 
@@ -49,7 +49,8 @@ fn ends_of_threads() {
     });
 }
 
-/// After a longjmp, calls from below the abandoned frame look like parts of the abandoned call.
+/// Checks calls after a longjmp from below the abandoned frame, which look like parts of the
+/// abandoned call.
 #[test]
 fn what_comes_after_a_jump_is_recorded_or_counted() {
     let mut target = Target::start(&build_target("ways_out", &[]), &["lose"]);

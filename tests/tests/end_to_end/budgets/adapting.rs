@@ -1,6 +1,6 @@
 //! `--on-full adapt`, the default for a program that is already running. The rings fill up
-//! repeatedly, and the true sums are known. In other modes the program waits, and everything is
-//! counted.
+//! repeatedly, and the true sums are known. In other modes the program waits, and every event
+//! counts.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, build_target, run};
@@ -12,14 +12,14 @@ const RUNS: u32 = 6;
 /// Figures from the target: allocations, their bytes, live blocks, their bytes.
 pub type Truth = [f64; 4];
 
-/// Runs the threads of a program that allocates more than an attacher can record, with exactly
-/// these options.
+/// Runs the threads of a program that allocates more than an attacher can record, with only these
+/// options.
 fn trace_crowd(program: &[&str], options: &[&str]) -> (Value, Truth) {
     let (report, truth, _) = trace_crowd_by(program, options);
     (report, truth)
 }
 
-/// Runs the program and also returns the final names of the attacher's threads.
+/// Like `trace_crowd`, but also returns the final names of the attacher's threads.
 pub fn trace_crowd_by(program: &[&str], options: &[&str]) -> (Value, Truth, Vec<String>) {
     let mut target = Target::start(&build_target("crowd", &["-O2"]), program);
     let attacher = Attacher::start_plain(&target, options);
@@ -54,12 +54,12 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or(0.0)
 }
 
-/// Bytes of threads and of the C++ library's own data, which are allocations, too. The program
-/// itself allocates hundreds of megabytes.
+/// Upper bound for allocations of threads and of the C++ library. The program itself allocates
+/// hundreds of megabytes.
 const OTHER_BYTES: f64 = 100_000.0;
 
-/// Compares the sums with the truth. Returns their deviations in standard errors, or nothing if
-/// everything was counted.
+/// Compares the sums with the true values. Returns their deviations in standard errors, or nothing
+/// if every event was counted.
 pub fn check(report: &Value, [allocations, allocated, _, live]: Truth) -> Vec<f64> {
     let (totals, sampling) = (&report["totals"], &report["sampling"]);
     if sampling.is_null() {
@@ -102,13 +102,13 @@ fn sums_are_within_their_standard_errors() {
             terms += deviations.len() as f64;
         }
         assert!(sampled > 0, "no ring was nearly full in {count} runs");
-        // Chi squared over its degrees of freedom, for at least two of them.
+        // Chi-squared per degree of freedom, for at least two.
         let scatter = squares / terms;
         assert!(scatter < 12.0, "{terms} sums scatter {scatter:.1} times");
     });
 }
 
-/// A recording has the counts and estimates of the report.
+/// Checks that a recording has the counts and estimates of the report.
 #[test]
 fn a_recording_has_the_weights_of_the_samples() {
     memhook_tests::patiently(|| {
@@ -138,7 +138,7 @@ fn a_recording_has_the_weights_of_the_samples() {
             assert_eq!(sampling, recorded["sampling"]);
             sampled += u32::from(!report["sampling"].is_null());
             for field in ["allocated_bytes", "released_bytes", "live_bytes"] {
-                // Added up in another order, and rounded.
+                // Added up in a different order, and rounded.
                 let [found, of_file] =
                     [&report, &recorded].map(|report| number(&report["totals"][field]));
                 assert!(
@@ -151,7 +151,7 @@ fn a_recording_has_the_weights_of_the_samples() {
     });
 }
 
-/// Each recorded block, exact or sampled, is matched by its release, and no other block is.
+/// Checks that releases are matched with exactly the recorded blocks, whether exact or sampled.
 #[test]
 fn every_release_of_a_recorded_block_is_seen() {
     memhook_tests::patiently(|| {
@@ -168,7 +168,8 @@ fn every_release_of_a_recorded_block_is_seen() {
     });
 }
 
-/// With space in the rings nothing is estimated, and the report does not mention samples.
+/// Checks that nothing is estimated while the rings have space, and that the report does not
+/// mention samples.
 #[test]
 fn a_quiet_program_is_counted_exactly() {
     let mut target = Target::start(&build_target("sampled", &[]), &[]);
@@ -181,7 +182,7 @@ fn a_quiet_program_is_counted_exactly() {
     assert!(target.finish().success());
 }
 
-/// Events that fit into a ring are counted exactly, however busy the machine is.
+/// Checks that events that fit into a ring are counted exactly, even on a busy machine.
 #[test]
 fn a_burst_is_counted_exactly() {
     memhook_tests::patiently(|| {
@@ -199,8 +200,8 @@ fn a_large_crowd_is_counted_or_estimated() {
     });
 }
 
-/// A running program does not wait for long, and the first line of the report explains what this
-/// means for the numbers.
+/// Checks that a running program does not wait for long, and that the first line of the report
+/// explains the effect on the numbers.
 #[test]
 fn a_running_program_keeps_its_speed_by_default() {
     memhook_tests::patiently(|| {
@@ -220,7 +221,8 @@ fn a_running_program_keeps_its_speed_by_default() {
     });
 }
 
-/// If someone asks for data that samples cannot provide, or for exact numbers, the program waits.
+/// Checks that the program waits if an option needs exact numbers or data that samples cannot
+/// provide.
 #[test]
 fn all_is_counted_where_the_program_waits() {
     memhook_tests::patiently(|| {

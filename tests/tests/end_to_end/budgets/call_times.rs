@@ -10,7 +10,7 @@ const SLOW: f64 = 100_001.0;
 /// Time that the allocator waits for a slow block.
 const WAIT_NS: f64 = 5_000.0;
 
-/// Runs the target with its quick and slow allocations, and returns the last report.
+/// Runs the target with quick and slow allocations, and returns the last report.
 fn run(options: &[&str]) -> Value {
     let library = build_library("slow_allocator", "libslow_allocator.so", &[]);
     let program = build_target("timed_calls", &[]);
@@ -34,8 +34,7 @@ fn of_function(report: &Value, name: &str) -> (f64, f64) {
     (number("alloc_ns"), number("timed_calls"))
 }
 
-/// Checks the time of slow calls. A wait is never shorter than requested, whatever else the machine
-/// does.
+/// Checks the time of slow calls. A wait is never shorter than requested, even on a busy machine.
 fn assert_slow(ns: f64, allocations: f64) {
     let mean = ns / allocations;
     assert!(mean > 0.97 * WAIT_NS, "{mean} ns a slow call");
@@ -62,7 +61,7 @@ fn what_takes_long_is_found() {
         assert!(quick_ns > 0.0, "{report}");
         assert!(quick > 300.0, "{quick} quick calls were timed");
         assert_share(slow, quick);
-        // The number of calls is estimated, too.
+        // The number of calls is also an estimate.
         assert_slow(slow_ns, (SLOW + QUICK) * slow / (slow + quick));
         let all = &report["allocator_time"];
         assert_eq!(all["timed_calls"].as_f64(), Some(slow + quick), "{report}");
@@ -70,7 +69,7 @@ fn what_takes_long_is_found() {
     });
 }
 
-/// Large samples are hit more often, and have lower weights.
+/// Checks samples: large blocks are sampled more often, and have lower weights.
 #[test]
 fn samples_are_timed_and_weighed() {
     memhook_tests::patiently(|| {
@@ -79,7 +78,7 @@ fn samples_are_timed_and_weighed() {
             let all = &report["allocator_time"];
             let timed = all["timed_calls"].as_f64().expect("a number");
             assert!(timed > 100.0, "{options:?}: {report}");
-            // Nearly all of the time comes from the slow allocations.
+            // Slow allocations take nearly all of the time.
             let least = 0.5 * SLOW * WAIT_NS;
             assert!(
                 all["alloc_ns"].as_f64() > Some(least),
@@ -105,7 +104,7 @@ fn a_recording_keeps_it() {
         let (slow_ns, timed) = of_function(&report_all, "slow (");
         assert_slow(slow_ns, SLOW);
         assert!(timed > 20.0);
-        // A part of the run has a part of the time.
+        // A part of the run accounts for part of the time.
         let elapsed = report_all["elapsed_s"].as_f64().expect("seconds");
         let part = |sixteenths: f64| {
             let to = format!("{}s", elapsed * sixteenths / 16.0);
@@ -117,7 +116,7 @@ fn a_recording_keeps_it() {
             has_row.then(|| of_function(&part, "slow (").0)
         };
         // The middle of the run is outside the calls if the program, or the attacher, was suspended
-        // before or after them. Then other parts are tried.
+        // before or after them. The test then tries other parts.
         let mut parts = [8.0, 4.0, 12.0, 2.0, 14.0, 1.0, 15.0, 15.6]
             .into_iter()
             .map(part);

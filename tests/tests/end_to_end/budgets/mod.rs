@@ -1,4 +1,4 @@
-//! Samples, and tracing within a budget.
+//! Sampling, and tracing within a budget.
 
 mod adapting;
 mod call_times;

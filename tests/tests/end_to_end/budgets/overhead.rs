@@ -1,5 +1,5 @@
 //! `--overhead`: records everything while that fits into the budget, and samples otherwise. The
-//! true sums are known.
+//! tests know the true sums.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, build_target, run};
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// Number of runs. MEMHOOK_RUNS sets another number; the bounds hold for any number.
 const RUNS: u32 = 3;
-/// Memory of the C++ library itself.
+/// Upper bound for allocations of the C++ library.
 const OTHER_BYTES: f64 = 100_000.0;
 
 fn number(value: &Value) -> f64 {
@@ -45,8 +45,8 @@ fn deviations(report: &Value, truth: [f64; 4]) -> [f64; 2] {
     })
 }
 
-/// Checks that the intervals cover the time from the attach to the end, and that each has another
-/// mean than the previous one.
+/// Checks that the intervals cover the time from the attach to the end, and that each has a
+/// different mean than the previous one.
 fn check_kept(report: &Value) {
     let kept = report["overhead"]["kept"].as_array().expect("times");
     let mut end = 0.0;
@@ -64,8 +64,8 @@ fn check_kept(report: &Value) {
     assert!(end <= number(&report["elapsed_s"]));
 }
 
-/// Uses a budget that the program exceeds on any machine. The recorded share changes several times,
-/// and the sums stay within their standard errors.
+/// Uses a budget that the program exceeds on any machine. Checks that the recorded share changes
+/// several times, and that the sums stay within their standard errors.
 #[test]
 fn sums_are_within_their_standard_errors_though_the_rate_changes() {
     memhook_tests::patiently(|| {
@@ -99,7 +99,7 @@ fn sums_are_within_their_standard_errors_though_the_rate_changes() {
             }
         }
         assert!(sampled > 0, "everything fitted into 0.5% in {count} runs");
-        // Chi squared over its degrees of freedom.
+        // Chi-squared per degree of freedom.
         assert!(
             squares / terms < 12.0,
             "{terms} sums scatter {:.1} times",
@@ -115,10 +115,10 @@ fn own_bytes(report: &Value) -> f64 {
     own.map(|site| number(&site["bytes"])).sum()
 }
 
-/// Live memory at the end is exact, not just within an error. The release of every recorded block
-/// is seen, and no other release, even after the information about recorded blocks was renewed
-/// several times, and with filters. Otherwise live memory would be estimated too high or too low
-/// for any number of samples.
+/// Checks that live memory at the end is exact, not just within an error: memhook-rs sees the
+/// release of every recorded block and no other, even after several refreshes of the live filter,
+/// and with size filters. Otherwise estimates of live memory would be biased for any number of
+/// samples.
 #[test]
 fn what_is_recorded_ends_with_its_own_release() {
     memhook_tests::patiently(|| {
@@ -137,7 +137,7 @@ fn what_is_recorded_ends_with_its_own_release() {
     });
 }
 
-/// A recording has the weights of its samples.
+/// Checks that a recording has the weights of its samples.
 #[test]
 fn a_recording_has_the_sums_of_the_report() {
     memhook_tests::patiently(|| {
@@ -245,7 +245,7 @@ fn what_fits_is_exact() {
     });
 }
 
-/// Checks the text of the report, and options that are refused before anything is touched.
+/// Checks the text of the report, and options that are refused before the process is touched.
 #[test]
 fn the_text_and_what_is_refused() {
     let mut target = Target::start(&build_target("changing_rate", &["-O1"]), &["1", "100"]);
@@ -276,8 +276,7 @@ fn the_text_and_what_is_refused() {
     assert!(target.finish().success());
 }
 
-/// Programs started by memhook-rs, and a gate, which needs every allocation and reports that it
-/// does not have them.
+/// Checks programs started by memhook-rs, and a gate, which reports that it lacks allocations.
 #[test]
 fn programs_that_are_started() {
     let program = build_target("changing_rate", &["-O1"]);

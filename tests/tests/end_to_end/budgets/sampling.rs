@@ -5,8 +5,8 @@ use memhook_tests::{Attacher, Target, build_target, run as memhook};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Mean bytes between samples: less than the size of the large blocks, and much more than the size
-/// of the small ones.
+/// Mean bytes between samples: smaller than the large blocks, and much larger than the small
+/// blocks.
 const MEAN: &str = "8K";
 /// Number of runs. MEMHOOK_RUNS sets another number; the bounds hold for any number.
 const RUNS: u32 = 12;
@@ -37,7 +37,7 @@ fn estimates(report: &Value) -> BTreeMap<String, Estimate> {
         let sum = found.entry(name.to_owned()).or_default();
         sum.bytes += number("bytes");
         sum.blocks += number("blocks");
-        // A site without an error is exact: no block could have been missed.
+        // A site without an error is exact, because no block could have been missed.
         let error = site["error_bytes"].as_f64().unwrap_or(0.0);
         sum.variance += error.powi(2);
     }
@@ -96,7 +96,7 @@ fn estimates_are_unbiased_and_their_errors_true() {
                 "{function}: the mean of {count} estimates is {deviations:.1} standard errors off"
             );
         }
-        // The estimates scatter according to their standard errors: chi squared over its degrees of
+        // The estimates scatter according to their standard errors: chi-squared per degree of
         // freedom.
         let scatter = squares / terms;
         assert!(
@@ -106,7 +106,7 @@ fn estimates_are_unbiased_and_their_errors_true() {
     });
 }
 
-/// The totals estimate all allocated bytes, whether or not they are still live.
+/// Checks the totals, which estimate all allocated bytes, live or not.
 #[test]
 fn totals_are_estimates_of_everything() {
     memhook_tests::patiently(|| {
@@ -127,14 +127,14 @@ fn check_totals(by: &str) {
     for (field, bytes) in [("live_bytes", live), ("allocated_bytes", 2 * live)] {
         let found = report["totals"][field].as_f64().expect(field);
         let ratio = found / bytes as f64;
-        // Nearly 9 of 19 live MB are in blocks that are never missed. The standard error of the
-        // rest is sqrt(mean * bytes), under one per cent.
+        // Nearly 9 of 19 live MB are in blocks that are always sampled. The standard error of the
+        // rest is sqrt(mean * bytes), below one per cent.
         assert!((0.95..1.06).contains(&ratio), "{field} by {by}: {ratio}");
     }
 }
 
-/// A recording has the live report's errors, and every view of it shows that its numbers are
-/// estimates.
+/// Checks that a recording has the live report's errors, and that every view of it shows that its
+/// numbers are estimates.
 #[test]
 fn views_of_a_recording_have_errors() {
     memhook_tests::patiently(|| {

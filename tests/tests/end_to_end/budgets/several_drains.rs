@@ -1,5 +1,5 @@
 //! `--drains`: several threads of the attacher empty the rings of a program that is too fast for
-//! one of them.
+//! one thread.
 
 use super::adapting::{check, trace_crowd_by};
 use memhook_tests::{Target, build_target, run};
@@ -8,7 +8,7 @@ fn is_drain(name: impl AsRef<str>) -> bool {
     name.as_ref().starts_with("drain-")
 }
 
-/// Everything is counted, for every thread, and each release belongs to its block.
+/// Checks that all events of every thread count, and that each release is matched with its block.
 #[test]
 fn several_drains_count_what_one_does() {
     memhook_tests::patiently(|| {
@@ -37,7 +37,7 @@ fn several_drains_count_what_one_does() {
     });
 }
 
-/// Several drains together know exactly the samples that one drain would know.
+/// Checks that several drains have exactly the same samples as one drain.
 #[test]
 fn several_drains_add_samples_up() {
     memhook_tests::patiently(|| {
@@ -59,7 +59,7 @@ fn several_drains_add_samples_up() {
     });
 }
 
-/// Recorded events form one sequence, and one thread writes it.
+/// Checks that only one thread writes the sequence of recorded events.
 #[test]
 fn a_recording_has_one_drain() {
     memhook_tests::patiently(|| {

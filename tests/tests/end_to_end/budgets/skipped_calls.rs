@@ -1,12 +1,13 @@
-//! The instructions of calls that are skipped: a count that no load on the machine changes.
+//! Instructions of skipped calls, a count that is independent of the load on the machine.
 
 use memhook_tests::{Attacher, Target, build_target};
 use std::collections::BTreeMap;
 
-/// Single steps: several hundred calls.
+/// Number of single steps, which is enough for several hundred calls.
 const STEPS: u32 = 60_000;
 
-/// Returns the medians of the instructions in the hook for each of its functions that the program calls, in order.
+/// Returns the median number of instructions in the hook for each function of the hook that the
+/// program calls, in ascending order.
 fn instructions(options: &[&str]) -> Vec<u32> {
     let mut target = Target::start(&build_target("slots", &["-O2"]), &[]);
     let attacher = Attacher::start(&target, options);
@@ -34,7 +35,7 @@ fn instructions(options: &[&str]) -> Vec<u32> {
             *count += 1;
         }
     }
-    // Not more than detaching: a report is not needed.
+    // Only detaches, because the test needs no report.
     target.signal(libc::SIGUSR1);
     target.expect("done");
     attacher.finish();
@@ -53,7 +54,7 @@ fn instructions(options: &[&str]) -> Vec<u32> {
     medians
 }
 
-/// The addresses of the next instructions of a process.
+/// Returns the addresses of the next instructions of a process.
 fn steps(pid: i32) -> Vec<u64> {
     let wait = || {
         let mut status = 0;
@@ -61,7 +62,7 @@ fn steps(pid: i32) -> Vec<u64> {
         let waited = unsafe { libc::waitpid(pid, &mut status, libc::__WALL) };
         assert!(waited == pid && libc::WIFSTOPPED(status), "{status:#x}");
     };
-    // SAFETY: these requests take plain numbers; the process is a child of ours.
+    // SAFETY: these requests take plain numbers; the process is our child.
     let is_seized = unsafe {
         libc::ptrace(libc::PTRACE_SEIZE, pid, 0, 0) == 0
             && libc::ptrace(libc::PTRACE_INTERRUPT, pid, 0, 0) == 0
@@ -71,7 +72,7 @@ fn steps(pid: i32) -> Vec<u64> {
     let step = |_| {
         // SAFETY: a structure of numbers.
         let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
-        // SAFETY: the process is stopped; `registers` is what this request writes.
+        // SAFETY: the process is stopped, and this request writes to `registers`.
         let is_stepped = unsafe {
             libc::ptrace(libc::PTRACE_GETREGS, pid, 0, &raw mut registers) == 0
                 && libc::ptrace(libc::PTRACE_SINGLESTEP, pid, 0, 0) == 0
@@ -87,7 +88,7 @@ fn steps(pid: i32) -> Vec<u64> {
     addresses
 }
 
-/// All pages of the program have had recorded blocks by then.
+/// Checks skipped calls after all pages of the program have had recorded blocks.
 #[test]
 fn calls_that_are_skipped_take_few_instructions() {
     let check = |options: &[&str], most: [u32; 2]| {

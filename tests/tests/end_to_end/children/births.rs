@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// Number of actions of one child of `tests/targets/births.cc`.
+/// Number of allocations of one child of `tests/targets/births.cc`.
 const ALLOCATIONS: u64 = 10;
 const LEAKED: u64 = 7;
 
@@ -65,21 +65,21 @@ fn every_block_from_the_first_one_on() {
     let mut server = server();
     let recorded = ["--follow-fork", "-o", &recordings];
     let mut attacher = Attacher::start(&server, &recorded);
-    // As many children as can start simultaneously. None of them lives for longer than a few
+    // As many children as can start at the same time, each of which lives for only a few
     // milliseconds.
     let mut short = children(&mut server, "short 6", 6);
     await_attach(&mut attacher, &short);
     let nested = children(&mut server, "nested", 2);
-    // The other process is a child of this child, and nothing waits for it.
+    // The other process is a child of this child, and is not waited for.
     let middle = *nested.iter().min().expect("two");
     await_attach(&mut attacher, &[middle]);
     let staying = children(&mut server, "stay", 1);
     await_attach(&mut attacher, &staying);
-    // The child is not traced until it executes its program, which ends immediately.
+    // The child is not traced until it executes its program, which exits immediately.
     children(&mut server, "execute", 1);
     children(&mut server, "handler", 1);
-    // The attacher creates new regions at its next turn. A child born before that is not traced
-    // from its birth.
+    // The attacher creates new regions in its next round. A child born before that is not traced
+    // from birth.
     let later = Mutex::new(Vec::new());
     let at_birth = |said: &str, child: &u64| {
         said.contains(&format!("Attached to {child} (births-) at its birth"))
@@ -112,17 +112,17 @@ fn every_block_from_the_first_one_on() {
     for &child in short.iter().chain([&middle]) {
         let allocations = if child == middle { LEAKED } else { ALLOCATIONS };
         assert_whole(&reports, child, allocations, LEAKED);
-        // The signal that ended the trace has not removed the names of a child that ended shortly
-        // before.
+        // Names are available for a child that exited shortly before the signal that ended the
+        // trace.
         assert_named(&reports, child);
     }
     let stays = &reports[&staying[0]]["totals"];
     assert_eq!(stays["allocations"], ALLOCATIONS + 1, "{stays:#}");
     assert_eq!(stays["live_blocks"], LEAKED + 1, "{stays:#}");
-    // Actions of the child inside its parent's wrapper do not count for the parent.
+    // Allocations of the child inside its parent's wrapper do not count for the parent.
     let parent = &reports[&u64::from(server.pid())]["totals"];
     assert_eq!(parent["lost_events"], 0, "{parent:#}");
-    // The parent may have a buffer of stdio, but not the leaks of the child.
+    // The parent may have a stdio buffer, but not the child's leaks.
     let live = parent["live_bytes"].as_u64();
     assert!(live < Some(LEAKED * 1000), "{parent:#}");
     for pid in staying.iter().chain([&u64::from(server.pid())]) {
@@ -141,7 +141,7 @@ fn every_block_from_the_first_one_on() {
     end(server);
 }
 
-/// Children that claim a region offered by a killed attacher continue as they would without it.
+/// Checks that children that take a region of a killed attacher continue normally.
 #[test]
 fn nobody_waits_for_an_attacher_that_was_killed() {
     let mut server = server();
@@ -150,7 +150,7 @@ fn nobody_waits_for_an_attacher_that_was_killed() {
     await_attach(&mut attacher, &staying);
     attacher.kill();
     let offered = server.our_mappings();
-    // This child claims a region that no attacher serves.
+    // This child takes a region that no attacher serves.
     staying.extend(children(&mut server, "stay", 1));
     children(&mut server, "short 4", 4);
     // `detach` cleans up in a child that was traced, in a child with an unserved region, and in the
@@ -162,8 +162,8 @@ fn nobody_waits_for_an_attacher_that_was_killed() {
     }
     assert!(server.our_mappings() < offered, "{}", server.maps());
     children(&mut server, "short 2", 2);
-    // The next attacher traces from birth again when it has attached to the parent, which may be
-    // the last process.
+    // The next attacher traces children from birth again once it has attached to the parent, which
+    // may be the last process.
     let mut attacher = Attacher::start(&server, &["--follow-fork"]);
     for _ in &staying {
         attacher.says("Attached to ");
@@ -178,8 +178,8 @@ fn nobody_waits_for_an_attacher_that_was_killed() {
     end(server);
 }
 
-/// Forks more children simultaneously than there are regions. Children that are traced from their
-/// birth are traced completely, and the others are counted.
+/// Forks more children at the same time than there are regions. Checks that children traced from
+/// birth are traced completely, and that the others are counted.
 #[test]
 fn more_children_than_there_is_room_for() {
     let mut server = server();
@@ -200,7 +200,7 @@ fn more_children_than_there_is_room_for() {
     end(server);
 }
 
-/// Returns the number of our regions that a process has mapped.
+/// Returns the number of regions of memhook-rs that a process has mapped.
 fn regions(pid: u64) -> usize {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it lives");
     maps.matches("/memfd:memhook-region").count()
@@ -231,11 +231,11 @@ fn what_a_killed_attacher_has_mapped_for_children_goes() {
             assert_eq!(code, 0, "{errors}");
         }
         assert_eq!(regions(pid), 1);
-        // A child has at most its parent's region, and the region that it has claimed.
+        // A child has at most its parent's region and the region that it has taken.
         detach(stays[0]);
         assert!(regions(stays[0]) <= 2, "{}", regions(stays[0]));
     }
-    // All processes work as before, and can be traced.
+    // All processes still work, and can be traced.
     let attacher = Attacher::start(&server, &["--follow-fork"]);
     children(&mut server, "short 2", 2);
     attacher.last_reports();

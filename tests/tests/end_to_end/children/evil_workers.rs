@@ -1,4 +1,4 @@
-//! Workers that have fewer rights than their parent, and write into all memory that they share with
+//! Workers with fewer privileges than their parent that write to all memory that they share with
 //! it.
 
 use memhook_tests::agents::wrapped_slots;
@@ -23,8 +23,8 @@ fn server_with(folder: &Folder, more: &[&str]) -> Target {
     Target::start(&program, &[&[library, &marker], more].concat())
 }
 
-/// Lets a worker that was created in this way write into everything that it can, forever, while the
-/// server works and opens libraries. Returns the number of regions that it could write to.
+/// Starts a worker in this way that constantly writes to all memory that it can, while the server
+/// works and opens libraries. Returns the number of regions to which it could write.
 fn work_while_haunted(server: &mut Target, how: &str) -> u64 {
     let mut found = 0;
     for words in WORDS {
@@ -46,8 +46,8 @@ fn work_while_haunted(server: &mut Target, how: &str) -> u64 {
     found
 }
 
-/// Runs an attacher by `through`, and tests one worker for each way to create it. `keeps_region`
-/// says whether the worker keeps its parent's region.
+/// Runs an attacher through the command `through`, and tests one worker for each method of
+/// creation. `keeps_region` is true if the worker keeps its parent's region.
 fn haunted(more: &[&str], through: &[&str], options: &[&str], ways: &[(&str, bool)]) {
     let folder = Folder::new("evil");
     let mut server = server_with(&folder, more);
@@ -62,8 +62,8 @@ fn haunted(more: &[&str], through: &[&str], options: &[&str], ways: &[(&str, boo
     end(server);
 }
 
-/// A child created without fork(2) has its parent's region until its first hooked call. It can only
-/// corrupt numbers.
+/// Checks a child created without fork(2), which has its parent's region until its first hooked
+/// call: it can only corrupt numbers.
 #[test]
 fn haunt_their_parent_by_numbers_only() {
     let ways = [
@@ -75,14 +75,14 @@ fn haunt_their_parent_by_numbers_only() {
     haunted(&[], &[], &["--stacks", "all"], &ways);
 }
 
-/// If a filter would kill the process for the hook's own system calls, no child can leave its
+/// Checks a filter that would kill for the hook's own system calls, so that no child can leave its
 /// parent's region.
 #[test]
 fn keep_the_region_of_a_parent_with_a_killing_filter() {
     haunted(&["filtered"], &[], &[], &[("fork", true), ("clone", true)]);
 }
 
-/// If memory is charged when it is mapped, no child can leave its parent's region either. The
+/// Checks strict overcommit, under which no child can leave its parent's region either. The
 /// attacher sees a faked setting of the machine.
 #[test]
 fn keep_the_region_where_mappings_are_charged() {
@@ -96,7 +96,7 @@ fn keep_the_region_where_mappings_are_charged() {
     haunted(&[], &through, &[], &[("fork", true), ("clone", true)]);
 }
 
-/// Regions that wait for children have a guide, too.
+/// Checks regions that wait for children, which also have a guide.
 #[test]
 fn haunt_what_waits_for_others_by_numbers_only() {
     haunted(
@@ -107,7 +107,8 @@ fn haunt_what_waits_for_others_by_numbers_only() {
     );
 }
 
-/// Before Linux 5.1 the guide is the process's own memory, of which a child has a copy.
+/// Checks the guide before Linux 5.1: private memory of the process, which a child inherits as a
+/// copy.
 #[test]
 fn haunt_a_parent_with_a_private_guide_by_numbers_only() {
     let through = ["env", "MEMHOOK_WITHOUT_SEALS=1"];
@@ -127,7 +128,7 @@ fn work(server: &mut Target) {
     server.expect("worked");
 }
 
-/// Lets well-behaved workers start and end, and then lets the server work itself.
+/// Starts and stops well-behaved workers, and then makes the server itself work.
 fn work_beside_children(server: &mut Target) {
     for _ in 0..10 {
         server.send("child\n");
@@ -136,8 +137,8 @@ fn work_beside_children(server: &mut Target) {
     work(server);
 }
 
-/// A worker can report anything about itself, and the attacher may complain about some of it, but
-/// the attacher does not panic.
+/// Checks that the attacher did not panic. A worker can report arbitrary data about itself, about
+/// which the attacher may complain.
 fn assert_ended_by_itself(status: ExitStatus, errors: &str) {
     assert!(
         status.code().is_some_and(|code| code <= 3),
@@ -153,7 +154,7 @@ fn end(mut server: Target) {
     assert!(server.finish().success());
 }
 
-/// Workers that are forked before, during and after a trace, and after its attacher was killed,
+/// Checks that workers forked before, during and after a trace, or after its attacher was killed,
 /// have no memory of the parent's trace.
 #[test]
 fn have_no_region_of_their_parent() {
@@ -175,7 +176,7 @@ fn have_no_region_of_their_parent() {
                     "{report}"
                 );
                 assert_eq!(report["totals"]["lost_events"], 0, "{report}");
-                // The remains of a trace do nothing, and the next trace begins with its own memory.
+                // The remains of a trace are inert, and the next trace starts with new memory.
                 found(&mut server, &format!("fork {words}"));
             }
             work(&mut server);
@@ -187,8 +188,8 @@ fn have_no_region_of_their_parent() {
     end(server);
 }
 
-/// Regions that wait for children are mapped in all children until their first call. Nothing in
-/// them is called or determines where to write. So the server and the attacher continue, whatever a
+/// Checks regions that wait for children, which are mapped in all children until their first call.
+/// No address in them is called or written to, so the server and the attacher continue, whatever a
 /// worker does to the numbers.
 #[test]
 fn write_into_what_waits_for_others_in_vain() {
@@ -205,7 +206,7 @@ fn write_into_what_waits_for_others_in_vain() {
     end(server);
 }
 
-/// From its first call on, a worker has only its own region.
+/// Checks that a worker has only its own region after its first call.
 #[test]
 fn have_only_their_own_region_when_they_are_born() {
     let folder = Folder::new("evil");
@@ -223,7 +224,7 @@ fn have_only_their_own_region_when_they_are_born() {
         assert!(totals["allocations"].as_u64() > Some(9000), "{totals}");
         assert_eq!(totals["lost_events"], 0, "{totals}");
         let untouched = reports.values().filter(|report| {
-            // Allocations of a well-behaved worker, as soon as its site has a name.
+            // Waits for allocations of a well-behaved worker whose site has a name.
             report["totals"]["allocations"].as_u64() > Some(100)
                 && report["totals"]["lost_events"] == 0
         });

@@ -1,5 +1,5 @@
-//! Several processes traced by one attacher: a parent with its present and future children, and all
-//! processes with a name.
+//! Several processes traced by one attacher: a parent with its existing and future children, and
+//! all processes with a name.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{Attacher, Target, binary, build_target, run, stop, until};
@@ -8,11 +8,10 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 
-/// Index of the child that a short-lived process creates for the server. Its ancestor cannot be
-/// determined.
+/// Index of the child that a short-lived process forks, so that its ancestor cannot be determined.
 const ORPHAN: usize = 2;
 
-/// Lets the server fork one child of each kind.
+/// Makes the server fork one child of each kind.
 fn fork_children(server: &mut Target) -> Vec<String> {
     server.send("f");
     let lines = (0..5).map(|_| server.expect("child "));
@@ -30,7 +29,7 @@ fn detach(pid: &str) {
     assert_eq!(code, 0, "{output}{errors}");
 }
 
-/// Returns true if a report is the last one of a process that worked and lost nothing.
+/// Returns true if a report is the last report of a process that worked and lost no events.
 fn is_whole(report: &Value) -> bool {
     report["final"] == true
         && report["totals"]["allocations"].as_u64() >= Some(32)
@@ -43,7 +42,7 @@ fn has_refused_none(status: ExitStatus) -> bool {
     matches!(status.code(), Some(0 | 1))
 }
 
-/// Returns how often a process has gone to sleep, which a worker does once per round.
+/// Returns how often a process has slept; a worker sleeps once per round.
 fn sleeps(pid: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
     let mut lines = status.lines();
@@ -84,14 +83,14 @@ fn children_present_and_to_come() {
         let report = &reports[&child.parse().expect("a pid")];
         assert!(is_whole(report), "{report:#}");
     }
-    // The orphans check at their end that their slots are restored.
+    // On exit, the orphans check that their slots are restored.
     orphans.iter().for_each(|orphan| detach(orphan));
     server.send("e");
     server.expect("done");
     assert!(server.finish().success());
 }
 
-/// A followed family has ended when its last process has ended.
+/// Checks that a trace of a family ends with its last process.
 #[test]
 fn it_ends_with_the_family() {
     let mut server = server();
@@ -101,7 +100,7 @@ fn it_ends_with_the_family() {
     for _ in &children {
         attacher.says("Attached to ");
     }
-    // The children would find a wrapper in their slots at their end.
+    // On exit, the children would detect a wrapper in their slots.
     for child in children.iter().chain([&orphan]) {
         // SAFETY: kill takes plain integers, and the server has not reaped this child yet.
         unsafe { libc::kill(child.parse().expect("a pid"), libc::SIGKILL) };
@@ -112,7 +111,7 @@ fn it_ends_with_the_family() {
     assert!(output.lines().count() >= 5, "{output}");
 }
 
-/// The attacher is killed while the server forks and while it attaches to children.
+/// Kills the attacher while the server forks, and while it attaches to children.
 #[test]
 fn nobody_is_harmed_by_its_death() {
     let mut server = server();
@@ -132,7 +131,7 @@ fn nobody_is_harmed_by_its_death() {
     assert!(server.finish().success());
 }
 
-/// Several threads fork children at any moment. Most children end while the attacher attaches to
+/// Several threads fork children constantly. Most children exit while the attacher attaches to
 /// them.
 #[test]
 fn children_of_busy_threads() {
@@ -176,8 +175,7 @@ fn all_of_a_name_one_of_which_refuses() {
     attacher.says(&format!("Attached to {} ", first.pid()));
     // Another tracer traces this process.
     let (mut refusing, other) = {
-        // While the attacher is stopped, it does not see the process before the other tracer has
-        // attached.
+        // A stopped attacher does not see the process before the other tracer has attached.
         stop(attacher.pid());
         let target = Target::start(&program, &[]);
         let other = Attacher::start(&target, &[]);
@@ -250,8 +248,8 @@ fn recordings_of_a_family() {
     assert!(server.finish().success());
 }
 
-/// A child of vfork runs in its parent's memory. If it were patched separately, the parent would be
-/// patched twice.
+/// Checks a vfork child, which runs in its parent's memory. Patching it separately would patch the
+/// parent twice.
 #[test]
 fn a_child_in_its_parents_memory_is_let_be() {
     let mut server = server();
@@ -259,7 +257,7 @@ fn a_child_in_its_parents_memory_is_let_be() {
     server.send("v");
     let line = server.expect("child ");
     let child = line.trim()["child ".len()..].to_owned();
-    // The attacher examines the child during this time, and nothing may happen.
+    // The attacher examines the child during this time, and must do nothing.
     std::thread::sleep(std::time::Duration::from_millis(300));
     server.send("x");
     let attached = format!("Attached to {child} ");
@@ -275,7 +273,7 @@ fn a_child_in_its_parents_memory_is_let_be() {
     assert!(server.finish().success());
 }
 
-/// A process that opens a library at the moment of the attach is traced a little later.
+/// Checks that an attach waits until a process has finished opening a library.
 #[test]
 fn a_process_that_opens_a_library_is_waited_for() {
     memhook_tests::patiently(|| {
@@ -297,7 +295,7 @@ fn a_process_that_opens_a_library_is_waited_for() {
     });
 }
 
-/// The time limit ends before the attach, which then fails.
+/// Checks a time limit that expires before the attach, which then fails.
 #[test]
 fn an_attach_that_fails_late_is_reported() {
     let server = server();
@@ -311,7 +309,7 @@ fn an_attach_that_fails_late_is_reported() {
     assert!(has_refused_none(status), "{errors}");
 }
 
-/// A program that a process executes is traced in its place, into a separate recording.
+/// Checks that a program that a process executes is traced in its place, into a separate recording.
 #[test]
 fn another_program() {
     let folder = Folder::new("executed");
@@ -338,7 +336,7 @@ fn another_program() {
     assert!(target.finish().success());
 }
 
-/// Nobody reads the reports any more.
+/// Closes the pipe from which reports would be read.
 #[test]
 fn it_ends_when_its_reader_has_gone() {
     let mut server = server();
@@ -354,7 +352,7 @@ fn it_ends_when_its_reader_has_gone() {
     assert!(server.finish().success());
 }
 
-/// Actions of a child before the attacher found it are not seen, and its reports say so.
+/// Checks that reports say that the events of a child before the attacher found it are missing.
 #[test]
 fn children_say_from_when_on_they_are_seen() {
     let mut server = server();

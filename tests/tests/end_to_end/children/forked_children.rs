@@ -1,5 +1,5 @@
-//! Children of a traced process as separate targets: forked at any time, in any way, and with any
-//! fate of the parent's attacher.
+//! Children of a traced process as separate targets: forked at any time and in any way, whatever
+//! happens to the parent's attacher.
 
 use memhook_tests::{Attacher, Target, build_target, run};
 
@@ -11,7 +11,7 @@ enum Parent {
     AttacherKilled,
 }
 
-/// Lets the server fork one child of each kind.
+/// Makes the server fork one child of each kind.
 fn fork_children(server: &mut Target) -> Vec<String> {
     server.send("f");
     let line = |_| server.expect("child ");
@@ -26,8 +26,8 @@ fn detach(pid: &str) {
     assert_eq!(code, 0, "{output}{errors}");
 }
 
-/// Traces a process, and checks that its own allocations are seen. The trace is repeated with a
-/// longer time if the process was suspended.
+/// Traces a process, and checks that the trace contains its allocations. Repeats the trace with a
+/// longer duration if the process was suspended.
 fn trace_shortly(pid: &str) {
     let trace = |duration: &str| {
         let (code, output, errors) = run(&["attach", "--json", "-d", duration, pid]);
@@ -94,7 +94,7 @@ fn every_child(parent: Parent) {
             for _ in 0..2 {
                 let attacher = Attacher::start(&server, &[]);
                 both(&server);
-                // The children check at their end that their slots are restored.
+                // On exit, the children check that their slots are restored.
                 fork_children(&mut server)
                     .iter()
                     .for_each(|child| detach(child));

@@ -16,8 +16,8 @@ fn json_of_attach_for(pid: &str, duration: &str) -> serde_json::Value {
     serde_json::from_str(output.lines().last().expect("a report")).expect("JSON")
 }
 
-/// Checks that a working backend allocates while it is traced. The trace is repeated with a longer
-/// time if the backend was suspended.
+/// Checks that the trace of a working backend contains allocations. Repeats the trace with a longer
+/// duration if the backend was suspended.
 fn allocates(pid: &str) {
     let mut reports = ["300ms", "3s", "10s", "20s"]
         .into_iter()
@@ -36,7 +36,7 @@ fn children_of(pid: u32) -> Vec<String> {
     text.split_ascii_whitespace().map(str::to_owned).collect()
 }
 
-/// Returns a program of PostgreSQL in the newest installed version.
+/// Returns a program of the newest installed PostgreSQL.
 fn postgresql(name: &str) -> PathBuf {
     let versions = std::fs::read_dir("/usr/lib/postgresql")
         .into_iter()
@@ -64,7 +64,7 @@ fn as_nobody(program: PathBuf) -> Command {
     command
 }
 
-/// Returns the children of a server that serve clients, as their command lines say.
+/// Returns the children of a server that serve clients, according to their command lines.
 fn backends_of(pid: u32) -> Vec<String> {
     let mut children = children_of(pid);
     children.retain(|child| {
@@ -129,15 +129,15 @@ fn postgresql_and_its_backends() {
     let folder = Folder::new("postgresql");
     let postmaster = postgresql_server(&folder);
 
-    // Backends that are forked while the postmaster is traced, and that live long after.
+    // Backends that are forked during the trace of the postmaster, and outlive it by far.
     let attacher = Attacher::start(&postmaster, &[]);
-    // Ended below. It ends by itself if it loses a backend.
+    // Killed below. It exits by itself if it loses a backend.
     let mut load = quiet(&mut pgbench(&folder, &["-c", "3", "-T", "600"]));
-    // The backend for pgbench's first queries may still be ending.
+    // The backend for pgbench's first queries may still be exiting.
     let mut backends = Vec::new();
     until("three backends", || {
         let before = std::mem::replace(&mut backends, backends_of(postmaster.pid()));
-        // Only the backends that also existed some time ago stay.
+        // Only the backends that already existed some time ago are permanent.
         std::thread::sleep(Duration::from_millis(200));
         backends.len() == 3 && backends == before
     });
@@ -183,8 +183,8 @@ impl Session {
     }
 }
 
-/// One attacher traces the postmaster and everything that it forks, and the attacher's death harms
-/// nothing.
+/// One attacher traces the postmaster and all of its children. Checks that killing the attacher is
+/// safe.
 #[test]
 fn every_backend_of_postgresql_is_followed() {
     let folder = Folder::new("postgresql-followed");
@@ -207,8 +207,8 @@ fn every_backend_of_postgresql_is_followed() {
     let pids = sessions
         .each_mut()
         .map(|session| session.ask("SELECT pg_backend_pid()"));
-    // Ended below. It ends by itself if it loses a backend. A third backend, which only asks, comes
-    // before the two that work.
+    // Killed below. It exits by itself if it loses a backend. A third backend, for the initial
+    // queries, precedes the two that work.
     let mut load = pgbench(&folder, &["-c", "2", "-T", "600"]);
     let mut load = quiet(load.env("PGAPPNAME", "load"));
     let mut of_load = Vec::new();
@@ -234,7 +234,7 @@ fn every_backend_of_postgresql_is_followed() {
         assert_eq!(sum, (calls * 3).to_string());
     }
     succeeds(short);
-    // One session ends while it is traced, and the other one continues.
+    // One session ends during the trace, and the other continues.
     let [first, second] = sessions;
     assert!(first.0.finish().success());
     until("its backend has gone", || {
@@ -256,7 +256,7 @@ fn every_backend_of_postgresql_is_followed() {
         assert!(allocations > Some(0), "{report}");
     }
 
-    // Attaches again; the attacher is killed while backends start and end.
+    // Attaches again, and kills the attacher while backends start and exit.
     let short = quiet(&mut pgbench(&folder, &["-c", "2", "-t", "50", "-C"]));
     let mut attacher = Attacher::start(&postmaster, &["--follow-fork"]);
     for _ in 0..6 {
@@ -296,7 +296,7 @@ fn nginx_is_told_to_start_new_workers() {
         "master_process on; worker_processes 2",
     );
     std::fs::write(&file, text).expect("written");
-    // Workers run as a user other than root, who must be able to read the page.
+    // Workers run as a non-root user, who must be able to read the page.
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(folder.path(""), PermissionsExt::from_mode(0o755)).expect("ours");
     let mut command = Command::new(installed("nginx"));

@@ -1,4 +1,4 @@
-//! Children of traced processes, and several processes traced simultaneously.
+//! Children of traced processes, and several processes traced at the same time.
 
 mod births;
 mod evil_workers;

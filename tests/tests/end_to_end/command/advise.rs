@@ -1,5 +1,5 @@
-//! `advise`: a program with a known problem gets the right advice, and the remedy saves the
-//! predicted amount.
+//! `advise`: right advice for programs with known problems, and remedies that save the predicted
+//! amount.
 
 use memhook_tests::programs::{Folder, installed, installed_library};
 use memhook_tests::{JsonSchema, Target, binary, build_target, not_run, run as memhook};
@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Line of the log that reports that a process is traced.
+/// Prefix of the log line that reports an attach.
 const TRACED: &str = "session: attached ";
 
 /// Starts a target with a problem, and waits until the problem is visible.
@@ -21,8 +21,8 @@ fn sick(disease: &str, variables: &[(&str, &str)]) -> Target {
     target
 }
 
-/// Returns the advice about the target; other tests check its texts. After an unexpected answer,
-/// the examination is repeated with a longer time, because the target may have been suspended.
+/// Returns the advice on the target; other tests check its texts. After an unexpected answer,
+/// repeats the examination with a longer duration, because the target may have been suspended.
 fn advice(target: &Target, expected: &str) -> Value {
     let pid = target.pid().to_string();
     let mut advice = Value::Null;
@@ -40,7 +40,7 @@ fn advice(target: &Target, expected: &str) -> Value {
         assert_eq!(code, 0, "{errors}");
         advice = serde_json::from_str(&out).expect("JSON");
         JsonSchema::load("advice-1").check(&advice);
-        // If nothing is expected, a longer time would not excuse a false finding.
+        // If no finding is expected, a longer duration must not hide a false one.
         if expected == "nothing" || first(&advice).0 == expected {
             break;
         }
@@ -70,12 +70,12 @@ fn said(target: &mut Target, word: &str) -> f64 {
     number.and_then(|n| n.parse().ok()).expect("a number")
 }
 
-/// Ends the target, and returns the bytes that its own remedy saved.
+/// Makes the target apply its own remedy, and returns the saved bytes.
 fn cured(target: Target) -> f64 {
     cured_by(target, |_, _| {})
 }
 
-/// Applies a remedy while the target waits for it, then ends the target. Returns the saved bytes.
+/// Applies a remedy while the target waits for it, then stops the target. Returns the saved bytes.
 fn cured_by(mut target: Target, remedy: impl FnOnce(&mut Target, f64)) -> f64 {
     target.send("x");
     let before = said(&mut target, "before");
@@ -86,8 +86,8 @@ fn cured_by(mut target: Target, remedy: impl FnOnce(&mut Target, f64)) -> f64 {
     gain
 }
 
-/// Returns the predicted memory for a problem that has continued since the examination, given the
-/// resident bytes now.
+/// Returns the predicted saving for a problem that has continued since the examination, given the
+/// current resident bytes.
 fn predicted_by_now(advice: &Value, resident: f64) -> f64 {
     let at_the_look = advice["rss_bytes"].as_f64().expect("bytes");
     first(advice).1 + resident - at_the_look
@@ -113,7 +113,7 @@ fn a_leak() {
         "{found}"
     );
     assert!(advice["findings"][0]["gain_bytes_an_hour"].as_f64() > Some(gain));
-    // The problem continues until it is cured.
+    // The problem continues until the remedy is applied.
     let mut predicted = 0.0;
     let came = cured_by(target, |target, resident| {
         predicted = predicted_by_now(&advice, resident);
@@ -141,7 +141,8 @@ fn what_is_mapped_beside_the_heap() {
     one_that_grows("mappings", "mappings", "appings outside the heap");
 }
 
-/// Tests a program that keeps taking memory, and releases all of it when the memory is bounded.
+/// Tests a program that keeps allocating, and releases all of this memory when its remedy limits
+/// it.
 fn one_that_grows(disease: &str, expected: &str, words: &str) {
     let target = sick(disease, &[]);
     let advice = advice(&target, expected);
@@ -230,14 +231,14 @@ fn huge_pages_that_are_hardly_used() {
     started_anew("huge", "huge_pages", ("NO_HUGE_PAGES", "1"));
 }
 
-/// Tests a problem whose remedy is an environment variable at the start.
+/// Tests a problem whose remedy is an environment variable at program start.
 fn started_anew(disease: &str, expected: &str, remedy: (&str, &str)) {
     let target = sick(disease, &[]);
     let advice = advice(&target, expected);
     let (kind, predicted) = first(&advice);
     assert_eq!(kind, expected, "{advice}");
     let setting = match remedy.0 {
-        // Effect of the setting in the target.
+        // Implementation of the setting in the target.
         "NO_HUGE_PAGES" => "prctl(PR_SET_THP_DISABLE, 1".to_owned(),
         _ => format!("{}={}", remedy.0, remedy.1),
     };
@@ -247,7 +248,7 @@ fn started_anew(disease: &str, expected: &str, remedy: (&str, &str)) {
         "{advice}"
     );
     drop(target);
-    // Runs the program with the remedy and without it, both untraced.
+    // Runs the program with and without the remedy, both untraced.
     let [with, without] = [&[remedy][..], &[]].map(|variables| {
         let mut target = sick(disease, variables);
         target.send("x");
@@ -262,7 +263,7 @@ fn stacks_of_threads() {
     let advice = advice(&target, "stacks");
     let (kind, predicted) = first(&advice);
     assert_eq!(kind, "stacks", "{advice}");
-    // glibc keeps up to 40 MiB of address space for the stacks of ended threads: five of the 32.
+    // glibc keeps up to 40 MiB of address space for the stacks of exited threads: five of the 32.
     let share = cured(target) / predicted;
     assert!(
         (0.75..1.05).contains(&share),
@@ -279,8 +280,8 @@ fn a_healthy_program() {
     cured(target);
 }
 
-/// Each new entry replaces an older one. Most of these are older than the trace. Tested with
-/// samples, too.
+/// Checks a full cache, in which each new entry replaces an older one, mostly from before the
+/// trace; also with samples.
 #[test]
 fn a_cache_at_its_limit() {
     for overhead in ["50%", "0.1%"] {
@@ -306,13 +307,13 @@ fn a_cache_at_its_limit() {
     }
 }
 
-/// Starts a program that begins to grow near the end of the first examination, after which its
-/// further course is unknown.
+/// Starts a program that begins to grow near the end of the first examination, which therefore
+/// cannot tell whether the growth continues.
 fn late_grower() -> (Target, impl FnOnce(&mut Target)) {
     let program = build_target("diseased", &["-O2", "-g", "-pthread"]);
     let target = Target::run(Command::new(program).arg("cache"));
     (target, |target: &mut Target| {
-        // The growth must begin at a certain time: in the last quarter of an examination of six
+        // The growth must start at a certain time: in the last quarter of an examination of six
         // seconds.
         std::thread::sleep(Duration::from_millis(4500));
         target.go();
@@ -333,7 +334,7 @@ fn advising(target: &Target, options: &str) -> Child {
     let mut log = BufReader::new(child.stderr.take().expect("piped")).lines();
     let traced = log.find(|line| line.as_ref().is_ok_and(|line| line.contains(TRACED)));
     assert!(traced.is_some(), "it is traced");
-    // Keeps later output from filling the pipe.
+    // Keeps the output from filling the pipe.
     std::thread::spawn(move || log.for_each(drop));
     child
 }
@@ -366,10 +367,10 @@ fn no_look_is_longer_than_the_user_wants() {
     let advice = answered(child);
     assert_eq!(advice["class"], "unsure", "{advice}");
     assert!(advice["more_seconds"].as_u64() >= Some(12), "{advice}");
-    // An interrupt ends the examination, and no other one follows.
+    // Checks that an interrupt ends the examination, and that no other follows.
     let child = advising(&target, "-d 100s --until-sure 1000s");
     let pid = i32::try_from(child.id()).expect("a pid");
-    // SAFETY: plain integers, and the child was not waited for.
+    // SAFETY: kill takes plain integers; the child has not been waited for.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
     let advice = answered(child);
     assert!(advice["seconds"].as_f64() < Some(100.0), "{advice}");
@@ -380,7 +381,8 @@ fn no_look_is_longer_than_the_user_wants() {
     cured(target);
 }
 
-/// Most memory is the heap of a language's runtime, which only the runtime's own tool can inspect.
+/// Checks a process whose memory is mostly the heap of a language runtime, which only the runtime's
+/// own tool can inspect.
 #[test]
 fn heaps_of_languages() {
     let folder = Folder::new("managed");
@@ -414,7 +416,7 @@ fn heaps_of_languages() {
     }
 }
 
-/// Reports only the half of the kept memory that nobody reads again.
+/// Checks that `advise` reports only the half of the kept memory that is never read.
 #[test]
 fn blocks_that_nobody_touches() {
     let folder = Folder::new("untouched");
@@ -432,7 +434,7 @@ fn blocks_that_nobody_touches() {
     assert_eq!(kind, "untouched", "{advice}");
     let found = advice["findings"][0]["found"].as_str().unwrap_or_default();
     assert!(found.contains("load_and_forget"), "{found}");
-    // Half of the memory loaded since the attach.
+    // Half of the memory that was loaded since the attach.
     let live = advice["lines"][0]["bytes"].as_f64().expect("bytes");
     assert_predicted(gain, live / 2.0, "what was loaded and forgotten");
     cured(target);

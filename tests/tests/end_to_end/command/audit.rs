@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 
-/// Returns the lines of the file, each of which fits the schema.
+/// Returns the lines of the file, after checking each against the schema.
 fn lines(file: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(file).expect("a file");
     let schema = JsonSchema::load("audit-1");
@@ -26,7 +26,7 @@ fn acts(lines: &[Value]) -> BTreeSet<&str> {
         .collect()
 }
 
-/// Each kind of command writes its lines; all runs append to one file.
+/// Checks that each kind of command writes its lines, and that all runs append to one file.
 #[test]
 fn every_act_has_its_line() {
     let folder = Folder::new("audit");
@@ -80,7 +80,7 @@ fn uid() -> u32 {
     std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").expect("ours"))
 }
 
-/// Every released block is listed.
+/// Checks that every released block is listed.
 #[test]
 fn released_blocks() {
     let folder = Folder::new("audit-release");
@@ -103,8 +103,8 @@ fn released_blocks() {
     assert!(calls >= 100, "{report}");
 }
 
-/// With an unusable file, nothing was done. If the file cannot be written to any more, one line says
-/// so, and the work continues.
+/// Checks that nothing happens with an unusable file, and that the work continues, with one message, if the file
+/// becomes unwritable.
 #[test]
 fn files_that_fail() {
     let folder = Folder::new("audit-fails");
@@ -133,7 +133,7 @@ fn files_that_fail() {
     assert!(target.is_alive());
 }
 
-/// The audit shows that a command does exactly what doctor predicts.
+/// Checks that a command does exactly what `doctor` predicts, according to the audit log.
 #[test]
 fn doctor_says_what_the_audit_shows() {
     let folder = Folder::new("audit-doctor");

@@ -1,5 +1,5 @@
-//! Processes that cannot be traced are refused in one line with the cause, and the target is not
-//! touched.
+//! Refusals: memhook-rs refuses processes that it cannot trace in one line with the cause, and does
+//! not touch the target.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{Attacher, Target, binary, build_target, not_run, run, source, until};
@@ -192,7 +192,7 @@ fn stripped_static_programs() {
     }
 }
 
-/// The notes of this program make it look like a Go program without cgo.
+/// Checks a program whose ELF notes make it look like a Go program without cgo.
 #[test]
 fn a_go_program() {
     let folder = Folder::new("go");
@@ -253,7 +253,7 @@ fn a_process_that_another_tracer_holds() {
     let (end, ended) = std::sync::mpsc::channel::<()>();
     let (seized, is_seized) = std::sync::mpsc::channel();
     let tracer = std::thread::spawn(move || {
-        // SAFETY: seizing takes plain integers. The tracee is let go when this thread ends.
+        // SAFETY: seizing takes plain integers. The tracee is released when this thread exits.
         let result = unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0, 0) };
         seized.send(result).expect("the test waits");
         let _ = ended.recv();
@@ -283,7 +283,7 @@ fn a_process_that_we_trace_already() {
     let maps = target.maps();
     expect_refusal(run(&["attach", &pid]), "already traced", "attach");
     expect_refusal(run(&["detach", &pid]), "traced by memhook-rs", "detach");
-    // An attach would be refused, and doctor must report that.
+    // An attach would fail, and doctor must report that.
     let (code, found, _) = run(&["doctor", &pid]);
     let refusal = format!("process {pid} is already traced by memhook-rs ");
     assert!(code == 2 && found.contains(&refusal), "{found}");
@@ -300,8 +300,7 @@ fn a_process_that_lost_its_privileges() {
     if !as_root() {
         return not_run("only root can give a process another user");
     }
-    // A process that is not dumpable, and that belongs to nobody. The user nobody may not trace it,
-    // but root may.
+    // A process of the user nobody that is not dumpable: this user may not trace it, but root may.
     let folder = Folder::new("undumpable");
     let copy = folder.path("memhook-rs");
     memhook_tests::programs::copy_program(binary(), &copy);
@@ -323,7 +322,7 @@ fn a_process_that_lost_its_privileges() {
     assert!(target.finish().success());
 }
 
-/// `memhook-rs doctor PID | head -1`: output that nobody reads is not a failure.
+/// `memhook-rs doctor PID | head -1`: a closed pipe is not a failure.
 #[test]
 fn a_reader_that_went_away() {
     let target = Target::start(&build_target("threads", &[]), &[]);
@@ -346,7 +345,7 @@ fn a_reader_that_went_away() {
     target.finish();
 }
 
-/// A thread stays inside the loader: `doctor` predicts the result of an attach.
+/// Checks that `doctor` predicts the result of an attach if a thread stays inside the loader.
 #[test]
 fn a_process_that_is_never_at_a_safe_point() {
     let program = build_target("never_safe", &["-pthread"]);

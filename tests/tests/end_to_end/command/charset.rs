@@ -1,4 +1,4 @@
-//! Terminals that show only ASCII: reports and `top` draw with ASCII characters.
+//! On terminals that show only ASCII, reports and `top` use ASCII characters.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::terminal::Terminal;
@@ -42,7 +42,7 @@ fn a_terminal_without_utf8() {
             );
         }
     }
-    // Programs that read a file accept UTF-8.
+    // Files always contain UTF-8.
     let (code, out, errors) = run_with(
         &["report", &file, "--tree", "bottom-up"],
         &[("LC_ALL", "C")],

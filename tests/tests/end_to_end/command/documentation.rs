@@ -21,14 +21,14 @@ fn commands_of(words: &[&str]) -> Vec<String> {
     let listed = help.lines().take_while(|line| *line != "Options:");
     let listed = listed.skip_while(|line| !words.is_empty() && *line != "Commands:");
     let names = listed.filter(|line| line.starts_with("  ") && !line.starts_with("  memhook-rs"));
-    // Further lines of a description are indented deeper.
+    // Continuation lines of a description are indented deeper.
     let names = names.filter(|line| !line.starts_with("   "));
     let names = names.filter_map(|line| line.split_whitespace().next());
     let names = names.filter(|name| *name != "help");
     names.map(str::to_owned).collect()
 }
 
-/// Returns every command with all its words, such as `attach` and `symbols pack`.
+/// Returns every command as its words, such as `attach` and `symbols pack`.
 fn commands() -> Vec<Vec<String>> {
     let mut all = Vec::new();
     let first = commands_of(&[]);
@@ -49,7 +49,7 @@ fn long_options(text: &str) -> BTreeSet<String> {
         .filter(|line| line.trim_start().starts_with('-'));
     let words = lines.flat_map(|line| line.split([' ', ',', '[', '=', '<']));
     let options = words.filter_map(|word| word.strip_prefix("--"));
-    // `--verbose...` may be repeated.
+    // `--verbose...` is a repeatable option.
     options
         .map(|option| option.trim_end_matches('.'))
         .filter(|o| !o.is_empty())
@@ -156,7 +156,7 @@ fn help_and_table_have_the_same_exit_codes() {
     }
 }
 
-/// A sentence of the guide lists the commands without JSON output.
+/// Checks the sentence of the guide that lists the commands without JSON output.
 #[test]
 fn the_guide_names_the_commands_without_json() {
     let page = include_str!("../../../../docs/guide/commands.md");
@@ -204,7 +204,7 @@ fn bash_completes_a_command_and_an_option() {
     ] {
         let last = words.split(' ').next_back().expect("a word");
         let count = words.split(' ').count() - 1;
-        // The completion script tells bash which of its functions completes memhook-rs.
+        // The completion script registers one of its functions with bash.
         let script = format!(
             "source '{file}'; words=$(complete -p memhook-rs); name=${{words#*-F }}; \
              COMP_WORDS=({words}); COMP_CWORD={count}; \

@@ -1,17 +1,17 @@
-//! Compares heaptrack's own recording of a program with heaptrack's reading of our recording of
-//! that program.
+//! Compares heaptrack's own recording of a program with our recording of the same program, read by
+//! heaptrack.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{Attacher, Target, build_target, run};
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
-/// Returns one cost below the function `work` from heaptrack_print, by the function that `work`
-/// calls; zero costs are omitted.
+/// Returns one nonzero cost below the function `work` from heaptrack_print, by the function that
+/// `work` calls.
 fn costs(folder: &Folder, file: &str, cost: &str) -> BTreeMap<String, u64> {
     let stacks = folder.path(&format!("{cost}.folded"));
     let mut command = Command::new(installed("heaptrack_print"));
-    // heaptrack's list of known leaks contains some of the C++ library.
+    // heaptrack's built-in suppressions contain leaks of the C++ library.
     command.args(["--disable-builtin-suppressions", "-f", file]);
     command.args(["--flamegraph-cost-type", cost, "-F", &stacks]);
     let output = command.output().expect("it starts");
@@ -69,9 +69,9 @@ fn it_records_the_same_as_we_do() {
         assert!(!expected.is_empty(), "{cost}");
         assert_eq!(costs(&folder, &ours, cost), expected, "{cost}");
     }
-    // For us an allocation is temporary if its release comes before the thread's next allocation.
-    // For heaptrack its release must be the very next call. The vector's last buffer is between the
-    // two: the previous buffer is released first.
+    // For memhook-rs, an allocation is temporary if its release precedes the thread's next
+    // allocation. For heaptrack, its release must be the very next call. The two differ for the
+    // vector's last buffer, because the previous buffer is released first.
     let mut temporary = costs(&folder, &ours, "temporary");
     assert_eq!(
         temporary.remove("std::__new_allocator<>::allocate"),

@@ -1,4 +1,4 @@
-//! Texts that users read first: the help of every command, and the messages about mistakes.
+//! The first texts that users read: the help of every command, and the messages about mistakes.
 
 use memhook_tests::{run, run_with};
 use std::collections::{BTreeMap, BTreeSet};
@@ -84,7 +84,7 @@ fn help_fits_the_terminal() {
     }
 }
 
-/// A terminal of 80 columns has 40 lines at least.
+/// Checks that a short help fits a terminal of 80 columns and 40 lines.
 #[test]
 fn the_short_help_fits_one_screen() {
     // The page of the program itself lists all commands.
@@ -109,7 +109,7 @@ fn the_short_help_has_one_line_for_each_option() {
 /// Options that every command has: --help, --verbose and --audit. They count once in the sum.
 const OF_ALL: usize = 3;
 
-/// A reader still finds the option.
+/// Checks that readers can still find options.
 #[test]
 fn no_command_has_too_many_options() {
     const MOST: usize = 40;
@@ -120,15 +120,14 @@ fn no_command_has_too_many_options() {
         // Descriptions are indented deeper than options.
         let options = text.lines().filter(|line| !line.starts_with("          "));
         let count = option_lines(&options.collect::<Vec<_>>().join("\n")).len();
-        // Everybody knows --help.
+        // --help does not count.
         assert!(count <= MOST + 1, "{words:?} has {count} options");
         all += count - OF_ALL;
     }
     assert!(all <= MOST_IN_ALL, "there are {all} options in all");
 }
 
-/// Returns the command lines of our program in an example: `cat x | memhook-rs report -` contains
-/// one.
+/// Returns the memhook-rs command lines in an example: `cat x | memhook-rs report -` contains one.
 fn command_lines(example: &str) -> Vec<Vec<String>> {
     let example = example.trim_start().split("   ").next().unwrap_or_default();
     let (mut commands, mut word, mut quote) = (vec![Vec::new()], String::new(), None);
@@ -169,8 +168,8 @@ fn every_command_has_examples_that_it_understands_and_exit_codes() {
         let mut count = 0;
         for line in lines.flat_map(command_lines) {
             count += 1;
-            // Words after a program's name belong to the program. The recording of gate is left
-            // out, too.
+            // Words after a program's name belong to the program. The recording that gate judges is
+            // also dropped.
             let is_program = |word: &str| word == "--" || (line[0] == "gate" && word == "run.mhk");
             let own = line
                 .iter()
@@ -186,7 +185,8 @@ fn every_command_has_examples_that_it_understands_and_exit_codes() {
     }
 }
 
-/// If `-d, --duration <TIME>` exists, `-d` has this meaning and a value in every command.
+/// Checks that a short option such as `-d, --duration <TIME>` has the same meaning and a value in
+/// every command.
 #[test]
 fn a_flag_means_the_same_in_every_command() {
     let mut long: BTreeMap<String, (bool, &[&str])> = BTreeMap::new();
@@ -208,7 +208,7 @@ fn a_flag_means_the_same_in_every_command() {
                 let (other, whose) = seen.or_insert((name.to_owned(), words));
                 assert_eq!(other, name, "{first} of {words:?} and {whose:?}");
             }
-            // An optional value is for expert users.
+            // An optional value is for experts.
             let takes_value = line.contains(" <");
             let (other, whose) = *long.entry(name.to_owned()).or_insert((takes_value, words));
             assert_eq!(other, takes_value, "--{name} of {words:?} and {whose:?}");
@@ -255,8 +255,8 @@ fn mistakes_keep_their_lines() {
     }
 }
 
-/// `-q` and `-v` have one meaning in all commands, because people type them without reading the
-/// help.
+/// Checks that `-q` and `-v` have one meaning in all commands, because people type them without
+/// reading the help.
 #[test]
 fn quiet_and_verbose_mean_the_same_everywhere() {
     for (short, meaning) in [

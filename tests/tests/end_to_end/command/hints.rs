@@ -1,4 +1,4 @@
-//! Reports name the command that answers another question, if the answer fits the process.
+//! Reports suggest the command for the next question, if it suits the process.
 
 use memhook_tests::programs::{Folder, installed, installed_library};
 use memhook_tests::terminal::Terminal;
@@ -30,7 +30,7 @@ fn in_json(target: &Target, field: &str) -> Value {
     module
 }
 
-/// Debian's redis is linked to jemalloc.
+/// Checks Debian's redis, which is linked to jemalloc.
 #[test]
 fn redis_on_jemalloc() {
     let folder = Folder::new("hints-redis");
@@ -106,7 +106,7 @@ fn other_allocators_and_none() {
             "{report}"
         );
     }
-    // jemalloc is loaded, but nothing uses it.
+    // jemalloc is loaded but not used.
     let mut python = Command::new(installed("python3"));
     let idle =
         "import ctypes; ctypes.CDLL('libmimalloc.so.2'); print('ready', flush=True); input()";
@@ -116,7 +116,7 @@ fn other_allocators_and_none() {
         !report.contains(OTHER) && !report.contains(HIDDEN),
         "{report}"
     );
-    // jemalloc as a part of the program.
+    // jemalloc, linked into the program.
     let program = build_target("leaks", &["-l:libjemalloc.a"]);
     let target = Target::start(&program, &[]);
     let report = attached(&target, &[]);
@@ -148,7 +148,7 @@ fn python_with_its_own_arenas_and_without() {
             assert!(hidden.starts_with(HIDDEN), "{hidden}");
         }
         drop(target);
-        // The process has ended before the report is written.
+        // The process has exited before the report is written.
         let variable = format!("PYTHONMALLOC={value}");
         let python = installed("python3").display().to_string();
         let program = [
@@ -168,7 +168,7 @@ fn python_with_its_own_arenas_and_without() {
     }
 }
 
-/// Everything is released again, so the question is who allocates.
+/// Checks a program that releases everything, so that the next question is which code allocates.
 #[test]
 fn only_temporary_blocks() {
     let text = "print('ready', flush=True)\nwhile True: bytearray(100_000)";
@@ -178,7 +178,7 @@ fn only_temporary_blocks() {
         "Who allocates it: attach {} -o run.mhk, then report run.mhk --measure allocated",
         target.pid()
     );
-    // The target may be suspended while it is traced.
+    // The target may be suspended during the trace.
     until("it is said", || {
         let report = attached(&target, &["--size", "50000.."]);
         let is_said = report.contains(NOTHING) || report.contains("Nearly all of ");
@@ -194,7 +194,7 @@ fn only_temporary_blocks() {
         report.contains("#1 ") && !report.contains(NOTHING),
         "{report}"
     );
-    // The hint is not given for a program that keeps its allocations.
+    // The report has no such hint for a program that keeps its allocations.
     let mut kept = Target::start(&build_target("leaks", &[]), &[]);
     let pid = kept.pid().to_string();
     let attacher = Command::new(binary())
@@ -218,8 +218,8 @@ fn only_temporary_blocks() {
     );
 }
 
-/// Generated code is not reported as an unreadable file, and one file leads to one note, however
-/// often it is mapped.
+/// Checks that generated code is not reported as an unreadable file, and that each file leads to
+/// one note, however often it is mapped.
 #[test]
 fn code_that_is_in_no_module() {
     let target = Target::start(&build_target("own_code", &["-O2"]), &[]);

@@ -11,9 +11,9 @@ use std::fs;
 enum Leaves {
     /// No change.
     Nothing,
-    /// Marks of accesses on the pages that the command read, and file pages that it has loaded.
+    /// Access marks on the pages that the command read, and file pages that it loaded.
     Marks,
-    /// The changes of `Marks`, and the hook with its memory.
+    /// The changes of `Marks`, plus the hook and its memory.
     Hook,
 }
 use Leaves::{Hook, Marks, Nothing};
@@ -140,8 +140,8 @@ fn state(pid: u32) -> State {
         .lines()
         .filter(|line| !line.contains(" default"))
         .map(|line| {
-            // The policy, and the pages on each node. Another row of the table covers which pages
-            // were accessed.
+            // The policy, and the pages on each node. Another row of the table covers accessed
+            // pages.
             let words = line
                 .split(' ')
                 .filter(|word| !word.contains('=') || word.starts_with('N'));
@@ -204,7 +204,7 @@ fn compare(name: &str, leaves: Leaves, before: &State, after: &State) -> Vec<Str
         .collect()
 }
 
-/// Starts the process; `None` if the kernel gives no huge pages.
+/// Starts the process; Returns `None` if the kernel provides no huge pages.
 fn start() -> Option<Target> {
     let program = build_target("kernel_state", &[]);
     let mut target = Target::silent(&mut std::process::Command::new(program));
@@ -215,8 +215,8 @@ fn start() -> Option<Target> {
     Some(target)
 }
 
-/// Huge pages that would take longer than the longest hold stay whole. The report says that they
-/// were read while the process ran.
+/// Checks that huge pages stay whole if copying them would exceed the longest hold, and that the
+/// report says that they were read while the process ran.
 #[test]
 fn huge_pages_beyond_the_longest_hold() {
     let Some(mut target) = start() else {

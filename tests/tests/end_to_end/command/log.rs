@@ -1,4 +1,4 @@
-//! The log: every step of memhook-rs, for interested users, and data for bug reports.
+//! The log of every step of memhook-rs, for curious users and for bug reports.
 
 use memhook_tests::agents::wrapped_slots;
 use memhook_tests::programs::Folder;
@@ -11,7 +11,7 @@ fn target() -> Target {
     Target::start(&build_target("deterministic", &[]), &[])
 }
 
-/// Returns the lines of a log that have a level after the time.
+/// Returns the lines of a log with this level after the time.
 fn lines<'a>(text: &'a str, level: &str) -> Vec<&'a str> {
     let has_level = |line: &&str| line.split_whitespace().nth(1) == Some(level);
     text.lines().filter(has_level).collect()
@@ -49,7 +49,7 @@ fn is_off_until_it_is_wanted() {
     let (code, _, holds) = run_with(&attach, &wanted);
     assert_eq!(code, 0, "{holds}");
     assert!(!holds.is_empty());
-    // If a busy machine causes a long delay, there is a warning.
+    // On a busy machine, a long delay causes a warning.
     let is_of_hold = |line: &str| line.contains(" memhook_inject::hold::");
     assert!(holds.lines().all(is_of_hold), "{holds}");
 
@@ -77,7 +77,7 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
     (reader, writer)
 }
 
-/// A reader that stops reading could block an attacher that writes to it, and with it the target.
+/// Checks that a reader that stops reading blocks neither the attacher nor the target.
 #[test]
 fn nobody_waits_for_its_reader() {
     let target = target();

@@ -8,8 +8,8 @@ use serde_json::Value;
 use std::io::Read;
 use std::process::{Command, Stdio};
 
-/// Each line is a phase: it releases this number of the oldest blocks, and allocates others of a
-/// size. A block is one byte larger than its array.
+/// Each line is a phase: it releases this number of the oldest blocks, and allocates new blocks of
+/// one size. A block is one byte larger than its array.
 const PHASES: &str = "
 import sys
 kept = []
@@ -21,7 +21,7 @@ for line in sys.stdin:
     print('done', flush=True)
 ";
 
-/// Returns the blocks with a size in a report.
+/// Returns the number of blocks with this size in a report.
 fn blocks(report: &Value, size: u64) -> u64 {
     let groups = report["groups"].as_array().expect("groups");
     let of_size = groups
@@ -93,7 +93,7 @@ fn a_report_between_two_marks() {
         [100_001, 200_002, 300_003].map(|size| blocks(&report, size))
     };
     assert_eq!(sizes("live"), [20, 40, 0]);
-    // Allocated blocks are counted by size class.
+    // Reports count allocated blocks by size class.
     let all = report(&["--by", "site"]);
     assert_eq!(names(&all), ["phase 2", "phase 3"]);
     let window = report(&between);
@@ -188,8 +188,8 @@ fn a_recording_that_goes_through_a_pipe_is_followed() {
     }
 }
 
-/// A mark that the program sets separates events correctly, even events on two threads within a
-/// thousandth of a second.
+/// Checks that a mark set by the program separates events correctly, even events on two threads
+/// within 1 ms.
 #[test]
 fn a_program_marks_itself() {
     let directory = Folder::new("own-marks");
@@ -243,7 +243,7 @@ fn a_program_marks_itself() {
     assert_eq!(sizes(&between), [10, 20, 0]);
     let behind = ["--from", "two", "--measure", "live"];
     assert_eq!(sizes(&behind), [10, 20, 30]);
-    // Allocations in each window: its own blocks, and memory for a thread.
+    // Each window contains its own blocks, and memory for a thread.
     let growth = |options: &[&str]| {
         let words = [&["report", recording, "--json"], options].concat();
         let report: Value = serde_json::from_str(&run(&words).1).expect("JSON");
@@ -255,7 +255,7 @@ fn a_program_marks_itself() {
     assert!((0..2002).contains(&of_thread), "{of_thread}");
     assert_eq!(growth(&behind), 30 * 3003);
 
-    // After the death of an attacher, the next attacher restores the pointer.
+    // The next attacher restores the pointer after a killed attacher.
     Attacher::start(&target, &[]).kill();
     assert_eq!(step(&mut target).trim(), "done listened to");
     assert_eq!(run(&["detach", &target.pid().to_string()]).0, 0);
@@ -263,8 +263,8 @@ fn a_program_marks_itself() {
     assert!(target.finish().success());
 }
 
-/// Limits on the used share of a memory cgroup, and on the time for which processes waited for
-/// memory.
+/// Checks conditions on the used share of a memory cgroup, and on the time for which processes
+/// waited for memory.
 #[test]
 fn limits_of_a_group_and_pressure_lead_to_marks() {
     const LIMIT: u64 = 128 << 20;
@@ -299,7 +299,8 @@ fn limits_of_a_group_and_pressure_lead_to_marks() {
     assert!(target.finish().success());
 }
 
-/// The actions of `--when` happen in the order in which the limits are reached, once each.
+/// Checks that the actions of `--when` happen once each, in the order in which the limits are
+/// reached.
 #[test]
 fn limits_lead_to_reports_marks_commands_and_the_detach() {
     let directory = Folder::new("triggers");
@@ -315,8 +316,7 @@ fn limits_lead_to_reports_marks_commands_and_the_detach() {
     ];
     let options: Vec<&str> = triggers.iter().flatten().copied().collect();
     let mut attacher = Attacher::start(&target, &options);
-    // Each phase adds two and a half megabytes, and the next phase begins when an action has
-    // followed.
+    // Each phase adds two and a half megabytes, and the next phase begins after the action.
     let mut phase = || {
         target.send("10 262144 0\n");
         target.expect("done");

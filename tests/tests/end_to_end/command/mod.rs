@@ -1,4 +1,4 @@
-//! The command as its users see it: help, mistakes, files, pages and terminals.
+//! The command's user interface: help, mistakes, files, pages and terminals.
 
 mod advise;
 mod audit;

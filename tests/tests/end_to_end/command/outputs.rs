@@ -1,5 +1,5 @@
-//! Files that memhook-rs writes: only their owner can read them, and no existing file or link is
-//! overwritten.
+//! Files that memhook-rs writes: only the owner can read them, and memhook-rs overwrites no
+//! existing file or link.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Target, binary, build_target, run};
@@ -13,8 +13,8 @@ fn mode(path: &str) -> u32 {
     metadata.permissions().mode() & 0o7777
 }
 
-/// Checks a command that writes `PATH`. It is refused if there is a file or a link, and a new file
-/// is private. With `--force`, a new file replaces the old one.
+/// Checks a command that writes `PATH`. It must refuse an existing file or link, and create a
+/// private file. With `--force`, a new file replaces the old one.
 fn check(folder: &Folder, arguments: &[&str]) {
     let what = arguments.join(" ");
     let path = folder.path("out");
@@ -31,7 +31,7 @@ fn check(folder: &Folder, arguments: &[&str]) {
     assert_eq!(mode(&path), 0o600, "{what}");
     let length = symlink_metadata(&path).expect("there").len();
     assert!(length > 0, "{what}");
-    // Replacing an existing file keeps its other names and its permissions.
+    // Replacing a file keeps its permissions and other names.
     let other = folder.path("other-name");
     let _ = std::fs::remove_file(&other);
     write(&path, "precious").expect("written");
@@ -44,7 +44,7 @@ fn check(folder: &Folder, arguments: &[&str]) {
     assert_eq!(code, 0, "{what}: {errors}");
     assert_eq!(mode(&path), 0o600, "{what}");
     assert_eq!(read_to_string(&other).expect("text"), "precious", "{what}");
-    // A link to a file, and a link to nothing.
+    // A link to a file, and a dangling link.
     let (link, target) = (folder.path("link"), folder.path("target"));
     for is_there in [true, false] {
         let _ = (std::fs::remove_file(&link), std::fs::remove_file(&target));
@@ -97,8 +97,8 @@ fn every_output_is_private() {
     assert!(target.finish().success());
 }
 
-/// An output that cannot be written completely leaves the old contents, and inputs are never
-/// overwritten.
+/// Checks that an output that cannot be written completely leaves the old contents, and that inputs
+/// are never overwritten.
 #[test]
 fn what_was_there_survives() {
     let folder = Folder::new("survives");
@@ -149,7 +149,7 @@ fn what_was_there_survives() {
     assert!(target.finish().success());
 }
 
-/// Outputs that are named pipes, or descriptors by their names, continue to work.
+/// Checks outputs to named pipes and to descriptors by name.
 #[test]
 fn streams_by_their_names() {
     let folder = Folder::new("streams");
@@ -187,7 +187,7 @@ fn streams_by_their_names() {
     assert!(target.finish().success());
 }
 
-/// A failed attach leaves an old output unchanged, and creates no new one.
+/// Checks that a failed attach leaves an old output unchanged, and creates no new one.
 #[test]
 fn a_failed_attach_leaves_no_output() {
     let folder = Folder::new("failed");
@@ -205,8 +205,8 @@ fn a_failed_attach_leaves_no_output() {
     assert_eq!(entries.count(), 1);
 }
 
-/// Outputs behave as builds expect: reports are replaced, the summary is appended to, and files
-/// keep their permissions. Links that others have placed in a shared folder are not followed.
+/// Checks that outputs behave as builds expect: the gate replaces reports, appends to the summary,
+/// and keeps permissions. It does not follow links of other users in a shared folder.
 #[test]
 fn outputs_of_the_gate() {
     let folder = Folder::new("gate-outputs");
@@ -232,7 +232,7 @@ fn outputs_of_the_gate() {
     for path in [&junit, &summary] {
         set_permissions(path, Permissions::from_mode(0o644)).expect("ours");
     }
-    // A link in the user's own folder is followed.
+    // It follows a link in the user's own folder.
     let link = folder.path("link.xml");
     symlink("junit.xml", &link).expect("a link");
     assert_eq!(gate(&link, &summary).0, Some(1));

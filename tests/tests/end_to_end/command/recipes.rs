@@ -1,4 +1,4 @@
-//! The README as typed: its first minute and its five recipes, with the demo service.
+//! Types the commands of the README: its first minute and its five recipes, with the demo service.
 
 use memhook_tests::patience::TRIES;
 use memhook_tests::programs::{Folder, installed};
@@ -48,7 +48,7 @@ fn commands_in(text: &str) -> Vec<String> {
     lines.collect()
 }
 
-/// Starts the service, with debug information like that in the binary.
+/// Starts the demo service, with debug information like that in the binary.
 fn service(folder: &Folder) -> Target {
     let program = folder.path("demo-service");
     let built = Command::new("g++")
@@ -59,7 +59,7 @@ fn service(folder: &Folder) -> Target {
     Target::run(&mut Command::new(program))
 }
 
-/// Runs a command line of the README in a folder, with the values that a reader would insert.
+/// Runs a command line of the README in a folder, with a reader's values inserted.
 fn typed(line: &str, pid: u32, folder: &Folder) -> Output {
     let line = line
         // The default would be a minute.
@@ -69,7 +69,7 @@ fn typed(line: &str, pid: u32, folder: &Folder) -> Output {
         .replace("-d 1m", "-d 2s")
         .replace("-d 30s", "-d 2s")
         .replace("--from 10s --to 20s", "--from 1s --to 2s")
-        // Replaces Ctrl-C for a command without an end.
+        // A duration, instead of Ctrl-C, for a command that runs until it is interrupted.
         .replace("--func pool_alloc", "-d 1s --func export_history");
     let folder_of_binary = binary().parent().expect("a folder").display();
     let path = std::env::var("PATH").unwrap_or_default();
@@ -82,7 +82,7 @@ fn typed(line: &str, pid: u32, folder: &Folder) -> Output {
     shell.output().expect("sh")
 }
 
-/// Promises of the README about each of its commands, by the beginning of the command.
+/// Promises of the README about each of its commands, by command prefix.
 const PROMISES: &[(&str, &[&str])] = &[
     ("memhook-rs attach PID -q -d 10m -o run.mhk", &[]),
     (
@@ -146,8 +146,7 @@ fn every_command_does_what_it_says() {
             let output = typed(&line, service.pid(), &folder);
             text = String::from_utf8_lossy(&output.stdout).into_owned();
             text += &String::from_utf8_lossy(&output.stderr);
-            // Exit code 1: the process ran untraced for a time, as on a machine without a free
-            // processor.
+            // Exit code 1: the process ran untraced for a time, because no processor was free.
             let code = output.status.code();
             assert!(matches!(code, Some(0 | 1)), "{line}: {code:?}\n{text}");
             if code == Some(0) && all(&text) {
@@ -156,17 +155,17 @@ fn every_command_does_what_it_says() {
         }
         assert!(all(&text), "{line}: not all of {words:?} in\n{text}");
     }
-    // A reader opens the page that `view` wrote.
+    // Opens the page that `view` wrote.
     let page = Command::new(installed("chromium"))
         .args(["--headless", "--no-sandbox", "--disable-gpu"])
-        // Waits until the scripts of the page have nothing more to do.
+        // Waits until the scripts of the page are idle.
         .args(["--virtual-time-budget=10000", "--dump-dom"])
         .arg(format!("--user-data-dir={}", folder.path("browser")))
         .arg(format!("file://{}", folder.path("run.html")))
         .stderr(Stdio::null())
         .output()
         .expect("chromium");
-    // The data in the page is packed, so this text is on the screen.
+    // The data in the page is packed, so this text must have been rendered.
     let page = String::from_utf8_lossy(&page.stdout);
     let is_shown = page.contains("export_history");
     assert!(
@@ -176,7 +175,7 @@ fn every_command_does_what_it_says() {
     );
 }
 
-/// The step of a CI job fails if the reader's tests leak.
+/// Checks that the step of a CI job fails if the reader's tests leak.
 #[test]
 fn the_step_of_a_job_fails_for_a_leak() {
     let folder = Folder::new("leak-in-ci");
@@ -199,8 +198,8 @@ fn the_step_of_a_job_fails_for_a_leak() {
     assert!(Path::new(&folder.path("leaks.sarif")).exists());
 }
 
-/// Three questions take three commands at most: which line grows, who frees its blocks, and whether
-/// it is a leak.
+/// Checks that at most three commands answer three questions: which line grows, who frees its
+/// blocks, and whether it is a leak.
 #[test]
 fn three_questions_take_three_commands() {
     let folder = Folder::new("questions");
@@ -223,7 +222,7 @@ fn three_questions_take_three_commands() {
     let first = first.unwrap_or_else(|| panic!("{growth}"));
     assert!(first.contains("service.cc:"), "{first}");
     assert!(frees.contains("freed by"), "{frees}");
-    // The first row of the forgotten sessions says how much is lost.
+    // The first row for the forgotten sessions says how much is leaked.
     assert!(leaks.contains("of it unreachable"), "{leaks}");
 }
 
@@ -251,7 +250,7 @@ fn shape(line: &str) -> String {
     shape
 }
 
-/// The first example is the current output of the demo, except for the numbers.
+/// Checks that the first example matches the output of the demo, except for the numbers.
 #[test]
 fn the_first_minute_is_as_shown() {
     let text = section("## Sixty seconds");
@@ -288,7 +287,7 @@ fn the_first_minute_is_as_shown() {
     }
 }
 
-/// `top` shows the growing site, on a terminal of the size in the picture.
+/// Checks that `top` shows the growing site, on a terminal of the size in the picture.
 #[test]
 fn top_shows_what_grows() {
     let folder = Folder::new("top-recipe");

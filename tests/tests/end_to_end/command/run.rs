@@ -1,5 +1,5 @@
-//! Programs that `run` starts. They are traced from the beginning, and otherwise run as if a shell
-//! had started them.
+//! Programs that `run` starts. memhook-rs traces them from the start; otherwise they run as if a
+//! shell had started them.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{binary, build_target, leave, run, run_program, until};
@@ -45,16 +45,16 @@ fn constructors_are_traced_and_the_status_passes_through() {
             assert!(found, "{function}: {named:?}");
         }
         assert_eq!(report["final"], true);
-        // This also works if the process with this name has ended. While it lives, the kernel has
-        // 15 bytes of the name.
+        // The name is also available after the process has exited. For a live process, the kernel
+        // has 15 bytes of the name.
         let name = report["target"]["name"].as_str().expect("a name");
         assert!(name.starts_with("run_constructor"), "{name:?}");
         assert_eq!(report["totals"]["lost_events"], 0);
     }
 }
 
-/// Finds blocks that are unreachable when the program has ended, as `attach --leaks` finds them in
-/// a running one.
+/// Checks that `run --leaks` finds blocks that are unreachable at program exit, as `attach --leaks`
+/// finds them in a running program.
 #[test]
 fn leaks_at_the_end() {
     let program = build_target("gate_cases", &["-O1", "-g"]);

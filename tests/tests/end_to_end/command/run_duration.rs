@@ -1,4 +1,4 @@
-//! When `run --duration` leaves a program before its end, the program continues as if it had never
+//! When `run --duration` detaches from a running program, the program continues as if it had never
 //! been traced.
 
 use memhook_tests::programs::Folder;
@@ -23,7 +23,7 @@ impl Run {
         Run { target, folder }
     }
 
-    /// Returns the last reports when there are `count` of them.
+    /// Waits for `count` final reports, and returns them.
     fn reports(&self, count: usize) -> Vec<serde_json::Value> {
         let mut reports: Vec<serde_json::Value> = Vec::new();
         until("the reports are there", || {
@@ -59,7 +59,8 @@ fn registers_and_the_status_are_the_programs_own() {
     assert!(run.target.finish().success());
 }
 
-/// Neither the launcher's end nor the detach interrupts a call that the kernel does not restart.
+/// Checks that neither the launcher's exit nor the detach interrupts a call that the kernel does
+/// not restart.
 #[test]
 fn calls_go_on_waiting() {
     let calls = ["poll", "nanosleep", "epoll_wait", "sigtimedwait", "futex"].map(|call| {
@@ -91,10 +92,11 @@ fn calls_go_on_waiting() {
     }
 }
 
-/// The slots of each process are restored. The server and its worker check them at their end.
+/// Checks that the slots of each process are restored, which the server and its worker verify on
+/// exit.
 #[test]
 fn processes_that_were_followed_are_left_too() {
-    // Both processes have started by then, even if one is suspended for a time.
+    // Both processes have started by then, even if one was suspended for a time.
     let options = ["-d", "8s", "--follow-fork"];
     let mut run = Run::start("prefork", &["-pthread", "-ldl"], &[], &options);
     // A worker that executes its program as soon as it has read the second byte.
@@ -109,7 +111,8 @@ fn processes_that_were_followed_are_left_too() {
     assert!(run.target.finish().success());
 }
 
-/// A program that ends before the duration is reported at its end, with its status.
+/// Checks that a program that exits before the end of the duration is reported on exit, with its
+/// status.
 #[test]
 fn a_program_that_ends_earlier() {
     let folder = Folder::new("run-duration");
@@ -121,7 +124,7 @@ fn a_program_that_ends_earlier() {
     assert!(out.contains("no event lost"), "{out}");
 }
 
-/// The recording ends with the trace and is complete, while the program continues.
+/// Checks that the recording ends with the trace and is complete, while the program continues.
 #[test]
 fn a_recording_ends_with_the_trace() {
     let folder = Folder::new("run-duration");
@@ -134,7 +137,7 @@ fn a_recording_ends_with_the_trace() {
     until("the launcher has left", || {
         target.status("TracerPid") == "0"
     });
-    // If a recording is complete, a report does not say that its end is missing.
+    // A report on a complete recording does not say that its end is missing.
     until("the recording is complete", || {
         let (code, _, errors) = run(&["report", &file]);
         code == 0 && errors.is_empty()

@@ -1,12 +1,12 @@
-//! JSON output of the commands, from real targets, fits the schemas in `docs/schemas`, and contains
-//! nearly every field of the schemas.
+//! Checks JSON output of the commands on real targets against the schemas in `docs/schemas`, nearly
+//! every field of which must occur.
 
 use memhook_tests::programs::{Folder, installed, installed_library};
 use memhook_tests::{Attacher, JsonSchema, Prober, Target, build_target, run, run_program, stop};
 use serde_json::Value;
 use std::process::Command;
 
-/// Returns the output of a command that ends with this exit code, as JSON.
+/// Returns the JSON output of a command, which must exit with this code.
 fn json_with(code: i32, args: &[&str]) -> Value {
     let (found, out, err) = run(args);
     assert_eq!(found, code, "{args:?}: {err}");
@@ -50,7 +50,7 @@ fn reports() {
     ));
     schema.check(&traced("sampled", &[], &["--sample", "8K"]));
     schema.check(&traced("many_blocks", &[], &["--max-memory", "16M"]));
-    // Makes more events than any attacher can read at this speed.
+    // Generates events faster than any attacher can read.
     let adapting = ["--on-full", "adapt", "--set", "ring-size=64K"];
     schema.check(&traced("crowd", &["16", "100000"], &adapting));
     for by in [
@@ -82,7 +82,7 @@ fn reports() {
     ));
     let kept = ["--overhead", "50%", "--rss=pins"];
     schema.check(&traced("sampled", &[], &kept));
-    // Other tests check the remaining fields: those of marks, `stale`, described allocators, ends
+    // Other tests check the remaining fields: those for marks, `stale`, described allocators, exits
     // and hints.
     let mut unseen = unseen_but_estimates(&schema);
     unseen.retain(|field| !field.starts_with("/ended"));
@@ -116,8 +116,8 @@ fn forsaken(file: &str) -> Value {
     serde_json::from_str(last).expect("JSON")
 }
 
-/// Returns fields that no document had, except those of estimates, which need watchpoints;
-/// `looks.rs` checks these.
+/// Returns fields that occurred in no document, except those of estimates, which need watchpoints
+/// and are checked by `looks.rs`.
 fn unseen_but_estimates(schema: &JsonSchema) -> Vec<String> {
     let mut unseen = schema.unseen();
     unseen.retain(|field| {
@@ -164,7 +164,7 @@ fn scans() {
     }
     scan.check(&json(&["scan", &pid, "--json", "--show-possible"]));
     census.check(&json(&["scan", &pid, "--json", "--census"]));
-    // Without --yes and a terminal, the command prints what it would do.
+    // Without --yes and a terminal, the command only prints its plan.
     let pause = ["--twice", "20ms"];
     reclaim.check(&json(
         &[&["scan", &pid, "--json", "--reclaim"], &pause[..]].concat(),
@@ -207,7 +207,7 @@ fn resident_memory() {
     let target = Target::start(&build_target("pinned_pages", &[]), &["1", "untrimmed"]);
     let pid = target.pid().to_string();
     rss.check(&json(&["rss", &pid, "--json"]));
-    // Too little memory for the copy, so the account does not contain the heap.
+    // Too little memory for the copy, so the breakdown lacks the heap.
     let bare = json(&["rss", &pid, "--json", "--max-memory", "1"]);
     assert!(
         bare["notes"].to_string().contains("the heap is not split"),
@@ -257,7 +257,7 @@ fn verdicts() {
     verdict(0, &["--suppress", "^block$"], &cases, &["plain"]);
     verdict(1, &["--write-baseline", &baseline], &cases, &["plain"]);
     verdict(128 + 15, &[], &cases, &["ends", "SIGTERM"]);
-    // A site that leaks more than before.
+    // A site that leaks more than in the baseline.
     let known = std::fs::read_to_string(&baseline).expect("written");
     std::fs::write(&baseline, known.replace("960", "96")).expect("written");
     verdict(1, &["--baseline", &baseline], &cases, &["plain"]);
@@ -267,7 +267,7 @@ fn verdicts() {
     verdict(1, &["--show-possible"], &possible, &[]);
     let family = build_target("gate_family", &["-O1", "-g", "-pthread"]);
     verdict(1, &["--follow-fork"], &family, &["fork", "0"]);
-    // Families with programs that are not judged: one judged process, and two.
+    // Families with unjudged programs: one with one judged process, and one with two.
     let leaf = format!("{} leaf 0", family.display());
     let shell = installed("sh");
     let two = format!("{leaf}; {leaf}; true");
@@ -281,7 +281,7 @@ fn verdicts() {
     ];
     verdict(1, &described, &pools, &[]);
 
-    // A service that keeps running, and the part of it that keeps growing.
+    // A running service, a part of which keeps growing.
     let service = build_target("gate_service", &["-O1", "-g"]);
     let target = Target::start(&service, &["leak"]);
     let pid = target.pid().to_string();
@@ -341,7 +341,8 @@ fn schemas_are_named_after_what_they_describe() {
         let places = [
             &schema["properties"],
             &schema["$defs"]["verdict"]["properties"],
-            // The schema of a stream has several kinds of lines. The first one contains the field.
+            // The schema of a stream has several kinds of lines, the first of which contains the
+            // field.
             &schema["oneOf"][0]["properties"],
         ];
         let own = places

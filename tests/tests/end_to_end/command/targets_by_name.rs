@@ -1,10 +1,10 @@
-//! Processes that are selected by their name or their control group.
+//! Selection of processes by name or control group.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, MemoryBox, Target, build_target, not_run, run};
 use std::path::{Path, PathBuf};
 
-/// Copies a target to a name that no other process has.
+/// Copies a target under a name that no other process has.
 fn copy(folder: &Folder, name: &str) -> PathBuf {
     let path = folder.path(&format!("{name}-{}", std::process::id()));
     memhook_tests::programs::copy_program(build_target("deterministic", &[]), &path);
@@ -77,7 +77,7 @@ fn by_name() {
     assert!(first.finish().success() && second.finish().success());
 }
 
-/// Names with an extra letter, of a kernel thread, and of no process.
+/// Checks names with an extra letter, of a kernel thread, and of no process.
 #[test]
 fn what_may_have_been_meant_is_said() {
     let folder = Folder::new("mistyped");

@@ -1,4 +1,4 @@
-//! `top` in a real terminal: tmux, whose keys the test presses and whose screen it reads.
+//! `top` in a real terminal: tmux, in which the test presses keys and reads the screen.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::terminal::Terminal;
@@ -14,9 +14,9 @@ fn top_with(variables: &str, target: &Target) -> String {
     format!("{variables} {}", top_words(&words))
 }
 
-/// Returns the command for `top` with these words at its end.
+/// Returns the command for `top` followed by these words.
 fn top_words(words: &str) -> String {
-    // Keeps the terminal until the final output has been read.
+    // Keeps the terminal open until the test has read the final output.
     format!(
         "'{}' top {words} -i 100ms; echo exit=$?; sleep 1000",
         binary().display()
@@ -61,7 +61,7 @@ fn a_target_that_ends_and_a_terminal_that_goes_away() {
     terminal.press("q", "Enter stack");
     terminal.press("q", "exit=0");
 
-    // With a column of the bytes that nobody touches.
+    // Adds a column for untouched bytes.
     let mut target = Target::start(&program, &[]);
     let words = format!("{} --stale=500ms", target.pid());
     let terminal = Terminal::start("top-stale", &top_words(&words));
@@ -76,7 +76,7 @@ fn a_target_that_ends_and_a_terminal_that_goes_away() {
     let terminal = Terminal::start("top-gone", &top(&target));
     terminal.wait_for("live in");
     drop(terminal);
-    // Nobody traces the process any longer, so it can be traced again.
+    // The process is no longer traced, so another trace works.
     let pid = target.pid().to_string();
     until("a second attach", || {
         run(&["attach", &pid, "-d", "10ms", "-q"]).0 == 0
@@ -86,8 +86,8 @@ fn a_target_that_ends_and_a_terminal_that_goes_away() {
     assert!(target.finish().success(), "the target's self-check");
 }
 
-/// A recording through a pipe may come from another machine, so the traced process is not looked up
-/// here.
+/// Checks that `top` does not look up the process of a recording from a pipe, which may come from
+/// another machine.
 #[test]
 fn a_recording_that_comes_through_a_pipe() {
     let mut target = Target::start(&build_target("leaks", &[]), &[]);
@@ -113,7 +113,7 @@ fn a_recording_that_comes_through_a_pipe() {
     assert_eq!((code, out.as_str()), (2, ""), "{errors}");
 }
 
-/// For a process with its own allocators, `top` shows one heap at a time.
+/// Checks that `top` shows one heap at a time for a process with described allocators.
 #[test]
 fn heaps_that_are_described() {
     let mut target = Target::start(&build_target("own_pools", &["-g", "-O2"]), &["waits"]);
@@ -165,7 +165,7 @@ fn leaking(name: &str, variables: &str, columns: u16, lines: u16) -> (Target, Te
 #[test]
 fn screens_of_all_sizes_show_the_sites() {
     for (columns, lines, has, lacks) in [
-        // On a narrow screen, other columns disappear before the ones that distinguish rows.
+        // On a narrow screen, the columns that distinguish rows disappear last.
         (60, 20, "site", "growth/s"),
         (80, 24, "site", "oldest"),
         (200, 50, "past", "\0"),
@@ -215,7 +215,7 @@ fn help_a_filter_a_tree_and_the_mouse() {
     );
     terminal.send(&format!("\x1b[<0;90;{row}M"), "Esc back");
     terminal.press("q", "exit=0");
-    // The mouse belongs to the shell again.
+    // The shell has the mouse again.
     let flags = terminal.tmux(&["display-message", "-p", "#{mouse_any_flag}#{alternate_on}"]);
     assert_eq!(String::from_utf8_lossy(&flags.stdout).trim(), "00");
     assert!(target.finish().success(), "the target's self-check");
@@ -233,7 +233,7 @@ fn colours_are_for_terminals_that_have_them() {
     for (variables, expected) in [("", true), ("TERM=dumb", false), ("NO_COLOR=1", false)] {
         let name = format!("top-colors-{}", variables.len());
         let (target, terminal) = leaking(&name, variables, 100, 30);
-        // The picture of the past is never empty for long.
+        // The chart of the past is never empty for long.
         terminal.wait_for("\u{2588}");
         assert_eq!(is_colored(&terminal.colors()), expected, "{variables}");
         terminal.press("q", "exit=0");
@@ -241,7 +241,7 @@ fn colours_are_for_terminals_that_have_them() {
     }
 }
 
-/// `top` shows a server and its workers, one process at a time.
+/// Checks that `top` shows a server and its workers, one process at a time.
 #[test]
 fn children_one_at_a_time() {
     let mut server = Target::start(&build_target("prefork", &["-pthread", "-ldl"]), &[]);
@@ -253,11 +253,12 @@ fn children_one_at_a_time() {
     let children: Vec<String> = (0..5)
         .map(|_| server.expect("child ").trim()["child ".len()..].to_owned())
         .collect();
-    // This includes the child whose parent ended immediately. Each is recorded from its first call.
+    // This includes the child whose parent exited immediately. Each is recorded from its first
+    // call.
     terminal.wait_for("process 1 of 6, ");
     terminal.wait_for(&head);
     terminal.press("Tab", "process 2 of 6, ");
-    // Each worker allocates and releases all the time.
+    // Each worker constantly allocates and releases.
     terminal.wait_for("work_of_child");
     let screen = terminal.screen();
     assert!(
@@ -268,17 +269,17 @@ fn children_one_at_a_time() {
     );
     terminal.press("BTab", &head);
     terminal.press("BTab", "process 6 of 6, ");
-    // The process on the screen ends.
+    // The displayed process exits.
     let shown = |child: &&String| terminal.screen().contains(&format!("({child})"));
     let ended = children.iter().find(shown).expect("a child is shown");
-    // SAFETY: plain integers; the server has not collected it.
+    // SAFETY: plain integers; the server has not reaped it.
     unsafe { libc::kill(ended.parse().expect("a pid"), libc::SIGKILL) };
     terminal.wait_for("process 1 of 5, ");
     terminal.press("q", "exit=0");
     let screen = terminal.screen();
     assert!(screen.contains("Traced 6 processes for "), "{screen}");
     assert!(screen.contains("; 5 still run, with "), "{screen}");
-    // The processes work as before.
+    // The processes still work.
     for child in children.iter().filter(|child| *child != ended) {
         let (code, output, errors) = run(&["detach", child]);
         assert_eq!(code, 0, "{output}{errors}");
@@ -302,7 +303,7 @@ fn report_in(folder: &Folder, name: &str) -> String {
     std::fs::read_to_string(path).expect("text")
 }
 
-/// A key writes the output of `attach` to files with new names.
+/// Checks that a key writes the output of `attach` to files with new names.
 #[test]
 fn a_report_of_the_moment() {
     let folder = Folder::new("top-reports");
@@ -344,7 +345,7 @@ fn a_report_of_the_moment() {
     assert!(target.finish().success(), "the target's self-check");
 }
 
-/// If the report cannot be written, the screen shows that and continues.
+/// Checks that the screen shows a failed write of a report, and continues.
 #[test]
 fn a_report_that_cannot_be_written() {
     let folder = Folder::new("top-no-reports");
@@ -374,8 +375,8 @@ fn the_mouse_goes_back_to_the_terminal_and_comes_again() {
     assert!(target.finish().success(), "the target's self-check");
 }
 
-/// The last process of a family stays on the screen with its names and a report, and so does a
-/// recording.
+/// Checks that the last process of a family stays on the screen with its names and a report, as
+/// does a recording.
 #[test]
 fn the_end_of_a_family_and_of_a_recording() {
     let folder = Folder::new("top-ends");

@@ -5,7 +5,7 @@ use memhook_tests::terminal::Terminal;
 use memhook_tests::{Target, binary, build_target, compile, not_run, run, source, until};
 use std::os::unix::fs::PermissionsExt;
 
-/// Prints its arguments, and waits for a line; `3` ends it with this code, and Ctrl-C with code 4.
+/// Prints its arguments, and waits for a line; exits with code 3 on `3`, and with code 4 on Ctrl-C.
 const EDITOR: &str = r#"#!/bin/sh
 trap 'exit 4' INT
 cd "$(dirname "$0")" || exit 9
@@ -18,7 +18,7 @@ test "$line" = 3 && exit 3
 exit 0
 "#;
 
-/// Creates a folder that contains the editor, for any user.
+/// Creates a folder with the editor that all users can access.
 fn folder(name: &str) -> Folder {
     let folder = Folder::new(name);
     write_script(folder.path("editor"), EDITOR);
@@ -27,7 +27,7 @@ fn folder(name: &str) -> Folder {
     folder
 }
 
-/// Returns the command for `top` with variables in its environment and words at its end.
+/// Returns the command for `top` with variables in its environment followed by words.
 fn top(variables: &str, words: &str) -> String {
     format!(
         "env -u VISUAL -u EDITOR {variables} '{}' top {words} -i 100ms; echo exit=$?; sleep 1000",
@@ -46,7 +46,7 @@ fn state(folder: &Folder) -> String {
     std::fs::read_to_string(folder.path("state")).expect("the editor ran")
 }
 
-/// Returns whether programs draw on the terminal, and whether they have the mouse.
+/// Returns the flags for the alternate screen and the mouse.
 fn modes(terminal: &Terminal) -> String {
     let flags = terminal.tmux(&["display-message", "-p", "#{alternate_on}#{mouse_any_flag}"]);
     String::from_utf8_lossy(&flags.stdout).trim().to_owned()
@@ -59,7 +59,7 @@ fn line_of(text: &str) -> usize {
     at.expect("it is there") + 1
 }
 
-/// The editor is opened, closed and opened again, while the process is served as usual.
+/// Checks that the editor can be opened, closed and reopened while the process is traced as usual.
 #[test]
 fn the_line_of_a_row_is_opened_and_the_process_is_served() {
     let folder = folder("top-editor");
@@ -74,8 +74,7 @@ fn the_line_of_a_row_is_opened_and_the_process_is_served() {
     terminal.wait_for("forsaken.cc");
     until("the mouse", || modes(&terminal) == "11");
     terminal.press("v", "THE EDITOR IS OPEN");
-    // The terminal is in the state in which a shell leaves it, and no descriptor of ours is open in
-    // the editor.
+    // The terminal is in its initial state, and the editor has inherited no descriptor.
     assert_eq!(modes(&terminal), "00");
     let settings = state(&folder);
     for setting in ["icanon", "echo", "isig"] {
@@ -91,7 +90,7 @@ fn the_line_of_a_row_is_opened_and_the_process_is_served() {
         .lines()
         .filter_map(|path| path.rsplit('/').next()?.parse().ok())
         .collect();
-    // The shell has a descriptor of the script and the descriptor that it redirects.
+    // The shell has descriptors for the script and for the redirection.
     assert!(
         numbers.iter().filter(|&&n| (3..10).contains(&n)).count() <= 1,
         "{descriptors}"
@@ -114,7 +113,7 @@ fn the_line_of_a_row_is_opened_and_the_process_is_served() {
     assert!(target.finish().success());
 }
 
-/// Keys that send signals go to the editor only.
+/// Checks that keys that send signals go only to the editor.
 #[test]
 fn keys_that_interrupt_and_suspend_do_nothing_to_top() {
     let folder = folder("top-editor-keys");
@@ -128,13 +127,13 @@ fn keys_that_interrupt_and_suspend_do_nothing_to_top() {
     terminal.press("v", "THE EDITOR IS OPEN");
     terminal.press("C-c", "The editor ended with code 4");
     terminal.press("v", "THE EDITOR IS OPEN");
-    // top continues the editor, because nothing else could do that.
+    // top resumes the editor, because nothing else could.
     terminal.press("C-z", "^Z");
     target.send("p");
     target.expect("done");
     terminal.tmux(&["send-keys", "Enter"]);
     terminal.wait_for("v source");
-    // Ctrl-C ends top again.
+    // Ctrl-C stops top again.
     terminal.press("C-c", "exit=0");
     assert!(target.finish().success());
     // SIGTERM ends the trace, and leaves the terminal to the editor.
@@ -151,7 +150,7 @@ fn keys_that_interrupt_and_suspend_do_nothing_to_top() {
     let children = std::fs::read_to_string(format!("/proc/{shell}/task/{shell}/children"));
     let children = children.expect("a list of children");
     let top = children.split_whitespace().next().expect("top");
-    // SAFETY: plain integers; its shell waits for it.
+    // SAFETY: kill takes plain integers; the shell has not reaped top.
     unsafe { libc::kill(top.parse().expect("a pid"), libc::SIGTERM) };
     let pid = target.pid().to_string();
     until("the detach", || {
@@ -218,7 +217,7 @@ fn what_cannot_be_opened_is_said_at_the_bottom() {
     assert!(errors.contains("expected a command"), "{errors}");
 }
 
-/// The process's debug information names the file, so no shell may interpret this name.
+/// Checks that no shell interprets the file name, which comes from the process's debug information.
 #[test]
 fn names_of_files_are_arguments_and_nothing_else() {
     let folder = folder("top-editor-names");
@@ -232,7 +231,7 @@ fn names_of_files_are_arguments_and_nothing_else() {
     let file = format!("{inner}/forsaken.cc");
     compile(file.as_ref(), &["-pthread"], &["-g"], program.as_ref());
     let mut target = Target::start(program.as_ref(), &[]);
-    // With options, the variable is a command line for a shell.
+    // A variable with options is a command line for a shell.
     let variables = format!("VISUAL='{} -R' EDITOR=false", folder.path("editor"));
     let command = top(&variables, &target.pid().to_string());
     let command = format!("cd '{}' && {command}", folder.path(""));
@@ -257,8 +256,8 @@ fn names_of_files_are_arguments_and_nothing_else() {
     assert!(target.finish().success());
 }
 
-/// If root runs top through sudo, the editor does not run as root, because the file may come from
-/// another user.
+/// Checks that the editor does not run as root if root runs top through sudo, because the file may
+/// be another user's.
 #[test]
 fn with_sudo_the_editor_runs_as_its_caller() {
     // SAFETY: no arguments, cannot fail.
@@ -298,7 +297,7 @@ fn with_sudo_the_editor_runs_as_its_caller() {
     assert!(target.finish().success());
 }
 
-/// Standard input is a recording, but the editor still gets the terminal.
+/// Checks that the editor gets the terminal even if standard input is a recording.
 #[test]
 fn a_recording_and_a_family_have_it_too() {
     let folder = folder("top-editor-from");
@@ -311,7 +310,7 @@ fn a_recording_and_a_family_have_it_too() {
     });
     until("the attach", || target.our_mappings() > 0);
     until("the first event", || {
-        // Enough data to be written immediately.
+        // Enough data that memhook-rs writes it immediately.
         for what in ["b", "p"] {
             target.send(what);
             target.expect("done");

@@ -21,8 +21,8 @@ fn record(folder: &Folder) -> String {
     file
 }
 
-/// Returns the data of the page, as packed by `packed.rs` of the report crate: the head, and the
-/// columns in it.
+/// Returns the data in the page, as packed by `packed.rs` of the report crate: the head, and its
+/// columns.
 fn data(page: &str) -> Value {
     let (_, rest) = page.split_once("id=\"data\">").expect("data");
     let (packed, _) = rest.split_once("</script>").expect("its end");
@@ -70,8 +70,8 @@ fn the_page_holds_the_numbers_of_the_report_and_the_sources() {
     let folder = Folder::new("view");
     let file = record(&folder);
     let page = folder.path("page.html");
-    // Without a source folder the page contains no sources, because debug information may name any
-    // file of ours.
+    // Without a source folder, the page contains no sources, because debug information may name any
+    // of our files.
     let (code, _, errors) = run(&["view", &file, "-o", &page]);
     assert_eq!((code, errors.lines().count()), (0, 1), "{errors}");
     assert!(errors.contains("--source-dir"), "{errors}");
@@ -107,7 +107,7 @@ fn the_page_holds_the_numbers_of_the_report_and_the_sources() {
         sum(&data["sites.allocated.blocks"]),
         totals["allocations"].as_u64().expect("blocks")
     );
-    // The changes of the sites lead to the totals at the end.
+    // The changes of the sites add up to the totals at the end.
     let last_of = |column: &str| {
         data[format!("timeline.live.{column}")]
             .as_array()
@@ -136,7 +136,7 @@ fn the_page_holds_the_numbers_of_the_report_and_the_sources() {
         errors.contains("is not the address of an editor"),
         "{errors}"
     );
-    // The page fetches nothing.
+    // The page loads no external resources.
     for word in ["http://", "https://", "src=", "@import"] {
         assert!(!text.contains(word), "{word}");
     }
@@ -150,7 +150,8 @@ fn the_page_holds_the_numbers_of_the_report_and_the_sources() {
     assert_eq!(run(&["view", &file, "-o", &page, "--force"]).0, 0);
 }
 
-/// The page of a recording of samples has the errors of the report, at the end and before.
+/// Checks that the page of a sampled recording has the errors of the report, at the end and
+/// earlier.
 #[test]
 fn estimates_carry_their_variances() {
     let folder = Folder::new("view-sampled");
@@ -209,7 +210,7 @@ fn serve(file: &str, at: &str) -> (Child, String, String) {
     (server, address.to_owned(), format!("/{token}"))
 }
 
-/// Returns the answer to a browser that uses this host name.
+/// Returns the answer to a request with this host name.
 fn request_as(address: &str, path: &str, host: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("it listens");
     write!(
@@ -222,8 +223,8 @@ fn request_as(address: &str, path: &str, host: &str) -> String {
     answer
 }
 
-/// A foreign page can have a host name that leads to this server (DNS rebinding). A client that
-/// does not read does not make others wait.
+/// Checks requests from a foreign page whose host name resolves to this server (DNS rebinding), and
+/// clients that do not read, for which others must not wait.
 #[test]
 fn the_server_answers_its_own_readers_only_and_all_of_them() {
     let folder = Folder::new("view-readers");
@@ -256,8 +257,8 @@ fn the_server_answers_its_own_readers_only_and_all_of_them() {
         })
         .collect();
     let idle = [(); 4].map(|()| TcpStream::connect(&address).expect("it listens"));
-    // When another reader has its answer, the server has not given up on the one before, which it does in time. Where
-    // the machine takes longer than that for an answer, the next try shows it.
+    // Checks that a reader gets its answer before the server drops an earlier, slow client.
+    // Repeated, because on a slow machine the answer may take longer than that timeout.
     let overtakes = || {
         let mut waiting = TcpStream::connect(&address).expect("it listens");
         let answer = request(&address, &format!("GET {path} HTTP/1.1"));

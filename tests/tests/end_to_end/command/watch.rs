@@ -1,4 +1,4 @@
-//! Programs that run out of memory in a real control group, and the reports about them.
+//! Programs that run out of memory in a real control group, and the reports on them.
 
 use memhook_tests::patience::TRIES;
 use memhook_tests::programs::Folder;
@@ -30,7 +30,7 @@ impl Watch {
         watch
     }
 
-    /// Waits for this number of lines with this beginning.
+    /// Waits for this number of lines with this prefix.
     fn await_lines(&mut self, beginning: &str, count: usize) {
         let mut left = count;
         while left > 0 {
@@ -73,7 +73,7 @@ impl Watch {
     }
 }
 
-/// Returns the reports in a directory, in the order of their names.
+/// Returns the reports in a directory, sorted by name.
 fn reports(directory: &Path) -> Vec<(String, Value)> {
     let files = std::fs::read_dir(directory).expect("a directory").flatten();
     let mut found: Vec<(String, Value)> = files
@@ -88,7 +88,7 @@ fn reports(directory: &Path) -> Vec<(String, Value)> {
     found
 }
 
-/// Returns the live bytes of the site of a function, and the live bytes of the whole report.
+/// Returns the live bytes of a function's site, and those of the whole report.
 fn share(report: &Value, function: &str) -> (f64, f64) {
     let report = &report["report"];
     let all = report["totals"]["live_bytes"].as_f64().expect("live bytes");
@@ -161,7 +161,7 @@ fn a_process_that_is_killed_leaves_its_site() {
         assert_eq!(last["death"]["out_of_memory"], true, "{last:#}");
         let (of_site, all) = share(last, "planted_leak");
         assert!(of_site >= 0.9 * all, "{of_site} of {all}: {last:#}");
-        // Live memory at the kill, with the error of a sample.
+        // Live memory at the kill, within the error of a sample.
         assert!(
             all > 0.75 * LIMIT as f64 && all < 1.1 * LIMIT as f64,
             "{all}"
@@ -171,7 +171,7 @@ fn a_process_that_is_killed_leaves_its_site() {
             .map(|r| &r.1)
             .filter(|r| r["reason"] == "limit")
             .collect();
-        // If the watch is suspended all the time, there is no early report.
+        // If the watch is suspended throughout, there is no early report.
         told_before += usize::from(!early.is_empty());
         let early_count = early.len();
         for report in early {
@@ -179,7 +179,7 @@ fn a_process_that_is_killed_leaves_its_site() {
             assert!(of_site >= 0.9 * all, "{of_site} of {all}: {report:#}");
             let account = &report["account"];
             if account.is_null() {
-                // The process was killed while the report was made.
+                // The process was killed while the watch created the report.
                 continue;
             }
             let parts = account["parts"].as_array().expect("parts").iter();
@@ -196,10 +196,10 @@ fn a_process_that_is_killed_leaves_its_site() {
     assert!(told_before > 0, "no report before an end");
 }
 
-/// The leaking process is small at first, or starts last. Its report names the leaking site, and
-/// the reports of all other processes show which process leaked.
+/// The leaking process is small at first, or starts last. Checks that its report names the leaking
+/// site, and that the reports of all other processes show which process leaked.
 fn the_leaker_of_a_group_is_found(count: usize, is_late: bool) {
-    // If the watch is suspended all the time, there is no report before the end.
+    // If the watch is suspended throughout, there is no report before the kill.
     let is_early = (0..TRIES).any(|_| is_reported_before_its_end(count, is_late));
     assert!(is_early, "no report of it before its end");
 }
@@ -236,7 +236,7 @@ fn is_reported_before_its_end(count: usize, is_late: bool) -> bool {
     leaker.go();
     let status = leaker.finish();
     assert!(!status.success(), "the kernel kills it: {status}");
-    // The report of the process's end is written before the other processes end.
+    // The watch writes the final report of this process before the other processes exit.
     watch.await_lines(&format!("memhook-rs: process {pid} "), 1);
     if count > 1 {
         // SAFETY: kill takes plain integers; the child has not been waited for.
@@ -271,7 +271,7 @@ fn is_reported_before_its_end(count: usize, is_late: bool) -> bool {
         assert!(of_site >= 0.9 * all, "{of_site} of {all}");
         assert!(all > 0.7 * LIMIT as f64, "{all}");
     }
-    // The process is among the largest by then.
+    // The process is now among the largest.
     let is_early = |report: &&(String, Value)| report.1["reason"] != "end";
     let mut early = reports.iter().filter(is_early);
     early.any(|report| report.1["pid"] == pid)
@@ -334,20 +334,20 @@ fn the_last_reports_are_kept_of_one_run() -> bool {
         .collect();
     assert_eq!(reasons, ["rss", "end"], "{errors}");
     let (of_site, all) = share(&reports[1].1, "planted_leak");
-    // The numbers are exact: 16,000 blocks of 4,000 bytes, and the last 512 of 1,000.
+    // The numbers are exact: 16,000 blocks of 4,000 bytes, and the last 512 blocks of 1,000 bytes.
     assert!(
         (64_000_000.0..66_000_000.0).contains(&of_site),
         "{of_site} of {all}"
     );
     assert_ne!(reports[1].1["death"]["out_of_memory"], true);
-    // A text beside each report.
+    // A text file accompanies each report.
     let text =
         std::fs::read_to_string(Path::new(&directory).join(reports[1].0.replace("json", "txt")));
     assert!(text.expect("a text").contains("planted_leak"));
     true
 }
 
-/// Names may come after several urgent reports, and then all these reports are completed.
+/// Checks that names that arrive after several urgent reports are added to all of these reports.
 #[test]
 fn all_reports_get_their_names() {
     // A watch that is suspended writes fewer reports.

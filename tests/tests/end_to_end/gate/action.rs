@@ -1,5 +1,5 @@
-//! The step of `action.yml` that judges a program, run as GitHub's runner runs it: a script, and
-//! outputs that later steps read.
+//! Runs the step of `action.yml` that judges a program like GitHub's runner: as a script, with
+//! outputs for later steps.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{binary, build_target};
@@ -88,7 +88,7 @@ fn later_steps_learn_leaks_bytes_and_the_sarif_file() {
         "{summary}"
     );
     assert!(summary.contains("### PASSED: no leaks"), "{summary}");
-    // Nothing was judged, so there is nothing to pass on.
+    // The gate judged nothing, so there is no output.
     let (status, log, outputs) = step(&folder, "./nosuch", "");
     assert_eq!((status, outputs.len()), (Some(2), 0), "{log}");
 }

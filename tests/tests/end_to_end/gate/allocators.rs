@@ -9,7 +9,7 @@ use std::process::Command;
 
 const LIBRARIES: [&str; 2] = ["libjemalloc.so.2", "libtcmalloc_minimal.so.4"];
 
-/// Returns the exit code, and the `--json` output about the first process.
+/// Returns the exit code, and the JSON verdict on the first process.
 fn judged(command: &mut Command) -> (Option<i32>, Value) {
     let output = command.output().expect("it runs");
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -27,7 +27,7 @@ fn gate(library: Option<&str>, program: &Path, arguments: &[&str]) -> (Option<i3
     judged(&mut command)
 }
 
-/// Returns direct and indirect leaks together, by the function that lost them.
+/// Returns direct and indirect leaks together, by the function that leaked them.
 fn leaked(json: &Value) -> Sites {
     let verdict = json;
     let sites = verdict["evidence"]["sites"].as_array().expect("sites");
@@ -112,8 +112,8 @@ fn a_linked_allocator_is_like_a_preloaded_one() {
     }
 }
 
-/// Debian's program is linked to jemalloc. Calls of a built-in allocator are direct, and without
-/// its blocks there is no verdict.
+/// Checks Debian's redis, which is linked to jemalloc, and a program with a built-in allocator: its
+/// calls are direct, and without its blocks there is no verdict.
 #[test]
 fn a_built_in_allocator_gives_no_verdict() {
     let program = build_target("built_in_allocator", &["-O1"]);
@@ -161,8 +161,8 @@ while s.recv(4096): pass"
     });
 }
 
-/// musl's allocator has blocks among the data of its C library, between stacks of threads, and
-/// around the TLS of the initial thread.
+/// Checks musl's allocator, which has blocks among the data of the C library, between thread
+/// stacks, and around the TLS of the initial thread.
 #[test]
 fn programs_on_musl_that_keep_blocks_get_a_verdict() {
     let Some(library) = build_on_musl("on_musl_library", &["-shared", "-fPIC"]) else {

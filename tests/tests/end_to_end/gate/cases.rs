@@ -1,5 +1,4 @@
-//! Each case of `gate_cases.cc`: the verdict of the gate, and the verdict of LeakSanitizer on the
-//! program.
+//! The verdicts of the gate and of LeakSanitizer on each case of `gate_cases.cc`.
 
 use memhook_tests::releases::Release;
 use memhook_tests::{binary, build_library, build_target};
@@ -13,7 +12,7 @@ type Leaked = (u64, u64);
 /// Verdict of LeakSanitizer.
 enum Sanitizer {
     Same,
-    /// Another verdict, for this reason.
+    /// A different verdict, for this reason.
     Differs(Leaked, &'static str),
     /// The gate's verdict in some runs and no leak in others, for this reason.
     Varies(&'static str),
@@ -21,7 +20,7 @@ enum Sanitizer {
 
 use Sanitizer::{Differs, Same, Varies};
 
-/// Name of the case, its leaks, and whether LeakSanitizer agrees.
+/// Name of the case, its leaks, and LeakSanitizer's verdict.
 const CASES: &[(&str, Leaked, Sanitizer)] = &[
     ("nothing", (0, 0), Same),
     ("plain", (10, 960), Same),
@@ -190,7 +189,7 @@ fn wrong_on(release: &Release) -> String {
     wrong
 }
 
-/// Tests releases from glibc 2.31 to the newest one, whose heap layout need not be known.
+/// Checks releases from glibc 2.31 to the newest, whose heap layout may be unknown.
 #[test]
 fn the_same_verdicts_on_other_releases() {
     let releases = Release::all();
@@ -207,7 +206,7 @@ fn the_same_verdicts_where_the_heap_cannot_be_dissected() {
     let (_, text) = by_gate(&program, "plain");
     assert!(text.contains("the heap of glibc 2.99"), "{text}");
     assert!(text.contains("covers only the traced blocks"), "{text}");
-    // A forked child has no trace, so its leaks are unknown.
+    // A forked child is not traced, so its leaks are unknown.
     let output = Command::new(binary())
         .args(["gate", "--follow-fork", "--"])
         .arg(&program)

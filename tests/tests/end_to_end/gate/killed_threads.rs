@@ -4,7 +4,7 @@ use memhook_tests::{binary, build_target, rounds};
 use std::path::Path;
 use std::process::Command;
 
-/// Returns the number of times that each program is judged.
+/// Returns the number of runs of each program.
 fn runs() -> usize {
     rounds(20)
 }
@@ -20,8 +20,8 @@ fn gate(program: &Path, mode: &str) -> (Option<i32>, String) {
     (output.status.code(), text)
 }
 
-/// A killed thread leaves the heap in the middle of a change, and the block that it was handling is
-/// not a leak.
+/// Checks that the block that a killed thread was handling is not a leak, although the thread
+/// leaves the heap in an inconsistent state.
 #[test]
 fn a_program_without_leaks_passes_whatever_its_threads_do_at_the_end() {
     memhook_tests::patiently(|| {
@@ -35,7 +35,7 @@ fn a_program_without_leaks_passes_whatever_its_threads_do_at_the_end() {
     });
 }
 
-/// All leaks of main are found, and none from the threads.
+/// Checks that the gate finds all leaks of main, and none from the threads.
 #[test]
 fn leaks_are_exact_whatever_threads_do_at_the_end() {
     memhook_tests::patiently(|| {
@@ -49,8 +49,8 @@ fn leaks_are_exact_whatever_threads_do_at_the_end() {
     });
 }
 
-/// If some blocks may be untraced, a block in transit may look like one of them. It is not a leak
-/// either, but there may be no verdict.
+/// Checks programs with possibly untraced blocks, for which a block in transit may be mistaken. It
+/// is not a leak either, but there may be no verdict.
 #[test]
 fn nothing_that_is_on_its_way_is_a_leak() {
     memhook_tests::patiently(|| {

@@ -1,5 +1,5 @@
-//! Blocks that only pointers into blocks reach: a separate class, compared with memcheck's verdict
-//! on the program.
+//! Blocks that are reachable only through interior pointers: a separate class, compared with
+//! memcheck's verdict on the program.
 
 use memhook_tests::programs::installed;
 use memhook_tests::{JsonSchema, Target, build_target, run_with};
@@ -10,7 +10,7 @@ use std::process::Command;
 /// Blocks and bytes.
 type Sum = (u64, u64);
 
-/// Planted blocks: lost, possibly lost.
+/// Planted blocks: definitely lost, possibly lost.
 const LOST: Sum = (2, 64 + 500);
 const POSSIBLE: Sum = (6, 200 + 3 * 64 + 250 + 64);
 
@@ -83,7 +83,7 @@ fn what_memcheck_calls_possibly_lost() {
         let stack = shown["evidence"]["sites"][site]["stack"].to_string();
         assert!(stack.contains("plant"), "{stack}");
     }
-    // Possibly lost blocks fail no gate.
+    // Possibly lost blocks do not fail the gate.
     let (code, _, text) = gate(&["--show-possible", "--fail-on", "leaked > 1K"]);
     assert_eq!(code, 0, "{text}");
     assert!(

@@ -1,5 +1,5 @@
-//! Programs that create processes. Each process is followed, and judged separately if its program
-//! belongs to the user.
+//! Programs that create processes. The gate follows each process, and judges it separately if its
+//! program is the user's own.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{binary, build_target, run_program};
@@ -59,8 +59,8 @@ fn every_way_to_make_a_process() {
     }
 }
 
-/// Writes a makefile whose target `test` runs this program `runs` times, each by a shell, half of
-/// them without a leak.
+/// Writes a makefile whose target `test` runs this program `runs` times, each through a shell, half
+/// of them without a leak.
 fn tests_by_make(folder: &Folder, runs: u32) -> String {
     let program = build_target("gate_family", &["-O1", "-g", "-pthread"]);
     let clean = build_target("gate_cases", &["-O1", "-g"]);
@@ -76,7 +76,7 @@ fn tests_by_make(folder: &Folder, runs: u32) -> String {
     makefile
 }
 
-/// The build's own programs leak by design, but the verdict is about the tests.
+/// Checks that the verdict is about the tests, and not about build tools, which leak by design.
 #[test]
 fn tests_that_make_runs_are_judged_without_an_option() {
     let folder = Folder::new("make-test");
@@ -147,8 +147,8 @@ fn programs_of_the_system_are_judged_by_name() {
     let (code, json, _) = judged(&["--no-follow"]);
     assert_eq!(code, Some(0), "{json}");
     assert!(json.contains("\"headline\":\"PASSED: no leaks\""), "{json}");
-    // If no program belongs to the user, the command is judged, and the programs that it started
-    // are listed.
+    // If no program is the user's own, the gate judges the command, and lists the programs that it
+    // started.
     let folder = Folder::new("only-systems");
     let file = folder.path("verdict.json");
     let options = ["gate", "--json", &file];
@@ -205,12 +205,12 @@ fn shells_and_make() {
 
 #[test]
 fn a_process_that_executes_nothing() {
-    // Nothing is unreachable in this process, which is a verdict.
+    // No block is unreachable in this process, so there is a verdict.
     let clean = ["-c", "x=1; (x=2; y=$x; exit 0); exit 0"];
     let (code, verdict, text) = gate(&[], &installed("sh"), &clean);
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(outcomes(&verdict, "(forked)"), ["passed"], "{text}");
-    // The owner of the lost blocks is unknown.
+    // It is unknown which process leaked the blocks.
     let program = build_target("gate_family", &["-O1", "-g", "-pthread"]);
     let (code, verdict, text) = gate(&[], &program, &["alone", "0"]);
     assert_eq!(code, Some(3), "{text}");

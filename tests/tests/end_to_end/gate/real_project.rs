@@ -74,7 +74,7 @@ fn tinyxml2_passes_and_a_planted_leak_fails() {
     assert_eq!(clean.status.code(), Some(0), "{text}");
     assert!(text.ends_with("\nPASSED: no leaks\n"), "{text}");
 
-    // A document no longer frees the text from which it was parsed.
+    // Removes the release of the text from which a document was parsed.
     let source = folder.join("tinyxml2.cpp");
     let code = std::fs::read_to_string(&source).expect("readable");
     let planted = code.replacen("delete [] _charBuffer;", "", 1);

@@ -1,4 +1,4 @@
-//! The gate judges recordings by everything except reachability.
+//! The gate judges recordings by every criterion except reachability.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Target, build_target, run};
@@ -115,7 +115,8 @@ fn what_a_recording_cannot_answer_is_refused() {
         "--fail-on leaked-blocks: a recording",
     );
     refused(&["--growth", "--warmup", "1h"], &whole, "--warmup");
-    // The file is truncated in the middle. The gate judges the rest, but does not pass it.
+    // The file is truncated in the middle. The gate judges the rest, but the verdict is not
+    // "passed".
     let bytes = std::fs::read(&whole).expect("recorded");
     let cut = folder.path("cut.mhk");
     std::fs::write(&cut, &bytes[..bytes.len() * 3 / 4]).expect("written");

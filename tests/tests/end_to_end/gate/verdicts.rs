@@ -1,4 +1,4 @@
-//! The gate as a script sees it: exit codes, files, limits, baselines.
+//! The gate from a script's point of view: exit codes, files, limits, baselines.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{JsonSchema, Target, binary, build_target, rounds, run};
@@ -49,7 +49,7 @@ fn every_way_to_end() {
     }
 }
 
-/// People read the last lines of a log, so the verdict must be there.
+/// Checks that the verdict is in the last lines of a log, which people read.
 #[test]
 fn the_verdict_is_the_end_of_the_log() {
     let (_, _, text) = gate(&[], &["plain"]);
@@ -69,7 +69,7 @@ fn the_verdict_is_the_end_of_the_log() {
     assert_eq!(text.lines().last(), Some(remedy), "{text}");
     let (_, _, text) = gate(&["--verdict-only"], &["plain"]);
     assert_eq!(text.trim_end(), verdict, "{text}");
-    // A program that fails by itself does not pass.
+    // A program that fails on its own does not pass.
     let (status, _, text) = gate(&["--fail-on", "leaked > 1K"], &["ends", "exit 3"]);
     assert_eq!(status, Some(3), "{text}");
     let last = text.lines().last().unwrap_or_default();
@@ -131,7 +131,8 @@ fn limits_and_exit_codes() {
     }
 }
 
-/// Blocks of the loader appear in no event, but are live at the end. The peak is at least as large.
+/// Checks that the peak includes blocks of the loader, which appear in no event but are live at the
+/// end.
 #[test]
 fn the_peak_is_no_less_than_what_lives_at_the_end() {
     let (status, out, text) = gate(&["--json"], &["nothing"]);
@@ -216,7 +217,7 @@ fn several_outputs_at_once() {
         "{place}"
     );
     assert!(read(&markdown).contains("### FAILED"));
-    // The summary of a job is appended to.
+    // The gate appends to the summary of a job.
     gate(&options, &["nothing"]);
     let both = read(&markdown);
     assert!(
@@ -227,7 +228,7 @@ fn several_outputs_at_once() {
     assert_eq!(status, Some(2));
 }
 
-/// As a flag, --json has its usual meaning. It may also name a file, in both notations.
+/// Checks --json as a flag, with its usual meaning, and with a file name in both notations.
 #[test]
 fn json_with_and_without_a_file() {
     let folder = Folder::new("gate-json");
@@ -247,15 +248,15 @@ fn json_with_and_without_a_file() {
         assert_eq!(schema(&written).as_deref(), Some("memhook-rs/gate/1"));
         std::fs::remove_file(&file).expect("there");
     }
-    // For a running process, the text also goes to standard error and leaves standard output to the
-    // JSON.
+    // For a running process, the text also goes to standard error, because standard output contains
+    // the JSON.
     let target = Target::start(&build_target("gate_service", &["-O1", "-g"]), &["leak"]);
     let (_, out, text) = run(&["gate", "--json", "-p", &target.pid().to_string()]);
     assert_eq!(schema(&out).as_deref(), Some("memhook-rs/gate/1"), "{text}");
     assert!(text.contains("leak"), "{text}");
 }
 
-/// If the user forgets the --, no program is overwritten.
+/// Checks that no program is overwritten if the user forgets the --.
 #[test]
 fn no_program_is_overwritten() {
     let folder = Folder::new("gate-program");
@@ -293,8 +294,8 @@ fn suppression_files() {
     assert!(text.contains("known.supp:2: "), "{text}");
 }
 
-/// Leaks behind a wrapper of malloc are attributed to the wrapper's caller. One bug is one leak for
-/// all call paths, and its suppression suppresses nothing else.
+/// Checks that the gate attributes leaks behind a wrapper of malloc to the wrapper's caller: one
+/// bug is one leak for all call paths, and its suppression matches no other leak.
 #[test]
 fn wrappers_are_not_blamed() {
     let program = build_target("gate_wrapped", &["-O1", "-g"]);
@@ -340,8 +341,8 @@ fn wrappers_are_not_blamed() {
     assert!(text.contains("other ways to main"), "{text}");
 }
 
-/// Returns the first judgement on a process that is as expected, or the last one. Each takes longer
-/// than the previous one, because the process may be suspended for a time.
+/// Returns the first judgement on a process that matches the expectation, or the last one. Each
+/// attempt takes longer than the previous one, because the process may be suspended for a time.
 fn judged(
     options: &[&str],
     durations: &[&str],
@@ -381,7 +382,7 @@ fn a_service_that_leaks_slowly_and_one_with_a_full_cache() {
                 "{out}"
             );
         }
-        // Judges the current state, and with stacks. The leak is unreachable, too.
+        // Judges the current state without and with stacks. The leak is also unreachable.
         let (status, out, err) = run(&["gate", "-p", &pid]);
         assert_eq!(status, code, "{kind}: {out}{err}");
         let is_named = |out: &str| kind == "cache" || out.contains("keep_for_good");
@@ -394,7 +395,7 @@ fn a_service_that_leaks_slowly_and_one_with_a_full_cache() {
     }
 }
 
-/// One block grows, while the number of blocks stays constant and none of them is old.
+/// Checks a growing block, while the number of blocks stays constant and none is old.
 #[test]
 fn a_service_whose_only_log_becomes_longer() {
     let program = build_target("gate_service", &["-O1", "-g"]);
@@ -418,7 +419,7 @@ fn a_service_whose_only_log_becomes_longer() {
     assert_eq!(status, 0, "{out}{err}");
 }
 
-/// Successors of blocks from before the attach are no growth, and no proof that there is none.
+/// Checks that replacements of blocks from before the attach prove neither growth nor its absence.
 #[test]
 fn a_full_heap_whose_blocks_are_replaced() {
     let program = build_target("gate_service", &["-O1", "-g"]);
@@ -432,7 +433,8 @@ fn a_full_heap_whose_blocks_are_replaced() {
     );
 }
 
-/// The leaks at the end of the last thread count, not those at the end of the initial thread.
+/// Checks that the leaks at the exit of the last thread count, not those at the exit of the initial
+/// thread.
 #[test]
 fn an_initial_thread_that_ends_first() {
     let program = build_target("leader_gone", &[]);

@@ -1,5 +1,5 @@
-//! Heaps of jemalloc, tcmalloc and mimalloc: what they report about themselves, and what they
-//! return to the system.
+//! Heaps of jemalloc, tcmalloc and mimalloc: their own statistics, and the memory that they return
+//! to the system.
 
 use memhook_tests::programs::{Client, Folder, installed_library, loaded_redis};
 use memhook_tests::{JsonSchema, Target, build_target, run};
@@ -65,7 +65,7 @@ fn fell(done: &Value) -> u64 {
     number(&done["rss_before_bytes"]).saturating_sub(number(&done["rss_after_bytes"]))
 }
 
-/// After a burst, most of these allocators' memory is free.
+/// Checks these allocators after a burst, when most of their memory is free.
 #[test]
 fn what_they_say_is_in_the_account_and_what_was_predicted_comes_back() {
     for (library, name) in [(JEMALLOC, "jemalloc"), (TCMALLOC, "tcmalloc")] {
@@ -74,7 +74,7 @@ fn what_they_say_is_in_the_account_and_what_was_predicted_comes_back() {
         check_sum(&report);
         assert_eq!(report["allocator"]["name"], name, "{report:#}");
         assert_eq!(part(&report, "heap of another allocator, and mappings"), 0);
-        // 1,500 pins of 72 bytes, 375 blocks of 120, their lists, and rounding.
+        // 1,500 pins of 72 bytes, 375 blocks of 120 bytes, their lists, and rounding.
         let live = part(&report, "live heap");
         assert!(live > 150_000 && live < 8 * MIB, "{report:#}");
         let free = part(&report, "free inside the allocator") + part(&report, "fragmentation");
@@ -104,14 +104,14 @@ fn what_they_say_is_in_the_account_and_what_was_predicted_comes_back() {
         );
         check_sum(&rss(target.pid()));
 
-        // Without a call, the heap is nevertheless split.
+        // Even without a remote call, the heap is dissected.
         let alone = json("rss", "rss-1", target.pid(), &["--no-calls"]);
         check_sum(&alone);
         assert!(alone["allocator"].is_null());
         let other = part(&alone, "heap of another allocator, and mappings");
         assert_eq!(other, 0, "{alone:#}");
         assert!(part(&alone, "live heap") < 8 * MIB, "{alone:#}");
-        // No call is made that could take too long.
+        // memhook-rs makes no call that could take too long.
         let pid = target.pid().to_string();
         let (code, out, err) = run(&["trim", &pid, "--max-hold", "0.001us"]);
         let is_refused = code == 2 && out.is_empty() && err.contains("--max-hold");
@@ -122,8 +122,8 @@ fn what_they_say_is_in_the_account_and_what_was_predicted_comes_back() {
     }
 }
 
-/// mimalloc has no figures that distinguish live from free. Its heap is dissected, and the amount
-/// that it would return is not predicted.
+/// Checks mimalloc, which has no statistics that separate live from free memory: memhook-rs
+/// dissects its heap, and does not predict the returned amount.
 #[test]
 fn mimalloc_collects() {
     let mut target = started("pinned_pages", MIMALLOC, &["0", "untrimmed"]);
@@ -147,7 +147,8 @@ fn mimalloc_collects() {
     assert!(target.finish().success());
 }
 
-/// Threads that allocate without pause hold the allocator's locks repeatedly.
+/// Checks remote calls while threads that allocate without pause repeatedly hold the allocator's
+/// locks.
 #[test]
 fn busy_programs_go_on() {
     for library in [JEMALLOC, TCMALLOC, MIMALLOC] {

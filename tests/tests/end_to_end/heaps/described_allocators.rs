@@ -22,8 +22,8 @@ alloc = ["node_get(size=fixed:64, ptr=*arg2) -> 0"]
 free = ["node_put(ptr=*arg1)"]
 "#;
 
-/// Live blocks in the pool at the end: the function that called the allocator, the allocating
-/// function, the number of blocks, and bytes per block.
+/// Live blocks in the pool at the end: calling function, allocating function, number of blocks, and
+/// bytes per block.
 const IN_POOL: [(&str, &str, u64, u64); 14] = [
     ("plain", "pool_alloc", 300, 100),
     ("zeroed", "pool_calloc", 40, 21),
@@ -63,7 +63,8 @@ impl Drop for File {
     }
 }
 
-/// Returns the places where code in memory differs from the files, except for our own mappings.
+/// Returns the locations at which code in memory differs from the files, except for mappings of
+/// memhook-rs.
 fn changed(pid: u32) -> Vec<String> {
     let mut found = changed_code(pid);
     found.retain(|place| !place.contains("memhook"));
@@ -91,9 +92,9 @@ fn totals_of<'r>(report: &'r Value, name: &str) -> &'r Value {
     &heap.unwrap_or_else(|| panic!("{name}: {report:#}"))["totals"]
 }
 
-/// Every form of a description, in a program that leaves the allocator in every way. Before that,
-/// attachers are killed while a thread is in the allocator, and a child is forked. At the end the
-/// code must be unchanged.
+/// Checks every form of a description, in a program whose calls leave the allocator in every way.
+/// Before that, the test kills attachers while a thread is in the allocator, and forks a child. At
+/// the end, the code must be unchanged.
 #[test]
 fn heaps_of_their_own_are_counted_exactly() {
     let program = build_target("described_allocators", &["-g", "-O2", "-fPIE", "-pie"]);
@@ -193,8 +194,7 @@ fn heaps_of_their_own_are_counted_exactly() {
     assert!(target.finish().success());
 }
 
-/// Kills attachers at some moment of their attach. `detach` must be able to restore what they
-/// leave.
+/// Kills attachers at some moment of their attach. `detach` must be able to clean up their remains.
 fn killed_while_it_attaches(target: &Target, options: &[&str]) {
     let pid = target.pid().to_string();
     for delay in [3, 12, 25, 50, 90] {
@@ -205,7 +205,7 @@ fn killed_while_it_attaches(target: &Target, options: &[&str]) {
             .stderr(Stdio::null())
             .spawn()
             .expect("it starts");
-        // The kill may hit any moment.
+        // The kill may come at any moment.
         std::thread::sleep(Duration::from_millis(delay));
         attacher.kill().expect("it runs");
         attacher.wait().expect("it ends");
@@ -216,7 +216,7 @@ fn killed_while_it_attaches(target: &Target, options: &[&str]) {
     }
 }
 
-/// A mistake is reported in one line, and the target is not touched.
+/// Checks that a mistake is reported in one line, without touching the target.
 #[test]
 fn mistakes_are_one_line() {
     let program = build_target("described_allocators", &["-g", "-O2", "-fPIE", "-pie"]);
@@ -284,8 +284,8 @@ fn mistakes_are_one_line() {
     assert_eq!(target.our_mappings(), 0);
 }
 
-/// If the hook has to be mapped, no exception could pass through a call of such a function, so the
-/// function is not hooked.
+/// Checks that such a function is not hooked if the hook has to be mapped, because exceptions could
+/// not pass through it.
 #[test]
 fn a_program_that_throws_on_another_allocator_is_refused() {
     let program = build_target("described_allocators", &["-g", "-O2", "-fPIE", "-pie"]);
@@ -305,7 +305,7 @@ fn a_program_that_throws_on_another_allocator_is_refused() {
     target.expect("done");
 }
 
-/// Each heap has a recording beside that of malloc's heap, in the usual format.
+/// Checks that each heap has a recording in the usual format, in addition to that of malloc's heap.
 #[test]
 fn each_heap_has_a_recording() {
     let program = build_target("described_allocators", &["-g", "-O2", "-fPIE", "-pie"]);
@@ -336,8 +336,8 @@ fn each_heap_has_a_recording() {
     assert!(target.finish().success());
 }
 
-/// A library with traced functions may be closed, and the program may map its own data in its
-/// place, even with equal bytes. Nothing is written back into this data at the end of the trace.
+/// Checks that memhook-rs does not write into data that a program maps at the address of a closed
+/// library with traced functions, even if the bytes are equal.
 #[test]
 fn nothing_is_written_where_a_closed_library_was() {
     let library = build_library("closed_pool_library", "libclosed_pool.so", &["-g", "-O2"]);
@@ -358,12 +358,13 @@ fn nothing_is_written_where_a_closed_library_was() {
         let totals = totals_of(&report, "pool");
         assert_eq!(totals["live_blocks"], 15, "{report:#}");
         assert_eq!(totals["live_bytes"], 15 * 40, "{report:#}");
-        // The program's own check: nobody has changed its memory.
+        // The program itself checks that its memory is unchanged.
         assert!(target.finish().success());
     }
 }
 
-/// A description may use any number as the place of a block, and the program does not notice.
+/// Checks that a description may use any number as the address of a block without affecting the
+/// program.
 #[test]
 fn a_wrong_place_of_the_block_is_no_crash() {
     let program = build_target("wild_arguments", &["-g", "-O2"]);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
-/// Describes two heaps: one is cut from malloc's blocks, the other from a mapping.
+/// Describes two heaps: one cuts its blocks from malloc's blocks, the other from a mapping.
 const FILE: &str = r#"
 [[allocator]]
 name = "items"
@@ -24,8 +24,8 @@ fn file(name: &str) -> String {
     path.to_str().expect("UTF-8").to_owned()
 }
 
-/// Returns the lost blocks of one heap according to a verdict, by the function that lost them:
-/// direct blocks, and blocks reached only through them.
+/// Returns the leaks of one heap from a verdict, by the function that leaked them: direct and
+/// indirect leaks.
 fn lost(verdict: &Value, heap: &str) -> BTreeMap<String, (u64, u64)> {
     let sites = verdict["evidence"]["sites"].as_array().expect("sites");
     let mut found = BTreeMap::new();
@@ -64,7 +64,7 @@ fn check_planted(verdict: &Value) {
     assert_eq!(lost(verdict, "items"), items, "{verdict:#}");
     let malloc = of(&[("lose_of_c", 3, 0)]);
     assert_eq!(lost(verdict, "malloc"), malloc, "{verdict:#}");
-    // The list of headers leads to each header, and to no block.
+    // The list links the headers, and points to no block.
     let area = of(&[("lose_in_area", 7, 0)]);
     assert_eq!(lost(verdict, "area"), area, "{verdict:#}");
     let heaps = verdict["heaps"].as_array().expect("heaps");
@@ -116,7 +116,7 @@ fn each_heap_is_judged() {
     assert!(text.contains("PASSED: no leaks"), "{text}");
     assert_eq!(verdict["evidence"]["gaps"], json!([]));
 
-    // A description that mistakes a size for a pointer leads to a wrong report, but not to a crash.
+    // A description that mistakes a size for a pointer causes a wrong report, but no crash.
     let mut mistaken = Command::new(binary());
     mistaken.args(["gate", "--json", "-", "--allocators"]);
     mistaken.args(["alloc area_get(size=arg2:32, ptr=*arg1) -> 0", "--"]);
@@ -154,7 +154,8 @@ fn each_heap_is_judged() {
     let _ = std::fs::remove_file(allocators);
 }
 
-/// `watch` has the heaps in its reports, and `doctor` says how each function is reached.
+/// Checks that the reports of `watch` contain the heaps, and that `doctor` says how each function
+/// would be hooked.
 #[test]
 fn heaps_are_watched_and_functions_diagnosed() {
     let program = build_target("own_pools", &["-g", "-O2"]);
@@ -219,7 +220,7 @@ fn heaps_are_watched_and_functions_diagnosed() {
         let heap = heaps.iter().find(|heap| heap["name"] == name);
         heap.map(|heap| heap["totals"]["live_blocks"].clone())
     };
-    // 520 blocks are held, 49 are lost, and 300 have disappeared without a release.
+    // 520 blocks are held, 49 are leaked, and 300 have disappeared without a release.
     assert_eq!(
         live("items"),
         Some(json!(520 - 300 + 49 + 300)),

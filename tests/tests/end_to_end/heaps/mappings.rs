@@ -73,7 +73,7 @@ fn every_way_to_map() {
     let process = &mappings["process"];
     assert_eq!(number(process, "gone_bytes"), 1024 * PAGE);
     assert_eq!(number(process, "traced_bytes"), live - 1024 * PAGE);
-    // Besides, the C library has mapped stacks of threads and an arena of malloc.
+    // The C library has also mapped thread stacks and an arena of malloc.
     assert!(
         number(process, "unseen_bytes") >= 4096 * PAGE,
         "{process:#}"
@@ -148,7 +148,7 @@ fn every_way_to_map() {
     );
     ends_with(0, &["gate", "--fail-on", "live > 100M", &beside]);
     ends_with(1, &["gate", "--fail-on", "live > 1M", &beside]);
-    // Requests that make no sense.
+    // Meaningless combinations of options.
     let errors = ends_with(2, &["gate", "--mappings", "--", program.to_str().unwrap()]);
     assert!(errors.contains("a gate judges blocks"), "{errors}");
     let pid = std::process::id().to_string();
@@ -160,8 +160,8 @@ fn every_way_to_map() {
     let _ = std::fs::remove_dir_all(directory);
 }
 
-/// Without the option the report contains no mappings, and the mappings of an allocator belong to
-/// its heap.
+/// Checks that the report contains no mappings without the option, and that the mappings of an
+/// allocator count as its heap.
 #[test]
 fn what_is_not_asked_for_and_what_belongs_to_an_allocator() {
     let name = "libmapping_allocator.so";

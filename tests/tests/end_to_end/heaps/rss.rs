@@ -1,6 +1,6 @@
-//! Location of the resident memory. The tests compare the account of programs with known parts with
-//! the kernel's own sums, and pinned memory with the amount that is returned when the pins are
-//! freed.
+//! The parts of the resident memory. The tests compare the breakdown of programs with known parts
+//! with the kernel's sums, and pinned memory with the amount that the allocator returns when the
+//! pins are freed.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::releases::Release;
@@ -31,7 +31,7 @@ fn part(report: &Value, name: &str) -> u64 {
     number(&part.unwrap_or_else(|| panic!("no {name}: {report:#}"))["bytes"])
 }
 
-/// Returns the bytes of a part that not every report has.
+/// Returns the bytes of an optional part.
 fn part_if_known(report: &Value, name: &str) -> u64 {
     let parts = report["parts"].as_array().expect("parts");
     let part = parts.iter().find(|part| part["name"] == name);
@@ -55,7 +55,7 @@ fn resident(pid: u32) -> u64 {
         * 1024
 }
 
-/// Returns true if a value is between the planted one and this amount above it.
+/// Returns true if a value exceeds the planted one by at most `more`.
 fn is_near(found: u64, planted: u64, more: u64) -> bool {
     (planted..=planted + more).contains(&found)
 }
@@ -84,10 +84,10 @@ fn the_parts_are_those_that_were_planted() {
         assert_eq!(sum_of_parts(&report), all, "{report:#}");
         assert!(part(&report, "unknown") <= all / 100, "{report:#}");
 
-        // 4 + 1 + 8 + 3 * 2 MiB, and the needs of libraries.
+        // 4 + 1 + 8 + 3 * 2 MiB, and memory of libraries.
         let live = 19 * MIB;
         assert!(is_near(part(&report, "live heap"), live, MIB), "{report:#}");
-        // All free blocks of the sparse part are on pages with live ones.
+        // All free blocks of the sparse part are on pages with live blocks.
         let sparse = part(&report, "fragmentation");
         assert!(is_near(sparse, 3 * MIB, MIB / 4), "{report:#}");
         assert!(
@@ -111,7 +111,7 @@ fn the_parts_are_those_that_were_planted() {
             assert!(is_near(named(worker), MIB, MIB / 8), "{worker}: {report:#}");
         }
         assert_eq!(named(&file), 3 * MIB, "{report:#}");
-        // Huge pages from the kernel are counted as huge pages.
+        // Huge pages provided by the kernel count as huge pages.
         let huge = number(&report["huge_page_bytes"]);
         assert!(
             huge <= 4 * MIB + 2 * MIB && huge.is_multiple_of(2 * MIB),
@@ -129,7 +129,7 @@ fn the_parts_are_those_that_were_planted() {
     }
 }
 
-/// Returns resident bytes by mapping, as the kernel counts them page by page.
+/// Returns the resident bytes of each mapping, as counted by the kernel page by page.
 fn by_mapping(pid: u32) -> Vec<(String, u64)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps")).expect("it lives");
     let mut found = Vec::new();
@@ -148,8 +148,8 @@ fn by_mapping(pid: u32) -> Vec<(String, u64)> {
     found
 }
 
-/// For each mapping the page tables agree with the kernel's count page by page, whatever its pages
-/// contain.
+/// Checks that the page tables of each mapping agree with the kernel's count page by page,
+/// regardless of the contents.
 #[test]
 fn each_mapping_holds_what_the_kernel_counts() {
     let target = Target::start(&build_target("resident_pages", &[]), &[]);
@@ -172,8 +172,8 @@ fn each_mapping_holds_what_the_kernel_counts() {
             named += 1;
         }
     }
-    // The mappings with every other page, the huge pages, the rest of two, and the inaccessible
-    // one.
+    // The mappings with every other page, with huge pages, the two remainders, and the inaccessible
+    // mapping.
     assert!(named >= 7 + 3, "{report:#}");
     let huge = number(&report["huge_page_bytes"]);
     assert!(
@@ -183,7 +183,8 @@ fn each_mapping_holds_what_the_kernel_counts() {
     assert!(target.finish().success());
 }
 
-/// The pinned memory is returned when the pins are freed and the heap is trimmed.
+/// Checks that the allocator returns the pinned memory when the pins are freed and the heap is
+/// trimmed.
 #[test]
 fn pins_hold_what_comes_back_without_them() {
     let here = build_target("pinned_pages", &[]);
@@ -216,7 +217,7 @@ fn check_pins(program: &Path, options: &[&str], name: &str) {
     let first = &pins[0];
     let threads: u64 = options[0].parse().expect("a number");
     assert_eq!(first["name"], "blocks of 72 bytes", "{pins:#?}");
-    // Libraries have blocks of this size, too.
+    // Libraries also have blocks of this size.
     let planted = 500 * (threads + 1);
     assert!(
         is_near(number(&first["own_blocks"]), planted, 50),
@@ -236,8 +237,8 @@ fn check_pins(program: &Path, options: &[&str], name: &str) {
     assert!(target.finish().success());
 }
 
-/// In a traced process the pins have call stacks, and reports have an account without a copy of the
-/// memory.
+/// Checks that pins have call stacks in a traced process, and that reports have a breakdown without
+/// a copy of the memory.
 #[test]
 fn what_pins_the_memory_of_a_traced_process() {
     let schema = JsonSchema::load("rss-1");
@@ -278,7 +279,7 @@ fn what_pins_the_memory_of_a_traced_process() {
     );
     assert!(target.finish().success());
 
-    // Without pins, no thread is held, and live blocks are known from the trace.
+    // Without pins, no thread is held, and the trace provides the live blocks.
     let folder = Folder::new("resident-recorded");
     let recording = folder.path("run.mhk");
     let mut target = Target::run(Command::new(&program).args(["2", "trimmed", "traced"]));
@@ -307,7 +308,7 @@ fn what_pins_the_memory_of_a_traced_process() {
         "{account:#}"
     );
     assert!(account["snapshot"].is_null());
-    // The recording contains the account.
+    // The recording contains the breakdown.
     let (code, out, err) = run(&["report", &recording, "--json"]);
     assert_eq!(code, 0, "{err}");
     let recorded: Value = serde_json::from_str(&out).expect("JSON");
@@ -315,7 +316,7 @@ fn what_pins_the_memory_of_a_traced_process() {
     JsonSchema::load("report-1").check(&recorded);
     let (_, out, _) = run(&["report", &recording]);
     assert!(out.contains("rest of the allocator's memory"), "{out}");
-    // The census has the whole account, too.
+    // The census also contains the whole breakdown.
     let pid = target.pid().to_string();
     let (code, out, err) = run(&["scan", &pid, "--census", "--json", "--max-hold", "20s"]);
     assert_eq!(code, 0, "{err}");
@@ -332,7 +333,7 @@ fn what_pins_the_memory_of_a_traced_process() {
     assert!(target.finish().success());
 }
 
-/// Most blocks of a service are older than the trace, and so are the heaps in which they are.
+/// Checks a service whose blocks, and the heaps that contain them, are mostly older than the trace.
 #[test]
 fn heaps_of_before_the_attach_are_the_allocators() {
     let program = build_target("pinned_pages", &[]);
@@ -360,7 +361,8 @@ fn heaps_of_before_the_attach_are_the_allocators() {
     assert!(target.finish().success());
 }
 
-/// Checks that the account of a stopped process is right, and says which parts are not split.
+/// Checks that the breakdown of a stopped process is correct, and names the parts that are not
+/// split.
 fn check_sums(pid: u32, what: &str) -> Value {
     let before = resident(pid);
     let report = rss(pid, &["--max-hold", "20s"]);
@@ -376,7 +378,7 @@ fn check_sums(pid: u32, what: &str) -> Value {
     report
 }
 
-/// Reads lines up to the first one with this beginning.
+/// Reads lines up to the first one with this prefix.
 fn wait_for(target: &mut Target, beginning: &str) {
     while !target.expect("").starts_with(beginning) {}
 }
@@ -389,7 +391,7 @@ fn a_python_program() {
     let target = Target::run(command.args(["-c", script]));
     let report = check_sums(target.pid(), "python3");
     let first = &report["pins"][0];
-    // One block of 1,033 bytes in fifty pins most of 50 MiB.
+    // One in fifty blocks of 1,033 bytes pins most of 50 MiB.
     assert!(number(&first["own_blocks"]) >= 1000, "{first:#}");
     assert!(number(&first["pinned_bytes"]) > 40 * MIB, "{first:#}");
     assert!(number(&first["own_bytes"]) < 3 * MIB, "{first:#}");

@@ -1,5 +1,5 @@
 //! The table of allocators, their versions and commands in `docs/guide/heaps.md`: the result of
-//! each command on a program that loses 200 blocks.
+//! each command on a program that leaks 200 blocks.
 
 use memhook_tests::programs::installed_library;
 use memhook_tests::releases::Release;
@@ -73,7 +73,8 @@ const KINDS: [Kind; 8] = [
 ];
 
 impl Kind {
-    /// Returns the command that runs the program on this allocator; `None` if it is not installed.
+    /// Returns the command that runs the program on this allocator; Returns `None` if it is not
+    /// installed.
     fn command(&self) -> Option<Command> {
         let release = match self.release {
             Some(name) => Some(Release::named(name)?),
@@ -130,7 +131,7 @@ fn leaked(list: &List) -> BTreeSet<u64> {
     blocks.filter(|b| b.1.0).map(|b| *b.0).collect()
 }
 
-/// Returns how `scan` finds the lost blocks.
+/// Returns how `scan` finds the leaked blocks.
 fn scanned(pid: u32, lost: &BTreeSet<u64>) -> &'static str {
     let mut said = String::new();
     for _ in 0..LOOKS {
@@ -150,7 +151,7 @@ fn scanned(pid: u32, lost: &BTreeSet<u64>) -> &'static str {
     "lists the memory that it does not search"
 }
 
-/// Returns whether `rss` distinguishes live blocks from the rest of the heap.
+/// Returns how `rss` separates live blocks from the rest of the heap.
 fn split(pid: u32) -> &'static str {
     let (code, text, errors) = run(&[&["rss", &pid.to_string()], &SLOW[..]].concat());
     assert_eq!(code, 0, "{errors}");

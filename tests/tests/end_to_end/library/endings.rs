@@ -1,5 +1,5 @@
-//! Ends of a trace by the library: a panic of the profiler, the end of the process, another
-//! program.
+//! Ways in which a trace by the library ends: a panic of the profiler, the exit of the process, an
+//! execve.
 
 use super::traced;
 use memhook::{Block, Ending, Error, Options, Profiler, Touch};
@@ -20,7 +20,7 @@ impl Profiler for Count {
     }
 }
 
-/// Panics at an allocation.
+/// Panics on an allocation.
 struct Panics(u64);
 
 impl Profiler for Panics {
@@ -37,7 +37,7 @@ fn a_panic_of_a_callback_leaves_the_process_in_order() {
     let (target, attached) = traced("deterministic", &[], Panics(0));
     let ending = attached.wait(LONG);
     assert!(matches!(ending, Some(Ending::Panicked(_))), "{ending:?}");
-    // No method was called after the panic.
+    // The library called no method after the panic.
     assert_eq!(attached.with(|heap| heap.profiler().0), 1000);
     let error = attached.detach().err();
     let Some(Error::Panicked(text)) = error else {
@@ -45,7 +45,7 @@ fn a_panic_of_a_callback_leaves_the_process_in_order() {
     };
     assert!(text.starts_with("a block of "), "{text}");
     assert_eq!(target.status("TracerPid"), "0");
-    // No attacher is left in the process.
+    // No attacher remains active in the process.
     let attacher = Attacher::start(&target, &[]);
     attacher.finish();
     assert!(target.finish().success());
@@ -67,7 +67,7 @@ fn the_end_of_the_process_ends_the_trace() {
     attached.catch_up();
     let block = attached.with(|heap| heap.blocks().map(|(block, _)| *block).next());
     let block = block.expect("a block");
-    // Without watchpoints, there is one thing less to clean up.
+    // Without watchpoints, there is less to clean up.
     let _ = attached.watch_block(&block, Touch::Any);
     target.signal(libc::SIGKILL);
     assert_eq!(attached.wait(LONG), Some(Ending::Gone));
@@ -92,7 +92,7 @@ fn another_program_ends_the_trace_and_runs() {
         target.go();
         target.expect("ready");
         assert_eq!(attached.wait(LONG), Some(Ending::Gone), "{how}");
-        // 50 blocks, and the allocations for the start of a thread.
+        // 50 blocks, and the allocations for starting a thread.
         let count = attached.detach().expect("in order").0;
         assert!((50..60).contains(&count), "{how}: {count}");
         assert!(!target.maps().contains("memhook"), "{how}");

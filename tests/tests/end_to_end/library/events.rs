@@ -1,11 +1,11 @@
-//! Events that a profiler receives from a program, and the answers to its questions.
+//! Events that a profiler receives from a program, and answers to its queries.
 
 use super::{looked, traced};
 use memhook::{Access, Block, Free, Next, Options, Profiler, Touch};
 use memhook_tests::{Target, build_target, until};
 use std::collections::{BTreeMap, HashMap};
 
-/// Numbers the blocks, and checks that their data is returned with them.
+/// Numbers the blocks, and checks that each release passes back the block's data.
 #[derive(Default)]
 struct Numbers {
     next: u64,
@@ -83,7 +83,7 @@ fn data_stay_with_blocks_that_change_hands() {
         "{}",
         numbers_of.reallocations
     );
-    // The program's own blocks, and those of its library.
+    // The blocks of the program itself, and of its library.
     assert!(
         found.0 >= numbers[0] && found.1 >= numbers[1],
         "{found:?} {numbers:?}"
@@ -110,7 +110,7 @@ fn unreachable_blocks_are_reported_when_asked_for() {
     let known = attached.with(|heap| heap.blocks().filter(|(_, known)| **known).count() as u64);
     let found = attached.detach().expect("in order").0;
     assert!(target.finish().success());
-    // Blocks lost before the attach are unknown.
+    // Blocks leaked before the attach are unknown.
     let expected = [(16, 40), (30, 40), (72, 2000), (128, 10)];
     assert_eq!(found, BTreeMap::from(expected));
     assert_eq!((search.blocks, known), (2090, 2090), "{search:?}");
@@ -172,7 +172,7 @@ fn the_next_accesses_come_with_thread_and_stack() {
     });
     let count = attached.with(|heap| heap.block(busy[0].address).map(|(_, count)| *count));
     assert_eq!(count, Some(3));
-    // The watch has ended, so a watchpoint is free for another one.
+    // The watch has ended, so its watchpoint is free.
     let all = attached
         .watch_block(&idle[1], Touch::Write)
         .expect("four are free");

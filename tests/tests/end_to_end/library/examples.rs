@@ -1,5 +1,5 @@
-//! Examples of the library, each with a program that shows exactly the behaviour that the example
-//! detects.
+//! Examples of the library, each with a program that exhibits exactly the behaviour that the
+//! example detects.
 
 #[path = "../../../../crates/memhook/examples/census.rs"]
 mod census;
@@ -20,8 +20,8 @@ fn a_census_counts_objects_by_class() {
     attached.detach().expect("in order");
     assert!(target.finish().success());
     let mut lines: Vec<&str> = text.lines().collect();
-    // Three containers are blocks as well. Their classes are unknown, and separate functions
-    // allocate them.
+    // Three containers are also blocks. Their classes are unknown, and separate functions allocate
+    // them.
     lines.retain(|line| !line.starts_with("1 objects, ") || line.ends_with("Point"));
     assert_eq!(
         lines,
@@ -47,8 +47,8 @@ fn staleness_finds_what_nobody_touches() {
         text
     };
     const FOUND: &str = "6000 of 10000 bytes are stale: 60 %";
-    // The other blocks are touched a thousand times in the first of these times, unless the program
-    // is suspended.
+    // The other blocks are touched a thousand times even in the shortest of these durations, unless
+    // the program is suspended.
     let mut text = String::new();
     for seconds in [2, 8, 20] {
         let Some(found) = look(seconds) else { return };

@@ -1,5 +1,5 @@
-//! The library `memhook` as other projects use it: with their own profilers in this process, on
-//! real programs.
+//! The library `memhook`, used like a third-party project would: with custom profilers in this
+//! process, on real programs.
 
 mod endings;
 mod events;
@@ -9,7 +9,7 @@ mod stream;
 use memhook::{Attached, Options, Profiler};
 use memhook_tests::{Target, build_target};
 
-/// Attaches to a program, and lets it make its allocations.
+/// Attaches to a program, and makes it allocate.
 fn traced<P: Profiler>(program: &str, args: &[&str], profiler: P) -> (Target, Attached<P>) {
     let mut target = Target::start(&build_target(program, &["-O1", "-g"]), args);
     let attached = memhook::attach(target.pid() as i32, &Options::new(), profiler);
@@ -19,8 +19,8 @@ fn traced<P: Profiler>(program: &str, args: &[&str], profiler: P) -> (Target, At
     (target, attached)
 }
 
-/// Returns the output of an examination that the machine supports; `None` if it has no watchpoints,
-/// and the test must not run.
+/// Returns the output of an examination. Returns `None` if the machine has no watchpoints, so that
+/// the test cannot run.
 fn looked(look: impl FnOnce(&mut Vec<u8>) -> Result<(), memhook::Error>) -> Option<String> {
     let mut out = Vec::new();
     match look(&mut out) {

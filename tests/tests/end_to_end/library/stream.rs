@@ -1,5 +1,5 @@
-//! `attach --events`: readers in another process count exactly what the report counts, and nothing
-//! they do affects the program.
+//! `attach --events`: readers in another process get exactly the totals of the report, and cannot
+//! affect the program.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{
@@ -38,7 +38,7 @@ fn parsed(line: &str) -> Value {
     serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"))
 }
 
-/// Opens a named pipe for reading, so that the writer need not wait for a reader.
+/// Opens a named pipe for reading, so that the writer does not wait for a reader.
 fn pipe(path: &str) -> File {
     let made = Command::new("mkfifo").arg(path).status();
     assert!(made.expect("coreutils").success());
@@ -239,7 +239,7 @@ fn a_gap_is_in_the_stream() {
     );
 }
 
-/// More events than may wait for a reader.
+/// More events than fit into the queue for a reader.
 const MANY: [&str; 2] = ["250000", "4"];
 
 #[test]
@@ -250,7 +250,7 @@ fn a_reader_that_reads_late_learns_what_is_missing() {
     let mut target = Target::start(&build_target("oracle", &["-O1", "-g"]), &MANY);
     let attacher = Attacher::start(&target, &["--events", &events, "-o", &report]);
     target.go();
-    // The program has finished, although nobody has read a line.
+    // The program has finished, although no line was read.
     target.expect("live ");
     target.expect("done");
     let reader = std::thread::spawn(move || {

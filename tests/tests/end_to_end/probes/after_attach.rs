@@ -1,4 +1,4 @@
-//! Probes in a process after an attach, whose leftovers do not disturb them.
+//! Probes in a process after an attach, whose leftovers must not affect them.
 
 use memhook_tests::{Target, build_target, run};
 

@@ -1,4 +1,4 @@
-//! Probes: exact numbers of planted calls, and a process that is unchanged afterwards.
+//! Exact counts of planted calls by probes, which leave the process unchanged.
 
 use memhook_tests::{Prober, Target, build_target, calls, changed_code, rounds, run, until};
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ fn start_with(flags: &[&str], threads: u64, rounds: u64, more: &[&str]) -> Targe
     )
 }
 
-/// Returns the calls planted in `turns` turns, with this number of rounds in all threads.
+/// Returns the calls planted in `turns` turns, given the number of rounds in all threads.
 fn planted(turns: u64) -> BTreeMap<String, u64> {
     let by_round = [
         ("relative", 2),
@@ -43,8 +43,8 @@ fn planted(turns: u64) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Flags, registers, exceptions, longjmp, recursion: everything works as without probes, and every
-/// call counts once.
+/// Checks that flags, registers, exceptions, longjmp and recursion work as without probes, and that
+/// every call counts once.
 #[test]
 fn planted_calls_are_counted_exactly() {
     for flags in [&[][..], &["-fcf-protection=full"], &["-no-pie"], &["-Os"]] {
@@ -73,7 +73,7 @@ fn planted_calls_are_counted_exactly() {
     }
 }
 
-/// The counters outlive the process.
+/// Checks that the counters outlive the process.
 #[test]
 fn calls_of_a_process_that_ends_are_counted_to_the_last() {
     let mut target = start(3, 500, &[]);
@@ -94,7 +94,8 @@ fn calls_of_a_process_that_ends_are_counted_to_the_last() {
     assert!(target.finish().success());
 }
 
-/// A forked process has the pads, too. It counts nothing, and is restored with its parent.
+/// Checks that a forked process, which inherits the pads, counts nothing and is restored with its
+/// parent.
 #[test]
 fn forked_processes_count_nothing_and_are_put_right() {
     let mut target = start(2, 300, &[]);
@@ -112,8 +113,8 @@ fn forked_processes_count_nothing_and_are_put_right() {
     assert!(target.finish().success());
 }
 
-/// After an attacher was killed, the process continues, and `detach` restores every byte, even in a
-/// forked process.
+/// Checks that the process continues after its attacher was killed, and that `detach` restores
+/// every byte, even in a forked process.
 #[test]
 fn detach_puts_right_what_a_killed_attacher_left() {
     let mut target = start(2, 300, &[]);
@@ -144,7 +145,7 @@ fn detach_puts_right_what_a_killed_attacher_left() {
     assert!(target.finish().success());
 }
 
-/// Probes are placed and removed while eight threads call, throw, jump and handle signals.
+/// Places and removes probes while eight threads call, throw, jump and handle signals.
 #[test]
 fn busy_threads_never_notice_probes_that_come_and_go() {
     let mut target = start(8, 200, &["signals"]);
@@ -157,7 +158,7 @@ fn busy_threads_never_notice_probes_that_come_and_go() {
             2 => &["-d", "50ms", "--args", "1,2,3", "--stack"],
             _ => &["-d", "50ms", "--latency", "--stack"],
         };
-        // The program may be suspended all the time.
+        // The program may be suspended throughout.
         until("a probed function is called", || {
             let prober = Prober::start(&target, &functions, options);
             let report = prober.report();
@@ -178,8 +179,8 @@ fn busy_threads_never_notice_probes_that_come_and_go() {
     assert!(target.finish().success());
 }
 
-/// Attachers are killed at any moment. The program continues, and the next attacher restores
-/// everything.
+/// Checks that the program continues if attachers are killed at any moment, and that the next
+/// attacher restores everything.
 #[test]
 fn attachers_that_are_killed_at_any_moment_leave_a_process_that_works() {
     let mut target = start(8, 200, &["signals"]);
@@ -193,7 +194,7 @@ fn attachers_that_are_killed_at_any_moment_leave_a_process_that_works() {
             &["--args", "1", "--stack"]
         };
         let prober = Prober::spawn(target.pid(), FUNCTIONS, options);
-        // The delays are spread over the time that placing takes here, however long that is.
+        // The delays cover the time that placing takes on this machine.
         std::thread::sleep(std::time::Duration::from_micros(
             n * n * 150 * 40 * 40 / (rounds * rounds),
         ));
@@ -215,7 +216,7 @@ fn attachers_that_are_killed_at_any_moment_leave_a_process_that_works() {
     assert!(target.finish().success());
 }
 
-/// Refused in one line with exit code 2, and the process is unchanged.
+/// Checks refusals in one line with exit code 2, which leave the process unchanged.
 #[test]
 fn what_cannot_be_probed_is_refused_in_one_line() {
     let target = start(1, 1, &[]);
@@ -242,7 +243,7 @@ fn what_cannot_be_probed_is_refused_in_one_line() {
         assert!(errors.contains(reason), "{functions}: {errors}");
     }
     assert_eq!(changed_code(target.pid()), Vec::<String>::new());
-    // Of many functions, those that can be probed are probed, and the others are listed.
+    // Of many functions, memhook-rs probes those that it can, and lists the others.
     let prober = Prober::start(&target, "relative,too_short,probed*!loops_to_entr?", &[]);
     let report = prober.finish();
     assert_eq!(calls(&report).len(), 1);
@@ -256,7 +257,7 @@ fn what_cannot_be_probed_is_refused_in_one_line() {
     assert!(target.finish().success());
 }
 
-/// A dry run shows what would be written and touches nothing.
+/// Checks that a dry run shows what would be written and touches nothing.
 #[test]
 fn a_dry_run_touches_nothing() {
     let target = start(1, 1, &[]);
@@ -282,7 +283,7 @@ fn a_dry_run_touches_nothing() {
     assert!(target.finish().success());
 }
 
-/// Only calls whose arguments meet the conditions count.
+/// Checks that only calls whose arguments meet the conditions count.
 #[test]
 fn conditions_choose_the_calls_that_count() {
     for (condition, expected) in [
@@ -314,8 +315,8 @@ fn conditions_choose_the_calls_that_count() {
     assert_eq!(changed_code(target.pid()), Vec::<String>::new());
 }
 
-/// Latencies belong to calls that return. Calls and returns are matched by thread and stack,
-/// through recursion, exceptions and longjmp.
+/// Checks that calls and returns are matched by thread and stack, through recursion, exceptions and
+/// longjmp. Only calls that return have a latency.
 #[test]
 fn latencies_are_those_of_calls() {
     for flags in [&[][..], &["-fcf-protection=full"]] {
@@ -339,9 +340,9 @@ fn latencies_are_those_of_calls() {
         assert!(of("sleeps", "max") >= 49_000_000, "{report}");
         assert!(of("sleeps", "p50") <= of("sleeps", "p99"), "{report}");
         assert!(of("sleeps", "p99") <= of("sleeps", "max"), "{report}");
-        // The function passes on its frame and ends.
+        // The function ends with a tail call.
         assert!(of("hands_on", "p50") < 990_000, "{report}");
-        // Probes all planted calls, including those that cannot be measured.
+        // Probes all planted calls, including those whose latency cannot be measured.
         let functions = "relative,begins_with_call,padded,recurses,throws,jumps";
         let prober = Prober::start(&target, functions, &["--latency"]);
         target.go();
@@ -362,8 +363,8 @@ fn latencies_are_those_of_calls() {
     }
 }
 
-/// The arguments and callers planted for --args and --stack, by several threads and the main
-/// thread, are found to the last call.
+/// Checks that --args and --stack find every planted argument and caller of several threads and the
+/// main thread.
 #[test]
 fn arguments_and_callers_are_counted_exactly() {
     for (flags, more) in [
@@ -397,7 +398,8 @@ fn arguments_and_callers_are_counted_exactly() {
         };
         let takes = row("takes");
         assert_eq!(takes["calls"], 3 * turns, "{flags:?}");
-        // In the requested order; the second argument is -1 or the number of the round.
+        // The arguments are in the requested order; the second argument is -1 or the number of the
+        // round.
         let second = &takes["args"][0];
         assert_eq!(
             (&second["arg"], &second["calls"]),
@@ -462,7 +464,7 @@ fn arguments_and_callers_are_counted_exactly() {
     }
 }
 
-/// Returns the calls by the two innermost callers.
+/// Returns the number of calls by the two innermost callers.
 fn callers(row: &Value) -> Vec<(String, u64)> {
     let mut sums = BTreeMap::new();
     for stack in row["stacks"].as_array().expect("stacks") {
@@ -483,7 +485,7 @@ fn callers(row: &Value) -> Vec<(String, u64)> {
     sums.into_iter().collect()
 }
 
-/// The formats of other programs contain these numbers, with the probed function innermost.
+/// Checks that third-party formats contain these numbers, with the probed function innermost.
 #[test]
 fn callers_become_flame_graphs() {
     let mut target = start(2, 50, &[]);
@@ -535,8 +537,8 @@ fn callers_become_flame_graphs() {
     assert!(target.finish().success());
 }
 
-/// Coroutines leave a function in the middle and return to it. C++ coroutines return to their
-/// caller; ucontext coroutines switch to another stack.
+/// Checks coroutines, which leave a function in the middle and return to it. C++ coroutines return
+/// to their caller; ucontext coroutines switch to another stack.
 #[test]
 fn coroutines_are_counted_and_go_on() {
     let rounds = 300;
@@ -584,7 +586,7 @@ fn coroutines_are_counted_and_go_on() {
     assert!(target.finish().success());
 }
 
-/// Only one attacher can be active, whether it traces or probes.
+/// Checks that only one attacher can be active, whether it traces or probes.
 #[test]
 fn a_second_prober_is_refused() {
     let target = start(1, 1, &[]);

@@ -15,7 +15,7 @@ const RELEASES: usize = ALLOCATIONS - KEPT;
 const BYTES: u64 =
     1000 * 24 + 200 * 500 + 10 * 4096 + 10 * 1000 + 50 * 64 + 100 * 100 + 100 * 3000 + 2 * 100;
 const KEPT: usize = 7;
-/// A block whose realloc has failed is reported again.
+/// The block of a failed realloc is reported again.
 const RETOLD: usize = 1;
 
 const NO_PROBES: &str = "the kernel permits no uprobes";
@@ -30,7 +30,7 @@ fn round(target: &mut Target) {
     target.expect("round");
 }
 
-/// Listeners to both probes.
+/// Listeners for both probes.
 struct Both {
     alloc: Listener,
     free: Listener,
@@ -48,7 +48,7 @@ impl Both {
         (self.alloc.take(), self.free.take())
     }
 
-    /// Expects one round: every block once, with its own size as its weight.
+    /// Expects the events of one round: every block once, with its own size as its weight.
     fn expect_round(&mut self) {
         let (allocations, releases) = self.take();
         assert_eq!((allocations.len(), releases.len()), (ALLOCATIONS, RELEASES));
@@ -67,15 +67,15 @@ impl Both {
     }
 }
 
-/// A listener is active when `emit` ends and when it starts again, and ends before or after `emit`.
-/// It gets all reports, and the program does not notice.
+/// Checks a listener that is active when `emit` ends and restarts, and that ends before or after
+/// `emit`: it gets all reports, and the program is not affected.
 #[test]
 fn every_block_is_told_once_whoever_comes_and_goes() {
     let mut target = emitted();
     let emitter = Emitter::start(&target, &["--sample", "1"]);
     JsonSchema::load("emit-1").check(&emitter.place);
     assert_eq!(emitter.place["is_file"], false);
-    // Nobody listens, and later nobody is told about the release of these blocks.
+    // Without a listener, the later release of these blocks is not reported.
     round(&mut target);
     let Some(mut both) = Both::start(&emitter) else {
         return not_run(NO_PROBES);
@@ -87,8 +87,8 @@ fn every_block_is_told_once_whoever_comes_and_goes() {
     both.expect_round();
     // The listeners end first.
     drop(both);
-    // A process that another test starts at this moment has the listeners' descriptors until it
-    // executes its program.
+    // A process that another test starts at this moment inherits the listeners' descriptors until
+    // it executes its program.
     until("nobody listens", || {
         emitter.listeners(&target, "alloc") == 0
     });
@@ -103,7 +103,8 @@ fn every_block_is_told_once_whoever_comes_and_goes() {
     let emitter = Emitter::start(&target, &["--sample", "1"]);
     round(&mut target);
     both.expect_round();
-    // A killed `emit` cannot clean up: the listeners receive reports until somebody else cleans up.
+    // A killed `emit` cannot clean up: the listeners receive reports until another command cleans
+    // up.
     emitter.kill();
     round(&mut target);
     both.expect_round();
@@ -116,7 +117,7 @@ fn every_block_is_told_once_whoever_comes_and_goes() {
     assert!(target.finish().success());
 }
 
-/// An allocator that could call the program prevents the use of the loader.
+/// Checks a program whose allocator could call it, which prevents the use of the loader.
 #[test]
 fn a_mapped_hook_tells_the_same() {
     let mut command = Command::new(build_target("emitted", &["-O1"]));
@@ -139,8 +140,8 @@ fn a_mapped_hook_tells_the_same() {
     assert!(target.finish().success());
 }
 
-/// Tracing and emitting use two objects. Each is loaded once, and each repairs the damage of a
-/// killed user of the other.
+/// Checks that tracing and emitting, which use two objects, load each once, and that each cleans up
+/// after a killed user of the other.
 #[test]
 fn tracing_and_emitting_take_turns() {
     let mut target = emitted();
@@ -177,7 +178,7 @@ fn tracing_and_emitting_take_turns() {
     assert!(target.finish().success());
 }
 
-/// The file contains exactly these probes, and is removed afterwards or kept.
+/// Checks that the file contains exactly these probes, and is removed afterwards or kept.
 #[test]
 fn a_file_has_the_probes_for_those_who_look_at_files() {
     let folder = Folder::new("emit");
@@ -186,7 +187,7 @@ fn a_file_has_the_probes_for_those_who_look_at_files() {
     let files = || std::fs::read_dir(place).expect("a folder").count();
     let mut target = emitted();
     let options = ["--sample", "1", "--object-dir", place];
-    // An existing file is not ours, and is not removed.
+    // `emit` does not remove an existing file.
     let keep = ["--keep-object"];
     for (extra, left) in [(&keep[..0], 0), (&keep[..], 1), (&keep[..0], 1)] {
         let emitter = Emitter::start(&target, &[&options[..], extra].concat());
@@ -205,14 +206,14 @@ fn a_file_has_the_probes_for_those_who_look_at_files() {
         round(&mut target);
         both.expect_nothing();
     }
-    // The process must not execute a file that others can write.
+    // The process must not execute a file to which others can write.
     let kept = folder.path(&format!("memhook-hook-{}.so", target.pid()));
     std::fs::set_permissions(&kept, Permissions::from_mode(0o666)).expect("ours");
     let pid = target.pid().to_string();
     let (code, _, errors) = run(&["emit", &pid, "--object-dir", place]);
     assert_eq!(code, 2, "{errors}");
     assert!(errors.contains("another user may write to it"), "{errors}");
-    // The kept file was used again; after the removal there is another copy.
+    // The kept file was reused; after its removal there is another copy.
     let hooks = target.maps();
     let copies = |path: &str| {
         hooks
@@ -221,7 +222,7 @@ fn a_file_has_the_probes_for_those_who_look_at_files() {
             .count()
     };
     assert_eq!(copies(place), 2, "{hooks}");
-    // An attach and a detach work together with all of them.
+    // An attach and a detach work together with all of these objects.
     memhook_tests::Attacher::start(&target, &[]).finish();
     let emitter = Emitter::start(&target, &["--sample", "1"]);
     let mut both = Both::start(&emitter).expect("as before");
@@ -233,8 +234,8 @@ fn a_file_has_the_probes_for_those_who_look_at_files() {
     assert!(target.finish().success());
 }
 
-/// Threads pass blocks to each other. No block is reported as released more often than allocated,
-/// and the live blocks are those of the program.
+/// Checks threads that pass blocks to each other: no block is reported as released more often than
+/// allocated, and the live blocks match the program's.
 #[test]
 fn threads_hand_blocks_around() {
     let mut command = Command::new(build_target("oracle", &[]));
@@ -253,7 +254,7 @@ fn threads_hand_blocks_around() {
     let (allocations, releases) = both.take();
     assert!(allocations.len() > 12_000);
     let found: Vec<u64> = balance(&allocations, &releases).into_values().collect();
-    // Threads have ended, and the C library keeps blocks of theirs.
+    // The C library keeps blocks of exited threads.
     let slack = found.len() as u64 - live[0];
     assert!(slack < 16, "{} live, {said}", found.len());
     assert!(found.iter().all(|&count| count == 1));
@@ -261,7 +262,7 @@ fn threads_hand_blocks_around() {
     assert!(target.finish().success());
 }
 
-/// The weights estimate the bytes of all allocations within six standard errors.
+/// Checks that the weights estimate the bytes of all allocations within six standard errors.
 #[test]
 fn weights_estimate_bytes() {
     const MEAN: f64 = 8192.0;
@@ -310,7 +311,7 @@ fn weights_estimate_bytes() {
 
 /// Returns true if a tracer waits for data from its probes. The kernel increments a semaphore when
 /// a probe is set, before the tracer attaches its program to the probe or enables the event
-/// (perf_event_open(2)). Events in between are not counted.
+/// (perf_event_open(2)). The tracer misses events in between.
 fn waits(tracer: u32) -> bool {
     let calls = [libc::SYS_poll, libc::SYS_epoll_wait, libc::SYS_epoll_pwait];
     let call = std::fs::read_to_string(format!("/proc/{tracer}/syscall")).unwrap_or_default();
@@ -318,7 +319,7 @@ fn waits(tracer: u32) -> bool {
     call.is_some_and(|call| calls.contains(&call))
 }
 
-/// bpftrace, a widely used tracer, counts exactly the events, in memory and in a file.
+/// Checks that bpftrace, a widely used tracer, counts exactly the events, in memory and in a file.
 #[test]
 fn bpftrace_listens() {
     let folder = Folder::new("emit-bpftrace");
@@ -379,7 +380,7 @@ fn bpftrace_listens() {
     }
 }
 
-/// perf finds the probes of a file by the notes in it.
+/// Checks that perf finds the probes of a file by its notes.
 #[test]
 fn perf_listens() {
     let folder = Folder::new("emit-perf");
@@ -435,7 +436,7 @@ fn perf_listens() {
     assert!(target.finish().success());
 }
 
-/// Refused in one line, and the target is not touched.
+/// Checks refusals in one line, without touching the target.
 #[test]
 fn what_cannot_be_is_refused() {
     let folder = Folder::new("emit-refused");
@@ -472,8 +473,8 @@ fn what_cannot_be_is_refused() {
     assert!(target.finish().success());
 }
 
-/// The directory belongs to the process: in another mount namespace, the file is visible there and
-/// not here.
+/// Checks that the directory is resolved in the process's mount namespace: the file is visible
+/// there and not here.
 #[test]
 fn the_file_is_where_the_process_finds_it() {
     let folder = Folder::new("emit-elsewhere");

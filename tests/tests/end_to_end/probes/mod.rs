@@ -1,4 +1,4 @@
-//! Probes at functions, and events for other listeners.
+//! Probes on functions, and events for listeners.
 
 mod after_attach;
 mod calls;

@@ -1,5 +1,5 @@
-//! Probes together with other tools that change or trace the process: a debugger, the kernel's own
-//! probes, a breakpoint.
+//! Probes combined with other tools that change or trace the process: a debugger, kernel probes, a
+//! breakpoint.
 
 use memhook_tests::{Prober, Target, build_target, calls, changed_code, not_run, run, until};
 use std::ffi::CString;
@@ -42,7 +42,7 @@ pub(crate) fn kernel_probe(pid: u32, program: &Path, offset: u64) -> Option<Owne
     attributes[0] = kind | (BYTES as u64) << 32;
     attributes[7] = path.as_ptr() as u64;
     attributes[8] = offset;
-    // SAFETY: the kernel reads the attributes and the path, which live until it returns.
+    // SAFETY: the kernel reads the attributes and the path, which are valid until the call returns.
     let file = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
@@ -50,12 +50,12 @@ pub(crate) fn kernel_probe(pid: u32, program: &Path, offset: u64) -> Option<Owne
             pid as i32,
             -1,
             -1,
-            // Processes started by other tests meanwhile must not keep the probe alive
+            // Processes that other tests start meanwhile must not keep the probe alive
             // (perf_event_open(2)).
             PERF_FLAG_FD_CLOEXEC,
         )
     };
-    // SAFETY: a file descriptor that nobody else has.
+    // SAFETY: a new file descriptor without another owner.
     (file >= 0).then(|| unsafe { OwnedFd::from_raw_fd(file as i32) })
 }
 
@@ -65,9 +65,9 @@ fn others_are_refused_or_get_along() {
     let target = Target::start(&program, &["1", "1000"]);
     let (id, pid) = (target.pid(), target.pid().to_string());
 
-    // A debugger traces the process, so nothing is touched until the debugger ends.
+    // While a debugger traces the process, memhook-rs touches nothing.
     let native = id as i32;
-    // SAFETY: ptrace(2) with these requests takes plain numbers; the process is a child of ours.
+    // SAFETY: ptrace(2) with these requests takes plain numbers; the process is our child.
     let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, native, 0, 0) };
     assert_eq!(seized, 0, "{}", std::io::Error::last_os_error());
     check_refused(&pid, "already traced by");
@@ -80,7 +80,7 @@ fn others_are_refused_or_get_along() {
     }
     assert_eq!(changed_code(id), Vec::<String>::new());
 
-    // There is a breakpoint in the function, as a debugger writes it.
+    // The function contains a breakpoint like a debugger's.
     let svma = svma(&program);
     let maps = target.maps();
     let first = maps.lines().find(|line| line.contains("probed"));
@@ -97,19 +97,19 @@ fn others_are_refused_or_get_along() {
     check_refused(&pid, "a breakpoint");
     memory.write_all_at(&byte, base + svma).expect("written");
 
-    // There is a probe of the kernel.
+    // The function has a kernel probe.
     match kernel_probe(id, &program, svma) {
         Some(event) => {
             check_refused(&pid, "a kernel probe");
             drop(event);
-            // A child that another test has just forked has the descriptor until it executes its
-            // program.
+            // A child that another test has just forked inherits the descriptor until it executes
+            // its program.
             until("the kernel's probe goes", || changed_code(id).is_empty());
         }
         None => not_run("the kernel permits no uprobes"),
     }
 
-    // All other tools have ended, and every call counts, even while a debugger traces the process.
+    // With all other tools gone, every call counts, even while a debugger traces the process.
     let mut target = target;
     let prober = Prober::start(&target, "relative", &[]);
     // SAFETY: as above.
@@ -127,8 +127,8 @@ fn others_are_refused_or_get_along() {
     assert!(target.finish().success());
 }
 
-/// Code that a program generates or changes itself is left alone. The rest of such a program can be
-/// probed.
+/// Checks that memhook-rs refuses to probe code that a program generates or changes, and can probe
+/// the rest of such a program.
 #[test]
 fn code_that_changes_is_refused() {
     let program = build_target("own_code", &["-O2"]);

@@ -1,5 +1,5 @@
-//! Programs of the distribution with probes at every function that can have one. Their answers must
-//! not change.
+//! Programs of the distribution with probes on every suitable function. Their answers must not
+//! change.
 
 use memhook_tests::programs::{
     Client, Folder, installed, loaded_redis, nginx_configuration, server,
@@ -10,8 +10,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-/// Returns the number of probed functions, and the number of refused ones, each of which has a
-/// reason.
+/// Returns the numbers of probed and of refused functions, each of which must have a reason.
 fn numbers(what: &str, report: &Value) -> (usize, usize) {
     let refused = report["refused"].as_array().expect("refused");
     let has_reason = |row: &Value| row["why"].as_str().is_some_and(|why| !why.is_empty());
@@ -95,7 +94,7 @@ fn sqlite_computes_as_ever() {
     };
     let expected = end(start());
     let mut shell = start();
-    // When the shell answers, it has completed its start.
+    // An answer shows that the shell has started completely.
     let mut output = BufReader::new(shell.stdout.take().expect("piped"));
     writeln!(shell.stdin.as_mut().expect("piped"), "select 'up';").expect("it reads");
     let mut line = String::new();

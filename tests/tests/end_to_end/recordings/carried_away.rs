@@ -1,5 +1,5 @@
-//! A recording of redis, read without any other file of the run. Every view and format must have
-//! equal sums.
+//! A recording of redis, read without any other file of the run. All views and formats must have
+//! the same sums.
 
 use super::{json, number, output, sites, sum};
 use memhook_tests::programs::{Client, Folder, loaded_redis};
@@ -42,7 +42,7 @@ fn redis_recorded_under_load_and_carried_away() {
     });
 }
 
-/// Checks that every view has the sum of the report.
+/// Checks that every view has the sums of the report.
 fn views_agree(file: &str, report: &Value) {
     let totals = &report["totals"];
     for by in ["site", "module", "thread", "size"] {

@@ -1,4 +1,4 @@
-//! Changes from one run to another.
+//! Comparisons of two runs.
 
 use super::{json, output, record};
 use memhook_tests::programs::Folder;

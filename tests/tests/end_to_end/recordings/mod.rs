@@ -1,5 +1,5 @@
-//! Recordings from end to end: made beside a live report, moved to another place, and read in every
-//! way.
+//! End-to-end tests of recordings: created together with a live report, moved elsewhere, and read
+//! in every way.
 
 mod carried_away;
 mod comparisons;
@@ -37,7 +37,7 @@ fn sum(rows: &Value, field: &str) -> u64 {
     rows.iter().map(|row| number(&row[field])).sum()
 }
 
-/// Returns bytes, blocks, allocating function and functions of each site in sorted order.
+/// Returns bytes, blocks, allocating function and stack functions of each site, sorted.
 fn sites(report: &Value) -> Vec<(u64, u64, String, Vec<String>)> {
     let rows = report["sites"].as_array().expect("sites");
     let mut sites: Vec<_> = rows

@@ -1,4 +1,4 @@
-//! Sources of names.
+//! Sources of symbol names.
 
 use super::{output, record};
 use memhook_tests::programs::Folder;
@@ -35,8 +35,7 @@ impl Recorded {
     }
 }
 
-/// Names after the files are gone: no names, names from a bundle, names from a copy of the file
-/// system.
+/// Checks names after the files are gone: none, from a bundle, and from a copy of the file system.
 #[test]
 fn names_on_another_machine() {
     let Recorded {
@@ -47,7 +46,7 @@ fn names_on_another_machine() {
     } = Recorded::new("recorded-names");
     let bundle = folder.path("syms");
     output(&["symbols", "pack", &file, "-o", &bundle]);
-    // The machine's own copy is another build by now.
+    // The machine's own copy is now another build.
     let other = build_target("regression", &["-g", "-Wl,--build-id", "-DOTHER_BUILD"]);
     std::fs::remove_file(&here).expect("removed");
     memhook_tests::programs::copy_program(&other, &here);
@@ -86,7 +85,7 @@ fn names_on_another_machine() {
     std::fs::create_dir_all(Path::new(&inside).parent().expect("a folder")).expect("created");
     std::fs::copy(&program, &inside).expect("copied");
     named(&["--sysroot", &sysroot]);
-    // Only the debug file, by its build-id.
+    // Only the debug file, found by its build-id.
     let debug = folder.path("debug");
     let id = build_id(&program);
     let to = format!("{debug}/.build-id/{}/{}.debug", &id[..2], &id[2..]);
@@ -98,8 +97,8 @@ fn names_on_another_machine() {
     named(&["--symbols", &debug]);
 }
 
-/// Names that a report has found are available for the next report while the files are unchanged. A
-/// build-id alone, which any file can claim, proves nothing.
+/// Checks that a report caches names for the next report while the files are unchanged. A build-id
+/// alone, which any file can claim, proves nothing.
 #[test]
 fn names_of_an_earlier_report() {
     let Recorded {
@@ -127,8 +126,8 @@ fn names_of_an_earlier_report() {
     }
 }
 
-/// A server is asked only if the environment says so. If it fails, the report lacks names, but does
-/// not fail.
+/// Checks that servers are queried only if the environment names them, and that a failing server
+/// leads to missing names, not to a failure.
 #[test]
 fn names_from_a_server() {
     let Recorded {
@@ -151,7 +150,7 @@ fn names_from_a_server() {
     let (out, err) = report("");
     assert!(!out.contains("fill_cache"), "{out}");
     assert_eq!(err, "");
-    // No server listens: the report prints one line, whatever the number of modules.
+    // Without a server, the report prints one line, regardless of the number of modules.
     let (out, err) = report("http://127.0.0.1:1");
     assert!(!out.contains("fill_cache"), "{out}");
     assert_eq!(err.lines().count(), 1, "{err}");
@@ -165,7 +164,7 @@ fn names_from_a_server() {
     assert_eq!(err, "");
 }
 
-/// A user who waits at a terminal is told the reason. A pipe gets only the report.
+/// Checks that a terminal shows the reason for a wait, and that a pipe receives only the report.
 #[test]
 fn a_long_wait_is_explained() {
     const WAITING: &str = "looking up names";

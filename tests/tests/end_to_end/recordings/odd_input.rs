@@ -1,8 +1,8 @@
-//! Unusual recordings: empty, or with one event; with names of every kind; with 10,000 threads;
-//! with 50,000 sites. The output of each command must fit into its rows, must not control the
-//! terminal, and must stay small.
+//! Unusual recordings: empty or with one event, with names of every kind, with 10,000 threads, with
+//! 50,000 sites. The output of each command must fit into its rows, must not control the terminal,
+//! and must stay small.
 
-#[allow(dead_code)] // what the page's own tests use
+#[allow(dead_code)] // shared with the tests of the page
 #[path = "../../../../crates/report/tests/view/browser.rs"]
 mod browser;
 
@@ -19,7 +19,7 @@ const READY: &str = "document.body && document.body.dataset.ready === 'yes'";
 const NODES: &str = "(() => { const walker = document.createTreeWalker(document); let nodes = 1; while (walker.nextNode()) nodes += 1; return nodes; })()";
 const MOST_NODES: u64 = 5_000;
 
-/// Runs memhook-rs with a program that waits for a byte, and then for the end of its input.
+/// Runs memhook-rs with a program that waits for a byte and then for the end of its input.
 fn with_program(arguments: &[&str], program: &Path, of_program: &[&str]) -> Output {
     let mut child = Command::new(binary())
         .args(arguments)
@@ -61,7 +61,7 @@ fn gate(program: &Path, of_program: &[&str]) -> (Option<i32>, String) {
 fn odd_names(folder: &Folder) -> PathBuf {
     let path = format!("/src/{}.cc", vec!["directory"; 1_000].join("/"));
     let program = PathBuf::from(folder.path("odd_names"));
-    // Not built into the folder of kept targets, because the path would be in the program's name.
+    // Not built into the usual folder, because its path would be part of the program's name.
     let status = Command::new("c++")
         .args(["-std=c++20", "-g", "-O2", "-pthread", "-w"])
         .arg(format!("-DLONG_FILE=\"{path}\""))
@@ -83,7 +83,7 @@ fn columns(line: &str) -> usize {
     line.chars().map(of).sum()
 }
 
-/// Checks that a text neither controls a terminal nor reverses a line.
+/// Checks that a text contains no terminal control sequence and does not reverse a line.
 fn check_harmless(what: &str, text: &str) {
     let acts = |c: char| {
         (c.is_control() && c != '\n')
@@ -93,8 +93,8 @@ fn check_harmless(what: &str, text: &str) {
     assert!(bad.is_none(), "{what}: {bad:?}");
 }
 
-/// Returns the output of a command on a terminal of this width. A line that was wrapped there is
-/// one line here.
+/// Returns the output of a command on a terminal of this width. Joins lines that the terminal
+/// wrapped.
 fn on_terminal(name: &str, arguments: &str, width: u16) -> String {
     let command = format!(
         "XDG_CACHE_HOME=/dev/null '{}' {arguments} 2>&1; echo \"ended=$?\"; sleep 1000",
@@ -108,7 +108,7 @@ fn on_terminal(name: &str, arguments: &str, width: u16) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the screen of `top` as soon as it shows something.
+/// Returns the screen of `top` as soon as it shows the expected text.
 fn top(name: &str, file: &str, (width, height): (u16, u16), expected: &str) -> Terminal {
     let command = format!(
         "XDG_CACHE_HOME=/dev/null '{}' top --from '{file}'; echo exit=$?; sleep 1000",
@@ -126,7 +126,7 @@ fn page(folder: &Folder, file: &str) -> Browser {
     Browser::open(Path::new(&page), 1400, 900, READY)
 }
 
-/// Clicks on everything that opens rows or pictures. Nothing may make the page large.
+/// Clicks on every element that opens rows or pictures, and checks that the page stays small.
 fn check_size(browser: &mut Browser) {
     for selector in [
         "#groups [data-name=function]",
@@ -190,7 +190,7 @@ fn names_of_every_kind_stay_in_their_rows() {
     }
     for (width, height) in [(80, 24), (160, 50)] {
         let terminal = top("odd-names", &file, (width, height), "odd_names.cc:36");
-        // No name exceeds its place. The rows are drawn one after another, so the terminal may be
+        // No name exceeds its cell. The rows are drawn one after another, so the terminal may be
         // read in between.
         for line in 37..=41 {
             terminal.wait_for(&format!("odd_names.cc:{line}"));
@@ -206,7 +206,7 @@ fn names_of_every_kind_stay_in_their_rows() {
 
     let mut browser = page(&folder, &file);
     check_size(&mut browser);
-    // Each name must stay in its frame, whatever its letters are.
+    // Each name must stay in its frame, whatever its characters.
     let beyond = "app.flame.drawn.filter((place) => { const context = app.flame.canvas.getContext('2d'); context.font = `12px ${css('--mono')}`; \
         const advance = context.measureText('x').width; const room = place.width - 8; \
         return room >= 3 * advance && context.measureText(paintedName(context, app.flame.placeText(place), room, advance)).width > room + 0.5; }).map((place) => app.flame.text(place.frame)).join()";
@@ -222,7 +222,7 @@ fn names_of_every_kind_stay_in_their_rows() {
         let longest = "Math.max(...[...document.querySelectorAll('#details *')].filter((e) => !e.children.length).map((e) => e.textContent.length))";
         assert!(browser.value(longest).as_u64() <= Some(230), "row {row}");
         let text = browser.text_of("document.querySelector('main').textContent");
-        // Pairs of isolates come from us: they keep letters of a name from reversing the rest.
+        // We add pairs of isolates, which prevent the characters of a name from reversing the rest.
         check_harmless("the page", &text.replace(['\u{2068}', '\u{2069}'], ""));
     }
     let cells = "[...document.querySelectorAll('.row > div')].every((cell) => { const r = cell.getBoundingClientRect(); const row = cell.parentElement.getBoundingClientRect(); return r.left >= row.left && r.right <= row.right + 1; })";
@@ -284,7 +284,7 @@ fn nothing_and_one_event() {
         );
         if !is_empty {
             browser.click(".row");
-            // Releases were recorded, and there was none.
+            // Releases were recorded, but there were none.
             assert!(
                 browser
                     .text("#details")
@@ -355,7 +355,7 @@ fn fifty_thousand_sites() {
         assert!(out.lines().count() < 100, "{out}");
         assert!(out.contains("in 50,000 blocks"), "{out}");
         assert!(out.contains("... and 49,990 more sites"), "{out}");
-        // The tree consists of the largest sites, but its total counts all sites.
+        // The tree contains only the largest sites, but its total counts all sites.
         let terminal = top("sites", &file, (80, 24), "site49999");
         terminal.press("t", "(48,000 smaller sites)");
         terminal.wait_for("(of the 2,000 largest)");

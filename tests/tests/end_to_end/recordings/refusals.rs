@@ -1,4 +1,4 @@
-//! Limits, damaged files, questions that cannot be answered.
+//! Limits, damaged files, and unanswerable queries.
 
 use super::{number, record};
 use memhook_tests::programs::Folder;
@@ -153,7 +153,7 @@ fn bad_input() {
     assert_eq!(std::fs::read(&taken).expect("readable"), b"somebody's");
 }
 
-/// The rest of a truncated file is reported, but the exit code is not 0.
+/// Checks that the intact part of a truncated file is reported, with a nonzero exit code.
 #[test]
 fn a_recording_that_is_cut() {
     let folder = Folder::new("recorded-cut");
@@ -161,7 +161,7 @@ fn a_recording_that_is_cut() {
     record(&build_target("regression", &[]), &[], &whole, &[]);
     let bytes = std::fs::read(&whole).expect("readable");
     let cut = folder.path("cut.mhk");
-    // The index is at the end. Without it, everything else is still read.
+    // The index is at the end. Everything else is readable without it.
     let mut shown = Vec::new();
     for kept in [bytes.len() - 8, bytes.len() / 2, bytes.len() / 8] {
         std::fs::write(&cut, &bytes[..kept]).expect("written");
@@ -211,7 +211,7 @@ fn what_cannot_be_recorded_is_said_before_the_attach() {
         let (code, out, err) = run(&[&["attach", &pid], &options[..]].concat());
         assert_eq!(code, 2, "{options:?}: {out}{err}");
         assert!(err.contains(word), "{options:?}: {err}");
-        // Further requirements of options are listed, one per line.
+        // Missing required options are listed one per line.
         let lines = if err.contains("not provided:\n") {
             3
         } else {
@@ -224,7 +224,7 @@ fn what_cannot_be_recorded_is_said_before_the_attach() {
     assert!(!Path::new(&new).exists());
 }
 
-/// `ssh host cat run.mhk | memhook-rs report -`
+/// Checks `ssh host cat run.mhk | memhook-rs report -`.
 #[test]
 fn a_recording_on_standard_input() {
     let folder = Folder::new("recorded-stream");

@@ -1,4 +1,4 @@
-//! Types of blocks, live and recorded.
+//! Types of blocks, in live traces and in recordings.
 
 use super::{json, number, output, record, sum};
 use memhook_tests::programs::Folder;
@@ -51,7 +51,8 @@ fn blocks_have_types_by_templates_and_constructors() {
     let recorded = json(&["report", &file, "--by", "type", "--json"]);
     JsonSchema::load("report-1").check(&recorded);
     let mut all = of_templates.to_vec();
-    // The type is not that of the argument, whose constructor is called in between.
+    // The type is not that of the constructor's argument, whose own constructor is called in
+    // between.
     all.insert(0, ("shapes::Circle", 100, 2400));
     assert_eq!(types(&recorded), all, "{recorded}");
     let total = sum(&recorded["groups"], "bytes");
@@ -77,14 +78,14 @@ fn blocks_have_types_by_templates_and_constructors() {
         (&same["by"], &same["types"]["rows"]),
         (&"type".into(), &serde_json::json!([]))
     );
-    // In a page of some types only, all references lead to the remaining sites.
+    // In a page of selected types, all references lead to the remaining sites.
     let page = folder.path("page.html");
     let (code, _, errors) = run(&["view", &file, "--type", "^shapes::", "-o", &page]);
     assert_eq!(code, 0, "{errors}");
     assert!(target.finish().success());
 }
 
-/// Another build makes more circles at another place, and nothing else has changed.
+/// Checks a build that creates more circles at another call site, and is otherwise unchanged.
 #[test]
 fn differences_by_type() {
     let folder = Folder::new("typed-diff");
@@ -111,7 +112,7 @@ fn differences_by_type() {
     let line = "-1.8 KiB shrank shapes::Circle: 4.1 KiB in 175 blocks -> 2.3 KiB in 100 blocks";
     assert!(text.contains(line), "{text}");
     assert!(text.contains("1 type changed"), "{text}");
-    // A report has no types, and scores are about sites.
+    // A report has no types, and scores apply to sites.
     let report = folder.path("old.json");
     output(&["report", old, "--json", "-T", "1000", "-o", &report]);
     for (arguments, why) in [

@@ -1,4 +1,4 @@
-//! Blocks that were unreachable at the end, in the rows of a recorded run and of its last report.
+//! Unreachable blocks at the end, in the rows of a recorded run and of its final report.
 
 use super::{json, number, output, record};
 use memhook_tests::programs::Folder;
@@ -6,8 +6,7 @@ use memhook_tests::{build_target, run};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Returns unreachable bytes by the function of the program that lost or kept them, from rows that
-/// are sites.
+/// Returns the unreachable bytes of sites by the function of the program that leaked or kept them.
 fn by_function(report: &Value, field: &str) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     for site in report["sites"].as_array().expect("sites") {
@@ -20,7 +19,7 @@ fn by_function(report: &Value, field: &str) -> BTreeMap<String, u64> {
     found
 }
 
-/// Returns the blocks that the program loses while it is traced, and those that it keeps.
+/// Returns the blocks that the program leaks during the trace, and those that it keeps.
 fn expected() -> BTreeMap<String, u64> {
     let sites = [
         ("keep_some", 0),
@@ -50,7 +49,7 @@ fn a_recording_knows_what_the_last_report_knows() {
     only_lost.remove("keep_some");
     assert_eq!(by_function(&measured, "bytes"), only_lost);
 
-    // Rows that are not sites have this field, too.
+    // Other kinds of rows also have this field.
     let threads = json(&["report", &file, "--by", "thread", "--json"]);
     let of_threads = threads["groups"].as_array().expect("rows").iter();
     let of_threads: u64 = of_threads
@@ -67,7 +66,7 @@ fn a_recording_knows_what_the_last_report_knows() {
         "{early}"
     );
 
-    // In text, a stack that an earlier row has is not repeated.
+    // Text does not repeat the stack of an earlier row.
     let text = output(&["report", &file]);
     let row = text.lines().find(|line| line.contains("lose_alone"));
     let row = row.expect("its row");
@@ -104,7 +103,7 @@ fn one_function_can_be_asked_about() {
     );
 }
 
-/// A filter with an unknown name is a mistake, so the command is refused.
+/// Checks that the command refuses a filter with an unknown name.
 #[test]
 fn no_filter_may_match_nothing() {
     let folder = Folder::new("filters");
@@ -134,7 +133,7 @@ fn no_filter_may_match_nothing() {
     assert!(err.contains("fits both"), "{err}");
 }
 
-/// Rows with equal texts are reported as equal.
+/// Checks that a comparison of equal runs reports no difference.
 #[test]
 fn a_run_is_no_better_than_itself() {
     let folder = Folder::new("itself");
@@ -149,7 +148,7 @@ fn a_run_is_no_better_than_itself() {
     );
 }
 
-/// With samples the number is an estimate, and runs that were not searched are refused.
+/// Checks that the number is an estimate with samples, and that runs without a search are refused.
 #[test]
 fn samples_are_estimates_and_other_runs_are_refused() {
     let folder = Folder::new("unreachable-samples");
@@ -158,8 +157,7 @@ fn samples_are_estimates_and_other_runs_are_refused() {
     record(&program, &[], &file, &["--leaks", "--sample", "1K"]);
     let report = json(&["report", &file, "--json", "-T", "100"]);
     let found = by_function(&report, "unreachable_bytes")["lose_alone"];
-    // There are about 140 samples of 2,000 blocks. The error is a twelfth, and six errors are
-    // allowed.
+    // 2,000 blocks yield about 140 samples, so the error is about 1/12; six errors are allowed.
     assert!(found.abs_diff(2000 * 72) < 2000 * 36, "{found}");
     let sites = report["sites"].as_array().expect("sites");
     let largest = sites

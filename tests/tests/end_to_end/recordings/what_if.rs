@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-/// Allocators of replays. Except for glibc's, each belongs to a package that must be installed.
+/// Allocators of replays. Each except glibc's needs an installed package.
 const ALLOCATORS: [&str; 4] = ["glibc", "jemalloc", "tcmalloc", "mimalloc"];
 
 fn with_all_allocators() {
@@ -37,7 +37,7 @@ fn advise(file: &str, options: &[&str]) -> Value {
     json(&[&["advise", file, "--what-if", "--json"], options].concat())
 }
 
-/// Returns the row of an allocator whose settings contain these words.
+/// Returns the row of an allocator whose settings contain this text.
 fn row<'a>(advice: &'a Value, allocator: &str, settings: &str) -> &'a Value {
     let rows = advice["rows"].as_array().expect("rows");
     let is_it = |row: &&Value| {
@@ -83,7 +83,8 @@ fn a_fragmented_heap_under_several_allocators() {
     for settings in ["ARENA_MAX=1", "ARENA_MAX=2", "TRIM_", "MMAP_", "tcache"] {
         assert_eq!(row(&advice, "glibc", settings)["problem"], Value::Null);
     }
-    // Nine of ten blocks are free at the end, and none of this memory was returned to the system.
+    // Nine of ten blocks are free at the end, and the allocator has returned none of this memory to
+    // the system.
     let end = number(&glibc["end_rss_bytes"]);
     assert!(end * 2 > number(&glibc["peak_rss_bytes"]), "{glibc}");
     let (code, text, err) = run(&["advise", &file, "--what-if"]);
@@ -115,7 +116,7 @@ fn an_allocator_that_fails_loses_only_its_own_row() {
     let libraries = [&crashes, &waits, &refuses, &no_library, no_malloc];
     let options = libraries.iter().flat_map(|path| ["--allocator", path]);
     let options: Vec<&str> = options.chain(["--at-most", "10s"]).collect();
-    // A replay into a good allocator may also take longer if it gets no processor.
+    // A replay into a good allocator may take longer if it gets no processor.
     let is_good = |advice: &Value| {
         let mut names = ALLOCATORS.into_iter().chain(["librefuses.so"]);
         names.all(|name| row(advice, name, "")["problem"].is_null())
@@ -146,7 +147,7 @@ fn an_allocator_that_fails_loses_only_its_own_row() {
     assert_eq!(advice["recommendation"], Value::Null);
 }
 
-/// A thread that has ended keeps no cache, neither in the program nor in its replay.
+/// Checks that an exited thread keeps no cache, neither in the program nor in its replay.
 #[test]
 fn threads_that_come_and_go() {
     let folder = Folder::new("what-if-threads");
@@ -154,8 +155,8 @@ fn threads_that_come_and_go() {
     let file = record(&folder, &program, &[], &["150"]);
     let advice = advise(&file, &[]);
     JsonSchema::load("what-if-1").check(&advice);
-    // Of 1,200 threads, at most nine live simultaneously, though the end of some of the last ones
-    // is not known.
+    // Of 1,200 threads, at most nine live at the same time, although the exit of some of the last
+    // threads is unknown.
     let threads = number(&advice["threads"]);
     assert!((2..30).contains(&threads), "{threads}");
     let now = number(&row(&advice, "glibc", "")["mean_rss_bytes"]);
@@ -236,7 +237,7 @@ fn a_process_is_recorded_and_replayed() {
     assert_eq!(advice["truth"]["holds"], true, "{advice:#}");
     let page = std::fs::read_to_string(page).expect("a page");
     assert!(page.contains("class=\"curve color-0\""));
-    // There was a replay into each installed allocator.
+    // The advice has a replay into each installed allocator.
     for row in advice["rows"].as_array().expect("rows") {
         let name = row["allocator"].as_str().expect("a name");
         assert!(page.contains(name), "{name} is not on the page");

@@ -1,5 +1,5 @@
-//! Allocating and releasing threads that pass blocks to each other: nothing about the blocks is
-//! unknown or wrong.
+//! For threads that pass blocks to each other, every allocating and releasing stack is known and
+//! correct.
 
 use super::{json, number, record};
 use memhook_tests::build_target;
@@ -7,7 +7,7 @@ use memhook_tests::programs::Folder;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Behaviour of the target.
+/// Behaviour of the target: allocating and releasing functions.
 const PAIRS: [(&str, &str); 5] = [
     ("new_request", "end_request"),
     ("new_answer", "end_answer"),

@@ -1,4 +1,4 @@
-//! `attach --leaks`: unreachable blocks, with call stacks for traced ones.
+//! `attach --leaks`: unreachable blocks, with call stacks if they were traced.
 
 use memhook_tests::programs::{Client, Folder, installed, installed_library, server};
 use memhook_tests::{Attacher, Target, build_target};
@@ -13,7 +13,8 @@ fn program() -> &'static Path {
     PROGRAM.get_or_init(|| build_target("lost_while_traced", &[]))
 }
 
-/// Blocks, bytes, held blocks and held bytes, by the program's functions on the stack and the kind.
+/// Blocks, bytes, held blocks and held bytes, by the program's functions on the stack and the
+/// allocating function.
 type Found = BTreeMap<(String, String), [u64; 4]>;
 
 fn found(report: &Value) -> Found {
@@ -64,7 +65,8 @@ fn exactly_what_was_lost() {
     assert_eq!(report["leaks"]["snapshot"]["method"], "precopy");
 }
 
-/// A copy that would take too long is not made, and the report names the option that allows it.
+/// Checks that memhook-rs does not make a copy that would take too long, and that the report names
+/// the option that allows it.
 #[test]
 fn a_hold_that_is_too_long_for_a_copy_has_a_remedy() {
     let mut target = Target::start(program(), &[]);
@@ -79,7 +81,7 @@ fn a_hold_that_is_too_long_for_a_copy_has_a_remedy() {
     assert!(report["leaks"]["snapshot"].is_null(), "{report}");
 }
 
-/// jemalloc's heap is dissected like glibc's, and agrees with the trace.
+/// Checks that jemalloc's heap is dissected like glibc's, and agrees with the trace.
 #[test]
 fn blocks_of_another_allocator() {
     let library = installed_library("libjemalloc.so.2");
@@ -116,8 +118,8 @@ fn without_a_process_there_is_no_search() {
     assert!(gaps.contains("the process ended before"), "{gaps}");
 }
 
-/// Debian's redis on jemalloc: keys, lists and hashes are created and removed during the trace,
-/// without a leak.
+/// Checks that Debian's redis on jemalloc creates and removes keys, lists and hashes without a leak
+/// during the trace.
 #[test]
 fn redis_loses_nothing() {
     let folder = Folder::new("redis-leaks");

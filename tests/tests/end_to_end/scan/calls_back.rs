@@ -1,5 +1,5 @@
-//! Allocators that call hooks of the program. None of their blocks is released, because the program
-//! could hold the lock that such a hook takes.
+//! Allocators that call hooks of the program. memhook-rs releases none of their blocks, because the
+//! program could hold the lock that such a hook takes.
 
 use memhook_tests::{Target, build_target, run};
 

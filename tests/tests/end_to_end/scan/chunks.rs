@@ -1,5 +1,5 @@
-//! Scans of programs that planted blocks before anyone attached: every chunk is compared, and the
-//! sums are compared with the allocator's own.
+//! Scans of programs that planted blocks before an attach. The tests compare every chunk, and
+//! compare the sums with the allocator's own.
 
 use memhook_tests::programs::{Folder, installed, unshare};
 use memhook_tests::scans::{List, planted, scan};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// Returns the program that plants blocks. It is built once, because a file that is being written
+/// Returns the program that plants blocks. Builds it once, because a file that is being written
 /// cannot be executed.
 fn plant() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
@@ -43,7 +43,7 @@ fn report_census_and_why() {
         of("Square")["blocks"].as_u64().is_some_and(|n| n >= 25),
         "{report}"
     );
-    // Other texts may be leaked, too: the C library's own texts, or texts that a stale pointer no
+    // Other strings may also be leaked: the C library's own, or strings that a stale pointer no
     // longer keeps alive.
     assert!(
         groups.iter().any(|g| {
@@ -127,8 +127,9 @@ fn a_saved_snapshot_tells_the_same() {
     std::fs::remove_file(file).unwrap();
 }
 
-/// Starts the program so that its end leaves a core in the folder. `None` if the kernel passes
-/// cores to another program, or if our parent permits none; we must not change either (core(5)).
+/// Starts the program so that its death leaves a core in the folder. Returns `None` if the kernel
+/// pipes cores to a program, or if our parent's limit forbids cores; the test must not change
+/// either (core(5)).
 fn dumps_core(program: &Path, folder: &Folder) -> Option<Target> {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
     let mut limit = Command::new("/bin/sh");
@@ -141,7 +142,7 @@ fn dumps_core(program: &Path, folder: &Folder) -> Option<Target> {
     Some(Target::run(shell.arg(program).current_dir(folder.path(""))))
 }
 
-/// Ends the program, and returns its core.
+/// Kills the program, and returns its core.
 fn core_of(target: Target, folder: &Folder) -> PathBuf {
     target.signal(libc::SIGABRT);
     assert!(!target.finish().success());
@@ -195,8 +196,8 @@ fn a_core_dump_tells_the_same() {
     assert_eq!((code, err.as_str()), (0, ""));
     assert_eq!(of_saved, list);
 
-    // Another libc.so.6 is installed by now. Blocks are found without the original, but not its
-    // names.
+    // Simulates that another libc.so.6 has been installed. Without the original, blocks are found,
+    // but not its names.
     let mut bytes = std::fs::read(core).unwrap();
     let libc = std::fs::read(libc_path(&bytes)).unwrap();
     let note = memchr::memmem::find(&libc[..4096], b"\x14\0\0\0\x03\0\0\0GNU\0").unwrap();
@@ -209,7 +210,7 @@ fn a_core_dump_tells_the_same() {
     assert_eq!(read(&["--list"]), list);
     let text = read(&[]);
     assert!(text.contains("its build-id differs"), "{text}");
-    // The disk was full.
+    // Simulates a full disk.
     std::fs::write(core, &bytes[..bytes.len() / 2]).unwrap();
     for (file, word) in [
         (core, "truncated"),
@@ -224,8 +225,8 @@ fn a_core_dump_tells_the_same() {
     }
 }
 
-/// Unlike the kernel, gdb omits memory that is equal to its file, and registers of a processor
-/// newer than gdb.
+/// Checks a core written by gdb, which omits memory that equals its file, and registers of
+/// processors newer than gdb.
 #[test]
 fn a_core_of_a_debugger_tells_the_same() {
     let folder = Folder::new("gcore");
@@ -254,7 +255,7 @@ fn a_core_of_a_debugger_tells_the_same() {
     assert!(target.finish().success());
 }
 
-/// Returns the C library that a core names.
+/// Returns the path of the C library in a core.
 fn libc_path(core: &[u8]) -> String {
     let end =
         memchr::memmem::find(core, b"/libc.so.6\0").expect("it is mapped") + "/libc.so.6".len();
@@ -262,7 +263,7 @@ fn libc_path(core: &[u8]) -> String {
     String::from_utf8(core[start..end].to_vec()).unwrap()
 }
 
-/// The interpreter prints its own mallinfo2, then sleeps.
+/// Checks an interpreter that prints its own mallinfo2, then sleeps.
 #[test]
 fn python_agrees_with_its_mallinfo() {
     let python = "/usr/bin/python3";
@@ -329,16 +330,16 @@ fn bad_input_is_one_line_and_exit_code_2() {
     assert!(target.finish().success());
 }
 
-/// Blocks are allocated and released during the scan, even in the middle of malloc. Nothing
-/// reachable may be reported as leaked, no system call may end early, and no block may be damaged.
+/// Checks scans during allocations and releases, even in the middle of malloc: no reachable block
+/// may be reported as leaked, no system call may end early, and no block may be damaged.
 #[test]
 fn a_busy_program() {
     let program = build_target("scan_busy", &[]);
     let target = Target::start(&program, &["4"]);
     for method in ["precopy", "fork", "stop", "precopy", "fork", "precopy"] {
         let leaked = |found: &List| found.blocks.values().filter(|b| b.0).count();
-        // On a busy machine a thread may not leave malloc within the few milliseconds that it gets.
-        // The report says so, and blocks that such a thread is about to store may look leaked.
+        // On a busy machine, a thread may not leave malloc within the allowed few milliseconds. The
+        // report says so, and blocks that such a thread is about to store may look leaked.
         let is_exact = |found: &List| !found.rest.iter().any(|line| line.starts_with("note"));
         let mut scans =
             (0..10).map(|_| List::parse(&scan(target.pid(), &["--list", "--snapshot", method])));
@@ -369,7 +370,7 @@ fn kill_scans(pid: u32, method: &str) {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // The kill may hit any moment.
+        // The kill may come at any moment.
         std::thread::sleep(std::time::Duration::from_micros(45_000 * round / rounds));
         scan.kill().unwrap();
         scan.wait().unwrap();
@@ -402,7 +403,7 @@ fn a_fork_is_not_noticed() {
     assert_eq!(target.finish().code(), Some(0));
 }
 
-/// A method that does not work is replaced by another one, and the report says why.
+/// Checks that another method replaces one that does not work, and that the report says why.
 #[test]
 fn an_init_process_is_not_forked() {
     let program = plant();
@@ -436,12 +437,12 @@ fn a_scan_that_is_killed_leaves_nothing() {
         let mut flags = flags.lines().filter(|l| l.starts_with("VmFlags"));
         !flags.any(|l| l.contains(" uw"))
     });
-    // 2 would be a damaged block. 3 is epoll_wait interrupted by a kill within a few microseconds,
-    // which we cannot prevent.
+    // 2 would mean a damaged block. 3 means that a kill within a window of microseconds interrupted
+    // epoll_wait, which memhook-rs cannot prevent.
     assert!(matches!(target.finish().code(), Some(0 | 3)));
 }
 
-/// Pages of blocks that the program has made inaccessible are not damage, and hide no other block.
+/// Checks that inaccessible pages in blocks do not count as damage, and hide no other block.
 #[test]
 fn pages_that_cannot_be_accessed() {
     let program = build_target("scan_guarded", &[]);
@@ -492,8 +493,8 @@ fn the_initial_thread_has_ended() {
     assert!(target.finish().success());
 }
 
-/// A return address into malloc on a stack proves that a thread is inside malloc only if the C
-/// library is running.
+/// Checks that a return address into malloc on a stack does not prove that a thread is inside
+/// malloc, unless the thread executes C library code.
 #[test]
 fn frames_that_an_allocator_has_left() {
     let program = build_target("left_frames", &["-O1"]);

@@ -1,11 +1,11 @@
-//! Types of blocks according to declarations, for a C++ and a C program whose blocks are all known.
+//! Types of blocks from declarations, for a C++ and a C program with known blocks.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Target, build_c_target, build_target, run};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Returns the usable bytes of a block of glibc's (`request2size` of malloc.c).
+/// Returns the usable bytes of a glibc block (`request2size` in malloc.c).
 fn usable(bytes: u64) -> u64 {
     (bytes + 8).next_multiple_of(16).max(32) - 8
 }
@@ -59,11 +59,11 @@ const OF_CPP: &[Expected] = &[
     ("std::vector<bool>: bits", 1, 504),
     ("std::vector<int>[] of std::vector", 1, 10 * 24),
     ("int[] of std::vector", 10, 400),
-    // The map's values, the device's, and the table's.
+    // The values of the map, of the device, and of the table.
     ("app::Colour", 40 + 1 + 1, 32),
     ("app::Colour*[]", 1, 64),
     ("app::Colour or app::Sound", 1, 32),
-    // A pointer to the base class shows less.
+    // A pointer to the base class is less specific.
     ("app::Derived", 1, 64),
     ("app::Point", 1, 24),
     ("app::Point[]", 1, 2400),
@@ -122,7 +122,7 @@ fn types_of_a_cpp_program_are_told() {
             .copied()
     };
     assert_eq!(by_vtable("app::Device"), Some((1, usable(40))));
-    // A file is searched with the debug information of this machine.
+    // A saved snapshot is searched with the debug information of this machine.
     assert_eq!(run(&["scan", &pid, "--save", &file]).0, 0);
     check(&census(&["--load", &file]), OF_CPP);
     let retained = json(&[&["scan", &pid, "--retained"], &WIDE[..]].concat());

@@ -1,17 +1,16 @@
-//! Everything that may hide a pointer from a reclaim: one program for each kind, with the expected
-//! reaction.
+//! Ways to hide a pointer from a reclaim: one program for each kind, with the expected outcome.
 
 use memhook_tests::scans::scan;
 use memhook_tests::{Target, build_target, run};
 use std::process::Command;
 
-/// Fate of a block that only a pointer of this kind leads to.
+/// Outcome for a block to which only a pointer of this kind leads.
 enum Fate {
-    /// The block is kept, and lost blocks are released.
+    /// The block is kept, and leaked blocks are released.
     Kept,
     /// Nothing is released, for this reason.
     Refused(&'static str),
-    /// Nobody can know of the pointer, and the guide says so in these words.
+    /// The pointer is undetectable, and the guide says so in these words.
     Unknown(&'static str),
 }
 use Fate::{Kept, Refused, Unknown};
@@ -47,7 +46,7 @@ const KINDS: [(&str, Fate); 28] = [
     ("file", Unknown("files")),
 ];
 
-/// Returns the part of the guide about what cannot be known.
+/// Returns the part of the guide about undetectable pointers.
 fn unknown() -> String {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/scan.md");
     let text = std::fs::read_to_string(path).expect("the guide");
@@ -62,7 +61,7 @@ fn unknown() -> String {
 fn each_is_kept_or_refused_or_said_not_to_be_known() {
     let unknown = unknown();
     for (kind, fate) in KINDS {
-        // Addresses of four bytes belong to a program at a fixed place.
+        // Addresses of four bytes require a program at a fixed address.
         let place = if kind == "four bytes" {
             "-no-pie"
         } else {

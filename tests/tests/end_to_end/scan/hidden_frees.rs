@@ -1,6 +1,5 @@
-//! Blocks whose addresses a program has hidden, and which it frees itself after a search has
-//! reported them as leaked. None of them is freed twice, whatever the allocator writes into freed
-//! blocks.
+//! Blocks with hidden addresses, which the program frees itself after a search has reported them as
+//! leaked. None of them is freed twice, whatever the allocator writes into freed blocks.
 
 use memhook_heap::{Reclaimer, Request};
 use memhook_inject::{HoldOptions, hold};
@@ -15,8 +14,8 @@ use std::time::Duration;
 const BLOCKS: usize = 300;
 /// Number of programs.
 const ROUNDS: usize = 6;
-/// The thread that frees: the one that must call `free` for us, another one, a new one, or one that
-/// ends.
+/// The freeing thread: the one that must call `free` for memhook-rs, another, a new one, or one
+/// that exits.
 const WAYS: [&str; 4] = ["m", "w", "n", "e"];
 
 /// Sends a command to the program, and returns the lines of its answer.
@@ -89,8 +88,8 @@ fn on_glibc() {
     });
 }
 
-/// In a fast list, a block that was never written to may not change at all, whether links are
-/// mangled (since 2.32) or not.
+/// Checks fast lists, in which the bytes of a block that was never written to may not change, with
+/// and without mangled links (since 2.32).
 #[test]
 fn in_fast_lists_of_glibc() {
     memhook_tests::patiently(|| {

@@ -1,4 +1,4 @@
-//! Snapshots that would be expensive: in memory of this machine, or in time of the target.
+//! Snapshots that would cost this machine much memory, or the target much time.
 
 use memhook_tests::mapping_stalls::MappingStalls;
 use memhook_tests::scans::{List, scan};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Returns the target. It is built once, because a file that is being written cannot be executed.
+/// Returns the target. Builds it once, because a file that is being written cannot be executed.
 fn costly() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| build_target("scan_limits", &[]))
@@ -41,7 +41,7 @@ fn refused(target: &Target, options: &[&str]) -> String {
     err
 }
 
-/// Most of the memory has no pages. Neither here nor in the target may it get any.
+/// Checks memory without pages, which must not be populated here or in the target.
 #[test]
 fn memory_that_is_only_reserved() {
     let mut target = start("reserve", 200 << 30);
@@ -52,8 +52,7 @@ fn memory_that_is_only_reserved() {
         let copied = report["snapshot"]["copied_bytes"].as_u64().unwrap();
         assert!(copied < 4 << 20, "{report}");
     }
-    // Blocks that are referred to from pages far apart are reachable, and one block of 200 bytes is
-    // not.
+    // Blocks with references from pages far apart are reachable, and one block of 200 bytes is not.
     let found = List::parse(&scan(target.pid(), &["--list"]));
     let live = |bytes: u64| found.blocks.values().filter(move |b| **b == (false, bytes));
     assert_eq!(live(104).count(), 16);
@@ -62,7 +61,8 @@ fn memory_that_is_only_reserved() {
     assert!(target.finish().success());
 }
 
-/// The kernel maps one page of zeros for all small pages, and one for all huge pages.
+/// Checks zero pages: the kernel maps one page of zeros for all small pages, and one for all huge
+/// pages.
 #[test]
 fn zeros_that_were_only_read() {
     let target = start("zeros", 1 << 30);
@@ -83,7 +83,7 @@ fn a_copy_that_does_not_fit_is_refused_before_anything_is_held() {
         assert!(why.contains("70.0 MiB is allowed"), "{why}");
     }
     json(&target, &["--max-memory", "100M"]);
-    // Address space is limited, too.
+    // Also limits the address space.
     let limited = Command::new("prlimit")
         .args(["--as=60000000"])
         .arg(binary())
@@ -97,13 +97,13 @@ fn a_copy_that_does_not_fit_is_refused_before_anything_is_held() {
     assert!(target.finish().success());
 }
 
-/// No copy catches up with this program: 256 MiB in 40 ms is more than any processor reads from
-/// another process.
+/// Checks a program with which no copy can catch up: it writes 256 MiB in 40 ms, more than any
+/// processor reads from another process.
 #[test]
 fn a_program_that_writes_everywhere_is_not_held_for_its_whole_memory() {
     let mut target = start("write", 256 << 20);
     ask(&mut target);
-    // A copy can only catch up with a program that waits for a processor.
+    // A copy can catch up only if the program has to wait for a processor.
     let mut report = Value::Null;
     until("it is not caught up with", || {
         report = json(&target, &["--max-hold", "40ms"]);
@@ -112,8 +112,8 @@ fn a_program_that_writes_everywhere_is_not_held_for_its_whole_memory() {
     let notes = report["notes"].to_string();
     assert!(notes.contains("no precopy, a fork instead"), "{notes}");
     assert!(notes.contains("and 40 ms are allowed"), "{notes}");
-    // The target's own clock: it was not held for longer than the report says, apart from waits for
-    // a processor.
+    // By its own clock, the target was not held for longer than the report says, apart from waits
+    // for a processor.
     let (_, pause_ns) = ask(&mut target);
     let held = report["snapshot"]["held_ms"].as_f64().unwrap();
     println!("longest pause {} ms, held {held} ms", pause_ns / 1_000_000);
@@ -137,8 +137,8 @@ fn a_program_that_writes_everywhere_is_not_held_for_its_whole_memory() {
     assert!(target.finish().success());
 }
 
-/// After the snapshot of a large heap, the watch on its memory is removed in parts. Threads that
-/// map memory meanwhile do not wait for all parts.
+/// Checks that the watch on a large heap is removed in slices after a snapshot, so that threads
+/// that map memory meanwhile do not wait for all slices.
 #[test]
 fn the_end_of_a_snapshot_makes_nobody_wait_long() {
     /// Much less than the time to remove the watch in one step.

@@ -1,11 +1,10 @@
-//! A scan and LeakSanitizer examine equal random graphs.
+//! A scan and LeakSanitizer examine the same random graphs.
 
 use memhook_tests::scans::{List, scan};
 use memhook_tests::{Target, build_target};
 use std::process::Command;
 
-/// Returns the target's own list of its blocks in the order of their creation: leaked or not, and
-/// bytes.
+/// Returns the target's list of its blocks in order of creation: leaked or not, and bytes.
 fn in_order(target: &mut Target) -> Vec<(bool, u64)> {
     target.send("l");
     let mut all = Vec::new();
@@ -75,8 +74,8 @@ fn the_same_leaks_as_leak_sanitizer() {
         println!(
             "seed {seed}: leaked {truth:?} (bytes, blocks), scan {mine:?}, LeakSanitizer {lsan:?}"
         );
-        // Neither reports reachable blocks as leaked. A stale word may keep some blocks alive for
-        // either.
+        // Neither tool reports reachable blocks as leaked. A stale word may keep some blocks alive
+        // for either tool.
         assert!(mine.1 <= truth.1 && lsan.1 <= truth.1);
         true_leaks += truth.1;
         ours += mine.1;

@@ -1,9 +1,9 @@
-//! Parts that a scan could not search are reported first, and have a separate exit code.
+//! Scans that could not search every part report that first, with a separate exit code.
 
 use memhook_tests::{JsonSchema, Target, build_target, run};
 use serde_json::Value;
 
-/// Exit code of a scan that did not search all of the heap.
+/// Exit code of an incomplete scan.
 const NOT_ALL: i32 = 3;
 
 #[test]
@@ -17,7 +17,7 @@ fn damage_comes_first_and_is_no_success() {
         first.starts_with("NOT SEARCHED: the heap does not parse at "),
         "{text}"
     );
-    // Nobody changes the heap, so a second scan finds the same damage.
+    // The heap does not change, so a second scan finds the same damage.
     assert!(text.contains(", damaged: "), "{text}");
     assert!(!text.contains("changed while it was read"), "{text}");
     let (code, text, err) = run(&["scan", &pid, "--json"]);

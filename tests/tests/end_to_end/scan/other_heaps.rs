@@ -25,8 +25,8 @@ fn planted(target: &mut Target) -> List {
     }
 }
 
-/// Scans a program this number of times, and compares each of its planted blocks. Exactly the lost
-/// blocks must be leaked.
+/// Scans a program this number of times, and compares each of its planted blocks. The scan must
+/// report exactly the leaked blocks.
 fn check_exactly(command: &mut Command, allocator: &str, times: usize) {
     let mut target = Target::run(command);
     let want = planted(&mut target);
@@ -36,8 +36,8 @@ fn check_exactly(command: &mut Command, allocator: &str, times: usize) {
     for attempt in 0.. {
         let method = ["precopy", "fork", "stop"][attempt % 3];
         let found = List::parse(&scan(target.pid(), &["--list", "--snapshot", method]));
-        // On a busy machine a thread may not get out of the allocator in the few milliseconds that it is given. The report
-        // says so, and is not exact.
+        // On a busy machine, a thread may not leave the allocator within the allowed few
+        // milliseconds. The report says so, and is not exact.
         if found.rest.iter().any(|l| l.starts_with("note")) {
             assert!(attempt < 10 * times, "the machine is too busy");
             continue;
@@ -112,8 +112,8 @@ fn jemalloc_as_part_of_the_program() {
     check_exactly(&mut Command::new(program), "jemalloc 5.3", rounds(6));
 }
 
-/// No symbol names the program's data or code, so only the pointers in registers and on stacks show
-/// what its threads are doing.
+/// Checks a stripped program, for which only pointers in registers and on stacks show whether its
+/// threads are inside the allocator.
 #[test]
 fn jemalloc_as_part_of_a_stripped_program() {
     installed_library("libjemalloc.a");
@@ -121,7 +121,7 @@ fn jemalloc_as_part_of_a_stripped_program() {
     check_exactly(&mut Command::new(program), "jemalloc 5.3", rounds(6));
 }
 
-/// The structures of these allocators have changed from release to release.
+/// Checks several releases, between which the structures of these allocators have changed.
 #[test]
 fn allocators_of_other_debian_releases() {
     for release in ["trixie", "sid"].into_iter().filter_map(Release::named) {
@@ -141,7 +141,7 @@ fn allocators_of_other_debian_releases() {
     }
 }
 
-/// Debian's redis is linked to jemalloc. One of its modules loses blocks, and nothing was prepared.
+/// Checks an unprepared Debian redis, which is linked to jemalloc and has a leaking module.
 #[test]
 fn a_block_that_a_module_of_redis_lost() {
     let module = build_library("redis_losing_module", "redis_losing_module.so", &[]);
@@ -177,8 +177,8 @@ fn a_block_that_a_module_of_redis_lost() {
     assert!(redis.finish().success());
 }
 
-/// The released blocks were lost. The program, which continues to allocate, has all blocks that it
-/// checks at its end.
+/// Checks that only leaked blocks are released: the program continues to allocate, and on exit
+/// checks its blocks in use.
 #[test]
 fn jemalloc_takes_back_what_was_lost() {
     let mut command = Command::new(build_target("sized_heap", &[]));
@@ -192,8 +192,8 @@ fn jemalloc_takes_back_what_was_lost() {
     let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
     let released = report["released_blocks"].as_u64().expect("a number") as usize;
     let after: BTreeSet<u64> = lost(&list(&target));
-    // A pointer to a region may be a pointer just past the end of the previous region, which is
-    // then kept.
+    // A pointer to a region may also be a pointer just past the end of the previous region, which
+    // is then kept.
     assert!(released > LEAKED / 4, "{report:#}");
     assert_eq!(after.len(), LEAKED - released, "{report:#}");
     assert!(after.is_subset(&before));
@@ -204,7 +204,7 @@ fn jemalloc_takes_back_what_was_lost() {
     assert!(target.finish().success(), "the target's own check");
 }
 
-/// No thread can be kept out of the code of an allocator that is part of the program.
+/// Checks an allocator that is part of the program, and out of whose code no thread can be kept.
 #[test]
 fn nothing_is_taken_back_where_jemalloc_is_part_of_the_program() {
     installed_library("libjemalloc.a");

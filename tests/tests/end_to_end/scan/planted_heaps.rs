@@ -1,5 +1,5 @@
-//! Heaps of musl, mimalloc and gperftools' tcmalloc: 600 blocks that were planted before anyone
-//! attached are found repeatedly while threads allocate and release.
+//! Heaps of musl, mimalloc and gperftools' tcmalloc: repeated scans find 600 blocks, planted before
+//! an attach, while threads allocate and release.
 
 use memhook_tests::programs::{Folder, installed, installed_library};
 use memhook_tests::scans::{List, scan};
@@ -11,10 +11,10 @@ use std::process::Command;
 
 /// Number of scans of each program.
 const SCANS: usize = 50;
-/// A thread in the middle of malloc has addresses in its registers that are just behind other
-/// blocks and keep these alive. So this number of scans may miss a leak.
+/// Number of scans that may miss a leak, because a thread in the middle of malloc may have
+/// addresses just past other blocks in its registers, which keep these alive.
 const DISTRACTED: usize = 3;
-/// Number of blocks that the program loses, and number that it keeps.
+/// Numbers of blocks that the program leaks and keeps.
 const LEAKED: usize = 186;
 const LIVE: usize = 226;
 
@@ -47,7 +47,7 @@ pub fn check(program: &Path, allocator: &str, own: usize) {
     let mut target = Target::run(Command::new(program).arg("3"));
     let want = planted(&mut target);
     let count = |state: &str| want.values().filter(|block| block.0 == state).count();
-    // Memory that was released and planted again is in the list once.
+    // Released memory that was reused for a planted block is in the list once.
     assert!(count("leak") == LEAKED && count("live") == LIVE, "{want:?}");
     let (mut distracted, mut distraction) = (0, Vec::new());
     let (mut scans, mut vain) = (0, 0);
@@ -70,7 +70,7 @@ pub fn check(program: &Path, allocator: &str, own: usize) {
                 ),
                 _ => {
                     // In a part that a thread was changing, no block is reported as leaked, and
-                    // some are not reported at all.
+                    // some are missing.
                     missed.extend((!block.is_some_and(|b| b.0)).then_some(*address));
                     let usable = bytes.next_multiple_of(8);
                     assert!(
@@ -104,7 +104,7 @@ pub fn check(program: &Path, allocator: &str, own: usize) {
     assert!(target.finish().success(), "it finds all as it was");
 }
 
-/// Checks the other commands that distinguish the blocks of the heap, on an idle program.
+/// Checks the other commands that dissect the heap, on an idle program.
 pub fn check_commands(program: &Path, own: usize) {
     let mut target = Target::run(Command::new(program).arg("0"));
     let want = planted(&mut target);
@@ -147,7 +147,7 @@ pub fn check_commands(program: &Path, own: usize) {
         0,
         "{rss:#}"
     );
-    // Few pages of the large blocks were written, but a huge page is resident as a whole.
+    // Few pages of the large blocks were written, but a huge page is always resident as a whole.
     let is_huge = number(&rss["huge_page_bytes"]) > 0;
     let (found, planted) = (part("live heap"), of("leak") + of("live"));
     let most = planted + if is_huge { 64 << 10 } else { 0 };
@@ -156,10 +156,10 @@ pub fn check_commands(program: &Path, own: usize) {
 }
 
 /// A program with one of the heaps: the allocator, the command, and the number of 8-byte blocks
-/// that the allocator itself loses.
+/// that the allocator itself leaks.
 type Heap = (&'static str, Command, usize);
 
-/// Links the program with a build-id, by which a copy finds its file and the types declared in it.
+/// Links the program with a build-id, by which a snapshot finds the file with its declared types.
 const BUILD_ID: &str = "-Wl,--build-id";
 
 fn all_heaps() -> Vec<Heap> {
@@ -183,8 +183,8 @@ fn all_heaps() -> Vec<Heap> {
         .collect()
 }
 
-/// For each heap, a saved snapshot and a core dump give exactly the result of the process itself,
-/// block by block. So do the census, and the path to a block.
+/// Checks for each heap that a saved snapshot and a core dump give exactly the same blocks, census
+/// and path to a block as the process itself.
 #[test]
 fn copies_and_tables_tell_the_same() {
     for (allocator, mut command, own) in all_heaps() {
@@ -266,9 +266,9 @@ fn copies_and_tables_tell_the_same() {
     }
 }
 
-/// Checks that exactly the lost blocks of a program return to its allocator while its threads
-/// continue. With `apart`, no block begins at the end of another one, so no pointer is just past
-/// the end of a leaked block, which would then be kept.
+/// Checks that exactly the leaked blocks of a program are freed while its threads continue. With
+/// `apart`, no block begins at the end of another, so that no pointer just past the end of a leaked
+/// block keeps it.
 fn check_reclaim(command: &mut Command, own: usize, apart: bool) {
     let mut target = Target::run(command.arg("3"));
     let want = planted(&mut target);
@@ -306,8 +306,8 @@ fn check_reclaim(command: &mut Command, own: usize, apart: bool) {
         "{released}, {gone}: {reports:?}"
     );
     println!("{released} of {LEAKED} blocks were released");
-    // Remains of an earlier operation on the stack of a thread may keep one or two blocks alive for
-    // long.
+    // Leftovers of an earlier operation on a thread's stack may keep one or two blocks alive for a
+    // long time.
     let enough = if apart { LEAKED - 2 } else { LEAKED / 2 };
     assert!(released >= enough, "{released}: {reports:?}");
     target.send("r");
@@ -326,8 +326,8 @@ fn of_a_static_program_on_musl() {
     }
 }
 
-/// The program cannot be traced, because no symbol shows where its allocator is. Its heap is
-/// recognized by its contents.
+/// Checks a program that cannot be traced, because no symbol shows where its allocator is, but
+/// whose heap is recognizable by its contents.
 #[test]
 fn of_a_stripped_static_program_on_musl() {
     if let Some(program) = build_on_musl("planted_heap", &["-static", "-s", "-pthread"]) {
@@ -359,7 +359,7 @@ fn of_mimalloc() {
     }
 }
 
-/// tcmalloc loses its first MallocExtension itself, when another one replaces it.
+/// Checks tcmalloc, which itself leaks its first MallocExtension when another replaces it.
 #[test]
 fn of_tcmalloc() {
     if let Some(program) = with("libtcmalloc_minimal.so.4") {

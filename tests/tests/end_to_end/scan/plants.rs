@@ -1,6 +1,6 @@
-//! Scans of a program that planted blocks before anyone attached, chunk by chunk. The sums are
-//! compared with the allocator's own, for the C library of this system and those of other Debian
-//! releases.
+//! Scans of a program that planted blocks before an attach, compared chunk by chunk. The tests also
+//! compare the sums with the allocator's own, for the C library of this system and those of other
+//! Debian releases.
 
 use memhook_tests::releases::Release;
 use memhook_tests::scans::{List, planted, scan};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Returns the program that plants blocks. It is built once, because a file that is being written
+/// Returns the program that plants blocks. Builds it once, because a file that is being written
 /// cannot be executed.
 fn plant() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
@@ -52,8 +52,8 @@ fn check_plant(command: &mut Command, method: &str) {
         .iter()
         .filter(|(a, b)| b.0 && !want.blocks.contains_key(a));
     assert_eq!(extra.count(), 0, "nothing else is leaked");
-    // mallinfo2 counts cached chunks as used, and so it does with the headers of other arenas'
-    // heaps (heap_info and malloc_state). The sizes of both have changed between releases.
+    // mallinfo2 counts cached chunks as used, as well as the headers of other arenas' heaps
+    // (heap_info and malloc_state), whose sizes differ between releases.
     let used = found.sum("arena", "used") + found.sum("arena", "cached");
     let headers = info["uordblks"] - used;
     let arenas = found.rest.iter().filter(|l| l.starts_with("arena")).count() as u64;
@@ -86,8 +86,8 @@ fn planted_blocks_many_threads() {
     check_here(100, "stop");
 }
 
-/// With huge pages, heaps of arenas have the size and alignment of four huge pages instead of 64
-/// MiB.
+/// Checks huge pages, with which heaps of arenas have the size and alignment of four huge pages
+/// instead of 64 MiB.
 #[test]
 fn planted_blocks_in_arenas_that_ask_for_huge_pages() {
     let mut command = Command::new(plant());
@@ -103,8 +103,8 @@ fn planted_blocks_in_arenas_that_ask_for_huge_pages() {
     };
     let arenas: Vec<&str> = words("arena").collect();
     assert_eq!(arenas.len(), 9, "{:?}", found.rest);
-    // The main arena is then in mappings far from each other (malloc.c, `__always_fail_morecore`),
-    // and is reported as incomplete.
+    // The main arena is then in distant mappings (malloc.c, `__always_fail_morecore`), and is
+    // reported as incomplete.
     assert!(
         words("finding").all(|at| at == arenas[0]),
         "{:?}",
@@ -113,7 +113,7 @@ fn planted_blocks_in_arenas_that_ask_for_huge_pages() {
     assert!(target.finish().success());
 }
 
-/// Tests releases from glibc 2.31 to the newest one.
+/// Checks releases from glibc 2.31 to the newest.
 #[test]
 fn planted_blocks_on_other_releases() {
     for release in Release::all() {

@@ -1,4 +1,4 @@
-//! Read-only commands, under a filter that kills them for everything else, on a target that checks
+//! Read-only commands under a filter that kills them for any other action, on a target that checks
 //! itself afterwards.
 
 use memhook_tests::patience::output_of;
@@ -42,7 +42,7 @@ fn leaked(report: &str) -> (u64, u64) {
     (number("leaked_blocks"), number("leaked_bytes"))
 }
 
-/// Every read-only command works, and the program notices nothing.
+/// Checks that every read-only command works, without an effect on the program.
 #[test]
 fn a_filter_that_kills_for_everything_else() {
     for args in [&[][..], &["computes"]] {
@@ -72,7 +72,7 @@ fn a_filter_that_kills_for_everything_else() {
     }
 }
 
-/// Shows that the filter works: these commands are killed under it when they may do more.
+/// Checks that the filter works: it kills the same commands without `--read-only`.
 #[test]
 fn the_filter_kills() {
     let mut process = Target::start(target(), &[]);
@@ -92,7 +92,7 @@ fn the_filter_kills() {
     process.expect("done");
 }
 
-/// Gaps are reported first, before the findings.
+/// Checks that the report lists missing data before the findings.
 #[test]
 fn what_is_not_known_is_said_first() {
     let mut process = Target::start(target(), &[]);
@@ -117,8 +117,8 @@ fn what_is_not_known_is_said_first() {
     assert!(process.finish().success());
 }
 
-/// Memory that the program writes to is in use. Other memory may be stale, because its contents
-/// show nothing else.
+/// Checks that memory to which the program writes counts as in use, and that other memory may be
+/// stale.
 #[test]
 fn what_is_unchanged_may_be_stale() {
     let mut process = Target::start(target(), &["writes"]);
@@ -165,8 +165,8 @@ fn what_is_unchanged_may_be_stale() {
     assert!(process.finish().success());
 }
 
-/// Advice from a single snapshot finds the leak, says that it is less certain than advice from a
-/// trace, and lists what it cannot know.
+/// Checks that advice from a single snapshot finds the leak, says that it is less certain than
+/// advice from a trace, and lists what it cannot know.
 #[test]
 fn advice_without_a_trace() {
     let mut process = Target::start(target(), &["leaks"]);
@@ -200,7 +200,8 @@ fn advice_without_a_trace() {
     assert!(process.finish().success());
 }
 
-/// A heap that cannot be copied within the longest hold is copied while the program runs.
+/// Checks that a heap that cannot be copied within the longest hold is copied while the program
+/// runs.
 #[test]
 fn a_heap_that_takes_too_long() {
     let mut process = Target::start(target(), &["large"]);
@@ -214,7 +215,7 @@ fn a_heap_that_takes_too_long() {
     assert!(process.finish().success());
 }
 
-/// A read-only watch writes the resident memory when its condition holds.
+/// Checks that a read-only watch reports the resident memory when its condition becomes true.
 #[test]
 fn watch_looks_when_memory_is_used() {
     let folder = Folder::new("watch-read-only");
