@@ -1,9 +1,9 @@
-//! No circular references between the modules of the two central crates.
+//! Modules of the two central crates must not have circular references.
 //!
 //! A folder whose `mod.rs` only lists modules is a *room*; each module in it counts separately. A
 //! module with its own code counts together with its submodules, which are its parts. An edge is a
 //! path that begins with `crate::` or `super::` and leads out of the module. A re-export by a room
-//! or by the crate counts as the module that it comes from.
+//! or by the crate counts as the original module.
 
 use super::root;
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,8 +67,7 @@ fn product(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the paths at the beginning of `text`: for `a::b::{c, d}`, these are `a::b::c` and
-/// `a::b::d`.
+/// Returns the paths at the start of `text`: for `a::b::{c, d}`, these are `a::b::c` and `a::b::d`.
 fn paths(text: &str) -> Vec<Names> {
     let text = text.trim_start();
     if let Some(group) = text.strip_prefix('{') {
@@ -129,8 +128,7 @@ impl Modules<'_> {
         module.is_empty() || file.is_some_and(|file| only_lists(&file.text))
     }
 
-    /// Returns the module as which a module counts: the module itself, or the module of which it is
-    /// a part.
+    /// Returns the node of a module: the module itself, or the module of which it is a part.
     fn node(&self, module: &[String]) -> Option<String> {
         let prefixes = (1..=module.len()).map(|length| &module[..length]);
         let own = prefixes.into_iter().find(|prefix| !self.is_room(prefix))?;
@@ -155,7 +153,7 @@ impl Modules<'_> {
         self.node(&at)
     }
 
-    /// Returns the path behind a name that a room re-exports.
+    /// Returns the original path of a name that a room re-exports.
     fn handed_on(&self, room: &[String], name: &str) -> Option<Names> {
         let text = &self.all.get(room)?.text;
         let uses = text
@@ -166,7 +164,7 @@ impl Modules<'_> {
     }
 }
 
-/// Returns for each module the modules that it mentions.
+/// Returns the modules to which each module refers.
 fn graph(files: &[File]) -> Graph {
     let modules = Modules::of(files);
     let mut graph = Graph::new();
@@ -198,7 +196,7 @@ fn graph(files: &[File]) -> Graph {
     graph
 }
 
-/// Returns the graph between rooms and the files beside them.
+/// Returns the graph of rooms and loose files.
 fn of_rooms(graph: &Graph, name: &str) -> Graph {
     let room = |module: &String| module.split("::").next().unwrap_or("").to_owned();
     let mut rooms = Graph::new();
@@ -242,7 +240,7 @@ fn circles(graph: &Graph) -> BTreeSet<BTreeSet<String>> {
     circles.filter(|circle| !circle.is_empty()).collect()
 }
 
-/// Returns the edges inside a circle, which show where it can be cut.
+/// Returns the edges inside a circle, to show where it can be cut.
 fn edges_within(graph: &Graph, circle: &BTreeSet<String>) -> Vec<String> {
     let edges = graph.iter().filter(|(from, _)| circle.contains(*from));
     edges
@@ -338,7 +336,7 @@ fn a_circle_is_found() {
         (vec![], vec!["a", "room::d"])
     );
     assert!(circles(&found).is_empty());
-    // `e` leads to `a`, and `a` to `d`: a circle of the rooms only.
+    // `e` leads to `a`, and `a` to `d`: a circle of rooms only.
     assert_eq!(circles(&of_rooms(&found, "attach")).len(), 1);
 
     for (module, back) in [

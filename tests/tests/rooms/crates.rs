@@ -1,10 +1,10 @@
-//! A crate imports only crates from lines above its own line in ARCHITECTURE's code map.
+//! A crate may import only crates above it in ARCHITECTURE's code map.
 
 use super::{read, root, table};
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// Facts from `cargo metadata` about a crate below `crates/`.
+/// Data from `cargo metadata` on a crate below `crates/`.
 struct Crate {
     directory: String,
     /// Directories of the workspace crates that it imports, except for its tests.
@@ -53,8 +53,8 @@ fn code_map() -> Vec<String> {
     places.collect()
 }
 
-/// Returns the faults: crates that are missing or superfluous in the map, and imports that go
-/// upward.
+/// Returns the faults: crates that are missing from or superfluous in the map, and imports in the
+/// wrong direction.
 fn faults(map: &[String], crates: &[Crate]) -> Vec<String> {
     let line = |name: &String| map.iter().position(|place| place == name);
     let mut faults = Vec::new();

@@ -1,5 +1,4 @@
-//! The documents: everything that they name exists, links have targets, and lines fit into an
-//! editor.
+//! Documents name only existing files, have no dead links, and no overlong lines.
 
 use super::root;
 use std::collections::BTreeSet;
@@ -7,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Maximum width of a line in a document, in characters.
 const COLUMNS: usize = 100;
-/// Beginnings of paths between backticks that must exist.
+/// Prefixes of paths between backticks that must exist.
 const PLACES: [&str; 8] = [
     "crates/",
     "docs/",
@@ -117,7 +116,7 @@ fn fault_of_link(page: &Page, link: &str) -> Option<String> {
     (!is_known).then(|| format!("no heading for the link {link}"))
 }
 
-/// The page whose file names are those of end-to-end tests.
+/// The page whose file names are relative to the end-to-end tests.
 const PAGE_OF_TESTS: &str = "docs/safety.md";
 const TESTS: &str = "tests/tests/end_to_end";
 
@@ -150,7 +149,7 @@ fn faults(page: &Page) -> Vec<String> {
             let own = root().join(page.path.parent().unwrap_or(Path::new("")));
             let is_own = span.starts_with("src/");
             let is_path = is_own || PLACES.iter().any(|place| span.starts_with(place));
-            // Capital letters are placeholders for a name.
+            // Capital letters stand for a name.
             let is_pattern = span.contains(|c: char| c.is_uppercase() || c.is_whitespace())
                 && !span.ends_with(".md");
             let is_test =
@@ -187,7 +186,7 @@ fn pages_of(directory: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Checks that the book contains every page; nobody finds a missing one.
+/// Checks that the book contains every page, because readers cannot find a missing one.
 #[test]
 fn the_book_has_every_page_once() {
     let summary = super::read("docs/SUMMARY.md");

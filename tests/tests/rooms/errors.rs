@@ -5,7 +5,7 @@
 use super::root;
 use std::path::{Path, PathBuf};
 
-/// A variant, and the attribute with its text (thiserror).
+/// A variant of an error type, and the attribute with its text (thiserror).
 struct Variant<'a> {
     /// Text between the parentheses of `#[error(...)]`.
     text: &'a str,
@@ -14,7 +14,7 @@ struct Variant<'a> {
 }
 
 impl Variant<'_> {
-    /// Returns the name of the source field, by which the text could print it.
+    /// Returns the name of the source field, through which the text could print it.
     fn source(&self) -> Option<String> {
         let marked = ["#[source]", "#[from]"].into_iter().find_map(|mark| {
             let (_, rest) = self.body.split_once(mark)?;

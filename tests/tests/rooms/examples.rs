@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Directories of pages with examples, and of the README.
+/// Directories of pages with examples; the README is added.
 const PLACES: [&str; 3] = ["docs", "docs/guide", "docs/design"];
 
 /// Returns the binary of this build, and builds it if necessary.
@@ -104,8 +104,8 @@ pub(super) fn options_of(command: &[&str]) -> Option<BTreeSet<String>> {
     help.status.success().then(|| options.collect())
 }
 
-/// Returns the option in a word: `--top` for `--top=3`, and `-T` for `-T`. Words with several short
-/// options are ignored.
+/// Returns the option in a word: `--top` for `--top=3`, and `-T` for `-T`. Ignores words with
+/// several short options.
 fn option(word: &str) -> Option<&str> {
     let name = word.split('=').next()?;
     let is_long = name.starts_with("--") && name.len() > 2;

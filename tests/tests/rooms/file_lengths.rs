@@ -1,9 +1,9 @@
-//! Limit of the length of files: one subject per file.
+//! The limit on file lengths keeps each file to one subject.
 
 use super::root;
 
-/// Maximum number of lines. A file of about 400 lines may have two subjects; a file with this
-/// number certainly does.
+/// Maximum number of lines. A file of about 400 lines may have two subjects; a longer file
+/// certainly does.
 const MOST_LINES: usize = 570;
 
 #[test]

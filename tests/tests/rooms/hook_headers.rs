@@ -1,4 +1,4 @@
-//! Headers of the hook: each compiles on its own, and leaves no macros behind.
+//! Headers of the hook must compile on their own, and leave no macros behind.
 
 use super::root;
 use std::io::Write;
@@ -47,7 +47,7 @@ fn each_compiles_by_itself_and_leaks_no_macro() {
             let macros = compiled(&header, &["-E", "-dM"]).expect("it has just been compiled");
             let names = macros.lines().filter_map(|l| l.strip_prefix("#define "));
             let ours = names.filter(|name| name.starts_with("MEMHOOK_"));
-            // The list of functions is generated, and intended for expansion by others.
+            // The list of functions is a generated macro that other files expand.
             let leaked: Vec<&str> = ours
                 .filter(|name| !name.starts_with("MEMHOOK_HOOKED_FUNCTIONS("))
                 .collect();

@@ -1,5 +1,5 @@
-//! LAYOUT.md describes the memory that hook and attacher share, and must change together with it.
-//! (The tests of `crates/recording` compare the recording's FORMAT.md with the code.)
+//! LAYOUT.md describes the memory that the hook and the attacher share, and must change together
+//! with it. (The tests of `crates/recording` compare the recording's FORMAT.md with the code.)
 
 use super::{read, table};
 

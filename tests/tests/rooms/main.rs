@@ -1,7 +1,7 @@
-//! Rules for the structure of the project: which crate may import which, which modules may refer to
-//! each other, and whether the documents still describe the code.
+//! Rules for the structure of the project: permitted imports of crates, permitted references
+//! between modules, and documents that match the code.
 
-// Provides the `#[test]` that lets a test pass if its requirements are not installed.
+// Provides a `#[test]` that lets a test pass if its requirements are not installed.
 #[macro_use]
 extern crate memhook_tests;
 
@@ -32,7 +32,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// Returns the cells of the first Markdown table below the heading `title`, without its two head
+/// Returns the cells of the first Markdown table below the heading `title`, without its two header
 /// rows.
 fn table(page: &str, title: &str) -> Vec<Vec<String>> {
     let heading = format!("\n## {title}\n");

@@ -1,5 +1,5 @@
-//! Names of options in texts of the program. Only the command line and texts for its users name
-//! options, and each option that they name exists.
+//! Option names in texts of the program: only crates with texts for users of the command may
+//! contain them, and each named option must exist.
 
 use super::errors::sources;
 use super::examples::options_of;
@@ -7,9 +7,9 @@ use super::root;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Crates whose texts are shown to users of the command. Other crates do not name options.
+/// Crates with texts for users of the command. Other crates must not name options.
 const SHOWN: [&str; 5] = ["advice", "agent", "cli", "gate", "report"];
-/// Options of other programs, in the line that calls them.
+/// Options of other programs, with the line that calls them.
 const OTHERS: [&str; 6] = [
     "prlimit",
     "docker run",

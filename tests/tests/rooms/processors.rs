@@ -1,6 +1,6 @@
-//! Code that needs a processor supported by the tracer is in one place of the command, so that
-//! everything else compiles for other processors. (`.ci/run` compiles it; this test finds misplaced
-//! code early, and without a compiler.)
+//! Code for processors that the tracer supports is in one directory of the command, so that the
+//! rest compiles for other processors. (`.ci/run` compiles it; this test finds misplaced code
+//! earlier, without a compiler.)
 
 use super::{read, root};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ fn files(directory: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns the names between two words.
+/// Returns the names between two delimiters.
 fn between<'a>(text: &'a str, start: &str, end: char) -> Vec<&'a str> {
     let (_, rest) = text
         .split_once(start)

@@ -2,8 +2,8 @@
 
 use super::read;
 
-/// Cargo strips a program according to its profile only if the package has no settings in this
-/// profile. An optimization level for the package would bring the symbols back.
+/// Checks that the binary is stripped. Cargo strips it only if the package has no settings in the
+/// profile; an optimization level for the package would bring the symbols back.
 #[test]
 fn a_release_is_stripped() {
     let manifest: toml::Table = toml::from_str(&read("Cargo.toml")).expect("TOML");

@@ -1,5 +1,5 @@
-//! The page of refusals: it contains every message with which a command refuses, and no message
-//! that is not in the code.
+//! The page of refusals contains every refusal message of a command, and no message that is missing
+//! from the code.
 
 use super::errors::sources;
 use super::{read, root};
@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 const PAGE: &str = "docs/refusals.md";
 /// Placeholder for a value on the page.
 const VALUE: &str = "…";
-/// Beginnings of messages in the code, and the number of arguments before each message.
+/// Markers of messages in the code, and the number of arguments before the message.
 const MARKS: [(&str, usize); 3] = [("#[error(", 0), ("Check::bad(", 1), ("gaps.push(", 0)];
 
-/// Places whose errors are not refusals of a command, each with the reason.
+/// Files whose errors are not refusals of a command, each with the reason.
 const OTHERS: [(&str, &str); 9] = [
     ("agent/", "a mistake in a configuration, with its key"),
     ("memhook/", "its users are programs"),
@@ -33,8 +33,8 @@ const OTHERS: [(&str, &str); 9] = [
     ),
 ];
 
-/// Returns the string literal at the beginning of a text in its printed form, with [`VALUE`] for
-/// each value; `None` if the text begins with something else.
+/// Returns the string literal at the start of a text in its printed form, with [`VALUE`] for each
+/// value. Returns `None` if the text does not start with a literal.
 fn literal(text: &str) -> Option<String> {
     let text = text.trim_start();
     let text = text.strip_prefix("format!(").unwrap_or(text).trim_start();
@@ -57,8 +57,7 @@ fn literal(text: &str) -> Option<String> {
     }
 }
 
-/// Returns the messages of a file, without messages that only consist of values (`{path}:
-/// {cause}`).
+/// Returns the messages of a file, except those that consist only of values (`{path}: {cause}`).
 fn messages(file: &str) -> BTreeSet<String> {
     let code = file.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
     let mut found = BTreeSet::new();

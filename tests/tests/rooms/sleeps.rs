@@ -1,13 +1,13 @@
-//! Tests wait for states. A test that sleeps for a time must say why this is right on a machine of
-//! any speed.
+//! Tests wait for states. A test that sleeps must explain why this is correct on a machine of any
+//! speed.
 
 use super::root;
 use std::path::PathBuf;
 
-/// Number of lines above a sleep in which the reason may be.
+/// Number of lines above a sleep that may contain the reason.
 const ABOVE: usize = 6;
 
-/// Returns true if a line begins a comment, or a loop that waits for a state and pauses between two
+/// Returns true if a line starts a comment, or a loop that waits for a state and pauses between
 /// checks.
 fn is_reason(line: &str) -> bool {
     let line = line.trim_start();

@@ -1,4 +1,4 @@
-//! Programs that tests need: a missing program never makes a test fail.
+//! Programs that tests need: a missing program must not make a test fail.
 
 use super::{read, root};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Returns the first file of each test program, and its whole text.
+/// Returns the main file of each test program, and the text of all of its files.
 fn programs() -> Vec<(PathBuf, String)> {
     let crates = std::fs::read_dir(root().join("crates")).expect("crates");
     let packages = crates.map(|entry| entry.expect("readable").path());
@@ -37,8 +37,8 @@ fn programs() -> Vec<(PathBuf, String)> {
         .collect()
 }
 
-/// The output of a passed test is not shown. Only the functions of `memhook_tests` write to the
-/// terminal, or fail in CI.
+/// Checks that tests report missing programs through the functions of `memhook_tests`, which write to the terminal, or
+/// fail in CI: the output of a passed test is not shown.
 #[test]
 fn what_is_not_run_is_said_by_one_of_two_functions() {
     let folders = ["crates", "tests"].map(|folder| sources(&root().join(folder)));
@@ -76,7 +76,7 @@ fn a_test_that_is_left_passes_in_each() {
     );
 }
 
-/// Nobody misses a test that no command runs, so each has a row, by name.
+/// Checks that each test that `cargo test` skips is in the documented table, so that none is forgotten.
 #[test]
 fn tests_that_are_left_out_are_listed() {
     let folders =
@@ -98,7 +98,7 @@ fn tests_that_are_left_out_are_listed() {
     assert_eq!(found, listed);
 }
 
-/// Returns the names of the ignored functions of a source, but those whose reason names the test that starts them.
+/// Returns the names of the ignored functions in a source, except those whose reason names the test that starts them.
 fn left_out(text: &str) -> Vec<String> {
     let parts = text.split("#[ignore").skip(1);
     let parts = parts.filter_map(|part| part.split_once("]\n"));

@@ -24,7 +24,7 @@ static void wait_for_byte(void) {
 
 int main(int count, char** arguments) {
   (void)arguments;
-  // Blocks of 10 KiB, all of them written to: 40 MiB. A program that is traced from its start has none of them.
+  // 40 MiB of touched blocks of 10 KiB, which a program traced from its start does not allocate.
   for (int i = 0; count == 1 && i < 4096 && getenv("TRACED_FROM_START") == NULL; i++) {
     kept[i] = malloc(10240);
     if (kept[i] == NULL) return 3;

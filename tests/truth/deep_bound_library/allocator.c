@@ -1,4 +1,4 @@
-// An allocator of a library's own, with free lists of a few sizes in memory that it maps.
+// A library's own allocator, with free lists of a few sizes in mapped memory.
 #include <stddef.h>
 #include <sys/mman.h>
 

@@ -1,4 +1,4 @@
-// Opened with RTLD_DEEPBIND, its calls of malloc lead to the allocator that it brings.
+// Opened with RTLD_DEEPBIND, so its calls of malloc reach its own allocator.
 #include <string.h>
 
 #include "allocator.c"
@@ -6,7 +6,7 @@
 __attribute__((noinline)) static void leak_in_library(void) {
   for (int i = 0; i < 30; i++) {
     void* block = malloc(2000);
-    // Or the compiler makes a calloc of the two, which is another allocator's.
+    // Otherwise the compiler merges the two into a calloc of the other allocator.
     __asm__ volatile("" : "+r"(block) : : "memory");
     memset(block, 0, 2000);
   }

@@ -1,4 +1,4 @@
-// Opens a library whose own functions go before those of the program.
+// Opens a library that prefers its own functions to those of the program.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ static void wait_for_byte(void) {
   if (read(0, &byte, 1) < 0) _exit(9);
 }
 
-// What the loops have left in registers and on the stack keeps nothing alive.
+// Clears leftovers of the loops in registers and on the stack, which would keep blocks alive.
 __attribute__((noinline)) static void scrub(void) {
   char room[4096];
   memset(room, 0, sizeof room);

@@ -2,7 +2,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// Nothing points to these, but for what a register or the stack still holds of the last one.
+// Unreachable blocks, except that a register or the stack may still contain the last address.
 __attribute__((noinline)) static void leak_here(void) {
   for (int i = 0; i < 300; i++) {
     char* block = malloc(1000);
@@ -22,7 +22,7 @@ static void wait_for_byte(void) {
 }
 
 int main(void) {
-  // An allocator that makes its caches at the first call has them before the trace.
+  // Makes the allocator create its caches before the trace.
   free(malloc(1000));
   say("ready\n", 6);
   wait_for_byte();

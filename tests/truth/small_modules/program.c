@@ -24,7 +24,7 @@ static void leak_in(void* library, const char* name, int blocks, size_t size) {
   leak(blocks, size);
 }
 
-// One of its two libraries is opened before the trace, and one during it.
+// Opens one of its two libraries before the trace, and one during it.
 int main(int count, char** arguments) {
   if (count != 3) return 2;
   void* library = dlopen(arguments[1], RTLD_NOW);

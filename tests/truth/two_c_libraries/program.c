@@ -1,4 +1,4 @@
-// Loses blocks of its own C library, and of a second copy of it in a namespace of its own.
+// Leaks blocks of its own C library, and of a second copy of it in a separate namespace.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ __attribute__((noinline)) static void leak_in_copy(void) {
   for (int i = 0; i < 70; i++) lose(malloc_of_copy(3000), 3000);
 }
 
-// Remains of the loops in registers and on the stack keep nothing alive.
+// Clears leftovers of the loops in registers and on the stack, which would keep blocks alive.
 __attribute__((noinline)) static void scrub(void) {
   char room[4096];
   memset(room, 0, sizeof room);

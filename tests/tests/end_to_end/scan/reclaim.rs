@@ -1,4 +1,4 @@
-//! Releases leaked blocks of running programs, which check all blocks that they still use.
+//! Reclaiming leaked blocks of running programs, which check all of their blocks in use.
 
 use memhook_tests::scans::scan;
 use memhook_tests::{
@@ -60,7 +60,7 @@ fn planted(target: &mut Target) -> BTreeMap<u64, bool> {
     }
 }
 
-/// Scans random graphs, reclaims, and lets the target check itself.
+/// Scans random graphs, reclaims, and makes the target check itself.
 fn check_graphs(seeds: std::ops::Range<u32>, unaligned: bool, options: &[&str]) {
     let (mut leaked, mut missed) = (0, 0);
     for seed in seeds {
@@ -97,8 +97,8 @@ fn check_graphs(seeds: std::ops::Range<u32>, unaligned: bool, options: &[&str]) 
         let gone = want.keys().filter(|a| !after.contains_key(a)).count() as u64;
         assert_eq!(report["released_blocks"], gone, "seed {seed}: {report}");
         let left = after.values().filter(|&&is_leaked| is_leaked).count() as u32;
-        // A pointer at an odd offset may have lost its upper bytes to the next pointer, and a
-        // reclaim ignores such pointers.
+        // The next pointer may have overwritten the upper bytes of a pointer at an odd offset; a
+        // reclaim ignores such bytes.
         assert!(unaligned || left == 0, "seed {seed}: leaks are left");
         missed += left;
         target.send("c");
@@ -140,7 +140,7 @@ fn without_yes_nothing_is_released() {
     assert_eq!(target.expect("done"), "done 0\n");
 }
 
-/// Returns the memory that malloc has from the system.
+/// Returns the memory that malloc has obtained from the system.
 fn heap(target: &mut Target) -> u64 {
     target.go();
     let line = target.expect("done");
@@ -173,20 +173,20 @@ fn a_busy_program_again_and_again() {
 
 #[test]
 fn a_reclaimer_that_is_killed_leaves_a_healthy_target() {
-    // The target loses no more than this for each of the reclaimers, however slow they are.
+    // The target leaks no more than this for each reclaimer, however slow the reclaimers are.
     let mut target = Target::start(leaktest(), &["3", "30", "2000", "10", "200000"]);
     let mut state = 1u64;
     for _ in 0..rounds(25) {
         heap(&mut target);
         let mut reclaimer = spawn(target.pid(), &["--reclaim", "--yes", "--every", "20ms"]);
-        // Kills reclaimers from the end of the first round on, at any moment of the later ones.
+        // Kills reclaimers at any moment after the end of the first round.
         let mut line = String::new();
         let mut output = BufReader::new(reclaimer.stdout.take().unwrap());
         output.read_line(&mut line).unwrap();
         state = state
             .wrapping_mul(6364136223846793005)
             .wrapping_add(1442695040888963407);
-        // The kill may hit any moment.
+        // The kill may come at any moment.
         std::thread::sleep(Duration::from_micros((state >> 33) % 100_000));
         reclaimer.kill().unwrap();
         reclaimer.wait().unwrap();
@@ -194,7 +194,7 @@ fn a_reclaimer_that_is_killed_leaves_a_healthy_target() {
     assert!(heap(&mut target) > 0);
     let pid = target.pid().to_string();
     let args = ["scan", &pid, "--reclaim", "--yes", "--twice", "50ms"];
-    // On a busy machine, a thread that gets no processor cannot report its signal stack in time.
+    // On a busy machine, a thread without a processor cannot report its signal stack in time.
     let mut ends = (0..10).map(|_| run(&args));
     let end = ends.find(|(code, _, err)| *code == 0 || !err.contains("(not asked: "));
     let (code, report, err) = end.expect("its threads can be asked");
@@ -204,10 +204,11 @@ fn a_reclaimer_that_is_killed_leaves_a_healthy_target() {
     assert!(target.finish().success(), "its checks");
 }
 
-/// The refusal of a stopped process says how to continue it, wherever its threads were stopped.
+/// Checks that the refusal of a stopped process says how to continue it, wherever its threads were
+/// stopped.
 #[test]
 fn a_stopped_process_is_named_as_such() {
-    // Threads that allocate all the time are often stopped inside malloc.
+    // Threads that constantly allocate are often stopped inside malloc.
     let target = Target::start(leaktest(), &["3", "30", "2000", "10", "200000"]);
     let pid = target.pid().to_string();
     stop(target.pid());
@@ -219,13 +220,13 @@ fn a_stopped_process_is_named_as_such() {
     assert!(err.contains(&reason) && err.contains(&remedy), "{err}");
 }
 
-/// If a process ends between the two scans, none of its leaks is reported, neither as released nor
-/// as kept.
+/// Checks that no leak is reported, as released or as kept, if the process exits between the two
+/// scans.
 #[test]
 fn a_process_that_ends_in_between() {
     let target = Target::start(leaktest(), &[]);
     let pid = target.pid().to_string();
-    // The log says when the first scan has finished reading.
+    // The log shows the end of the first scan.
     let mut scan = Command::new(binary())
         .args(["scan", "-vv", &pid, "--reclaim", "--yes", "--json"])
         .args(["--twice", "1s"])
@@ -254,7 +255,7 @@ fn is_refused(pid: u32, options: &[&str], word: &str) {
     args.extend(options);
     let (code, out, err) = loop {
         let end = run(&args);
-        // On a busy machine, a target that is mostly in malloc may be caught there each time.
+        // On a busy machine, every attempt may find the target inside malloc.
         if !end.2.contains("stayed inside malloc") {
             break end;
         }
@@ -316,9 +317,9 @@ fn hidden_references() -> &'static Path {
     PROGRAM.get_or_init(|| build_target("hidden_references", &[]))
 }
 
-/// Keeps blocks that are referred to from signal stacks from malloc that only the kernel knows, by
-/// pointers at odd offsets, from the former stack of a thread, from shared memory made read-only,
-/// from a socket, or by a pending signal.
+/// Checks that a reclaim keeps blocks whose references are on signal stacks that only the kernel
+/// knows, at odd offsets, on the former stack of a thread, in read-only shared memory, in a socket,
+/// or in a pending signal.
 #[test]
 fn what_is_referred_to_from_odd_places_is_kept() {
     let mut target = Target::start(hidden_references(), &[]);
@@ -357,14 +358,14 @@ fn another_process_in_the_same_memory() {
     is_refused(target.pid(), &[], "runs in the same memory");
     let folder = format!("/proc/{0}/task/{0}/children", target.pid());
     let other = std::fs::read_to_string(folder).unwrap();
-    // SAFETY: kill takes plain integers; the target has not waited for its child.
+    // SAFETY: kill takes plain integers; the target has not reaped its child.
     let killed = unsafe { libc::kill(other.trim().parse().unwrap(), libc::SIGKILL) };
     assert_eq!(killed, 0);
     assert!(target.finish().success());
 }
 
-/// The filter kills for userfaultfd(2) and clone(2). A scan makes neither call if it cannot suspend
-/// the filter.
+/// Checks a filter that kills for userfaultfd(2) and clone(2): a scan makes neither call if it
+/// cannot suspend the filter.
 #[test]
 fn a_seccomp_filter_that_kills() {
     let mut target = Target::start(hidden_references(), &["s"]);

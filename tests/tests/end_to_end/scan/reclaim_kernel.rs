@@ -1,6 +1,5 @@
-//! Reclaims beside blocks in use whose addresses only the kernel has, so that the program itself
-//! cannot find them in memory that it may read and write. These blocks are kept, or nothing is
-//! released.
+//! Reclaims in programs with blocks in use whose addresses are only in the kernel, or in memory
+//! that the program cannot access. A reclaim keeps these blocks, or releases nothing.
 
 use memhook_tests::scans::scan;
 use memhook_tests::{Target, build_target, run};
@@ -13,7 +12,7 @@ fn program() -> &'static Path {
     PROGRAM.get_or_init(|| build_target("kernel_references", &[]))
 }
 
-/// Checks that lost blocks are released, and that the target then finds everything that it uses
+/// Checks that leaked blocks are released, and that the target then finds its blocks in use
 /// unchanged.
 fn reclaims_only_what_is_lost(mut target: Target) {
     let options = ["--reclaim", "--yes", "--json", "--twice", "50ms"];
@@ -24,16 +23,16 @@ fn reclaims_only_what_is_lost(mut target: Target) {
     assert!(target.finish().success());
 }
 
-/// The counter of an eventfd, memory without read access, written pages of a file that is mapped
-/// read-only, shared memory in no page table, a frame pointer mangled by setjmp, set_tid_address,
-/// set_robust_list.
+/// Checks the counter of an eventfd, memory without read access, written pages of a file that is
+/// mapped read-only, shared memory in no page table, a frame pointer mangled by setjmp,
+/// set_tid_address, set_robust_list.
 #[test]
 fn what_the_kernel_tells_is_kept() {
     reclaims_only_what_is_lost(Target::start(program(), &[]));
 }
 
-/// If the rseq area of a thread is released, the thread ends by a fault, because the kernel writes
-/// to the area at each switch.
+/// Checks the rseq area of a thread, to which the kernel writes at each switch: releasing it would
+/// kill the thread.
 #[test]
 fn restartable_sequences_of_its_own() {
     let mut command = Command::new(program());
@@ -43,7 +42,7 @@ fn restartable_sequences_of_its_own() {
     reclaims_only_what_is_lost(Target::run(&mut command));
 }
 
-/// No interface reveals the value.
+/// Checks message queues and detached segments, whose contents no interface reveals.
 #[test]
 fn what_the_kernel_does_not_tell_is_a_refusal() {
     for (mode, why) in [
@@ -56,7 +55,7 @@ fn what_the_kernel_does_not_tell_is_a_refusal() {
         let (code, out, err) = run(&["scan", &pid, "--reclaim", "--yes", "--twice", "10ms"]);
         assert_eq!((code, out.as_str()), (2, ""), "{err}");
         assert!(err.contains(why) && err.lines().count() == 1, "{err}");
-        // A scan reports this, too.
+        // A scan also reports this.
         let report = scan(target.pid(), &[]);
         assert!(report.contains(&format!("not searched: {why}")), "{report}");
         target.send("c");

@@ -1,11 +1,11 @@
-//! Memory retained by holders, types and blocks, in a program whose heap is known exactly, and the
-//! changes between two snapshots.
+//! Memory retained by holders, types and blocks in a program with a known heap, and changes between
+//! two snapshots.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Target, build_target, run};
 use serde_json::Value;
 
-/// Returns the usable bytes of a block of glibc's (`request2size` of malloc.c).
+/// Returns the usable bytes of a glibc block (`request2size` in malloc.c).
 fn usable(bytes: u64) -> u64 {
     (bytes + 8).next_multiple_of(16).max(32) - 8
 }
@@ -30,7 +30,7 @@ fn find<'a>(value: &'a Value, name: &str, field: &str, wanted: &str) -> &'a Valu
     found.unwrap_or_else(|| panic!("no {wanted} in {:#}", value[name]))
 }
 
-/// Checks the report about the program's blocks.
+/// Checks the report on the program's blocks.
 fn check(report: &Value, program: &str) {
     let retained = |row: &Value| {
         let number = |name: &str| row[name].as_u64().expect("a number");
@@ -50,7 +50,7 @@ fn check(report: &Value, program: &str) {
     let session = usable(24);
     let sessions = 10 * (session + usable(300));
     assert_eq!(variable("sessions"), (sessions, 20));
-    // Two variables lead to one block, and both point to another one.
+    // Two variables lead to one block, and both point to another block.
     let together = usable(600) + usable(1500);
     let all = registry + usable(4000) + table + sessions + together;
     assert_eq!(retained(module), (all, 6 + 1 + 100 + 20 + 2));
@@ -75,7 +75,7 @@ fn check(report: &Value, program: &str) {
     );
     let leaked = find(report, "holders", "kind", "leaked");
     assert_eq!(retained(leaked), (sum(&[1100, 1200]), 2));
-    // A thread holds the blocks on its stack, and the blocks that these hold.
+    // A thread holds the blocks referenced from its stack, and the blocks that these hold.
     let mut rows = array(report, "largest").iter();
     let own = rows
         .find(|row| first_bytes(row, 5000))
@@ -83,7 +83,7 @@ fn check(report: &Value, program: &str) {
     assert_eq!(retained(own), (sum(&[5000, 900]), 2));
     let holder = own["held_by"].as_str().expect("a holder");
     assert!(holder.starts_with("thread "), "{holder}");
-    // Each object holds the next one, and each counts once.
+    // Each object holds the next, and each counts once.
     let class = find(report, "types", "name", "Session");
     assert_eq!(retained(class), (sessions, 20));
     assert_eq!(class["bytes"].as_u64(), Some(10 * session));
@@ -108,7 +108,7 @@ fn what_is_retained_is_exact() {
     let (pid, file) = (target.pid().to_string(), folder.path("a.snap"));
     let wide = ["--retained", "--json", "-T", "1000"];
     check(&json(&[&["scan", &pid][..], &wide].concat()), name);
-    // A file has the names of variables, too.
+    // A saved snapshot also provides the names of variables.
     assert_eq!(run(&["scan", &pid, "--save", &file]).0, 0);
     check(
         &json(&[&["scan", "--load", &file][..], &wide].concat()),
@@ -129,7 +129,7 @@ fn what_is_retained_is_exact() {
     assert_eq!(code, 0, "{err}");
     let html = std::fs::read_to_string(&page).expect("a page");
     assert!(html.contains("\"name\":\"registry\"") && html.contains("role=\"tree\""));
-    // Existing files are not overwritten, and a page must have the name of a page.
+    // `scan` overwrites no existing file, and requires the name of a page to end in .html.
     for output in [&page, &folder.path("page.txt")] {
         let (code, out, err) = run(&["scan", "--load", &file, "--retained", "-o", output]);
         assert_eq!(
@@ -185,7 +185,7 @@ fn two_snapshots_say_what_was_added() {
     // A snapshot compared with itself shows no changes.
     let same = json(&["diff", &old, &old, "--json"]);
     assert!(array(&same, "holders").is_empty() && array(&same, "types").is_empty());
-    // Another process of this program, and a file that is not a snapshot.
+    // A different process of this program, and a file that is not a snapshot.
     let other = Target::start(&program, &[]);
     let others = folder.path("c.snap");
     let pid = other.pid().to_string();

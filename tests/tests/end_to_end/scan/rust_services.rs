@@ -1,5 +1,4 @@
-//! Services in Rust with an allocator linked in. Their lost blocks are found without any
-//! preparation.
+//! Rust services with a linked-in allocator, whose leaks are found without any preparation.
 
 use super::planted_heaps::{check, check_commands};
 use memhook_tests::build_service;
@@ -15,7 +14,7 @@ fn on_jemalloc() {
     }
 }
 
-/// Version 3 of mimalloc.
+/// Checks version 3 of mimalloc.
 #[test]
 fn on_mimalloc() {
     if let Some(program) = build_service("mimalloc", "service_on_mimalloc") {

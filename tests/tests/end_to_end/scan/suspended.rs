@@ -1,6 +1,6 @@
-//! Blocks held only by a suspended frame that is below the stack pointer of another frame on one
-//! stack. The suspended frame belongs to a coroutine, or a signal interrupted it whose handler has
-//! a separate stack.
+//! Blocks held only by a suspended frame below another frame's stack pointer on one stack. The
+//! suspended frame is that of a coroutine, or was interrupted by a signal whose handler has a
+//! separate stack.
 
 use memhook_tests::scans::scan;
 use memhook_tests::{Target, build_target, run};
@@ -12,14 +12,14 @@ fn program() -> &'static Path {
     PROGRAM.get_or_init(|| build_target("suspended", &[]))
 }
 
-/// No block of the frame is reported as leaked, and nothing is released. The suspended frame finds
-/// its blocks unchanged.
+/// Checks that no block of the frame is reported as leaked or released, and that the suspended
+/// frame finds its blocks unchanged.
 fn keeps_what_it_holds(mode: &str) {
     let mut target = Target::start(program(), &[mode]);
     let pid = target.pid();
     let report: serde_json::Value = serde_json::from_str(&scan(pid, &["--json"])).unwrap();
     assert_eq!(report["totals"]["leaked_blocks"], 0, "{report}");
-    // If a thread is on a coroutine's stack, the command may be refused.
+    // If a thread is on a coroutine's stack, memhook-rs may refuse the command.
     let pid = pid.to_string();
     let (code, out, err) = run(&["scan", &pid, "--reclaim", "--yes", "--twice", "50ms"]);
     assert!(matches!(code, 0 | 2), "{out}{err}");

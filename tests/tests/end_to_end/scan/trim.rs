@@ -1,4 +1,4 @@
-//! Free memory of the heap is returned to the system. The amount is the predicted one, and the
+//! `trim` returns free memory of the heap to the system. The amount matches the prediction, and the
 //! program continues.
 
 use memhook_tests::releases::Release;
@@ -52,7 +52,7 @@ fn what_was_predicted_comes_back() {
                 number(&rest["predicted_bytes"]) < predicted / 20,
                 "{rest:#}"
             );
-            // The heap is intact, and everything in it can be freed.
+            // The heap is intact, and all of its blocks can be freed.
             target.go();
             target.expect("freed");
             assert!(target.finish().success());
@@ -60,7 +60,7 @@ fn what_was_predicted_comes_back() {
     }
 }
 
-/// Threads that allocate without pause hold the locks of the arenas repeatedly.
+/// Checks a trim while threads that allocate without pause repeatedly hold the locks of the arenas.
 #[test]
 fn a_busy_program_goes_on() {
     let target = Target::start(&build_target("hammer", &[]), &[]);
@@ -80,7 +80,8 @@ fn a_trim_that_takes_too_long_is_refused() {
         "{}us",
         before["estimated_ms"].as_f64().expect("ms") as u64 / 10 + 20_000
     );
-    // The snapshot also needs some time, so a small heap cannot get a lower limit for the call.
+    // The snapshot also needs some time, so a lower limit would also refuse the snapshot of a small
+    // heap.
     let (code, out, err) = run(&["trim", &pid, "--max-hold", &most]);
     let refused =
         code == 2 && out.is_empty() && err.contains("--max-hold") && err.lines().count() == 1;

@@ -1,4 +1,4 @@
-//! Memory in no known heap: the output says that it reports nothing about it.
+//! For memory outside known heaps, the output says that it reports nothing.
 
 use memhook_tests::scans::scan;
 use memhook_tests::{Target, build_target};

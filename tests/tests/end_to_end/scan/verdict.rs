@@ -1,5 +1,5 @@
-//! Verdicts: a search in a snapshot, followed by a release in the process, which checks all blocks
-//! that it still uses.
+//! Verdicts: a search in a snapshot, followed by a release in the process, which checks all of its
+//! blocks in use.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::scans::scan;
@@ -11,7 +11,7 @@ fn graph(seed: &str) -> Target {
     Target::start(&build_target("random_graph", &[]), &[seed, "300"])
 }
 
-/// Returns the leaked blocks according to `scan --list`, by address.
+/// Returns the addresses of leaked blocks according to `scan --list`.
 fn leaked(pid: u32) -> Vec<u64> {
     let text = scan(pid, &["--list", "--unaligned"]);
     let lines = text.lines().filter_map(|line| line.strip_prefix("leak 0x"));
@@ -65,7 +65,7 @@ fn what_was_found_elsewhere_is_released() {
         assert_eq!(round["released_blocks"], before.len(), "{round}");
         assert_eq!(round["verdict_blocks"], before.len(), "{round}");
         assert_eq!(leaked(target.pid()).len(), 0);
-        // A second run with this file finds none of the blocks leaked any more.
+        // For a second run with this file, none of the blocks is leaked any more.
         let round = reclaim(target.pid(), &file);
         assert_eq!(round["released_blocks"], 0, "{round}");
         is_healthy(target);
@@ -85,13 +85,13 @@ fn what_is_taken_out_is_kept() {
     let round = reclaim(target.pid(), &file);
     let after = leaked(target.pid());
     assert!(after.contains(&kept), "{kept:#x} of {after:x?}");
-    // The blocks that the changed block points to are kept with it.
+    // The blocks to which the changed block points are kept with it.
     assert_eq!(round["kept_blocks"], after.len(), "{round}");
     assert_eq!(round["released_blocks"], all - after.len(), "{round}");
     is_healthy(target);
 }
 
-/// A verdict may contain anything. Blocks in use and changed blocks are kept.
+/// Checks that blocks in use and changed blocks are kept, whatever a verdict contains.
 #[test]
 fn what_is_forged_or_old_is_kept() {
     let folder = Folder::new("verdict-forged");
@@ -100,7 +100,7 @@ fn what_is_forged_or_old_is_kept() {
     let (file, mut found) = verdict(&folder, target.pid());
     let all = blocks(&mut found).len();
     let template = blocks(&mut found)[0].clone();
-    // Other contents; another size; not a number; and everything that is in use.
+    // Different contents; a different size; not a number; and all blocks in use.
     blocks(&mut found)[0]["contents"] = "00000000000000000000000000000000".into();
     blocks(&mut found)[1]["bytes"] = 8.into();
     blocks(&mut found)[2]["contents"] = "never".into();
@@ -124,7 +124,7 @@ fn what_is_forged_or_old_is_kept() {
     is_healthy(target);
 }
 
-/// Expects a message of one line, and that nothing is released.
+/// Checks for a one-line message, and that nothing is released.
 fn is_refused(args: &[&str], words: &str) {
     let (code, out, err) = run(args);
     assert_eq!((code, out.as_str()), (2, ""), "{args:?}: {err}");

@@ -1,5 +1,5 @@
-//! Names of a process, its functions and files may contain commands for terminals. These must not
-//! reach a terminal.
+//! Names of a process, its functions and files may contain terminal control sequences, which must
+//! not reach a terminal.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, binary, build_target, run};
@@ -7,10 +7,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A title for the terminal, a line that looks like ours, and letters that run backwards.
+/// A terminal title, a line that looks like one of ours, and a right-to-left override.
 const NAME: &str = "evil\x1b]0;owned\x07\nmemhook-rs: all is well\u{202e}\u{9b}2J";
 
-/// Returns the target in a file with a strange name, with a function with a strange name.
+/// Builds a target with a malicious file name and function name.
 fn program(folder: &Folder) -> PathBuf {
     let built = build_target("foreign_names", &["-O1", "-fno-inline"]);
     let program = PathBuf::from(folder.path("tar\x1b[31mget\ry"));
@@ -23,7 +23,8 @@ fn program(folder: &Folder) -> PathBuf {
     program
 }
 
-/// Checks that a text contains no terminal commands, except for colours if these are allowed.
+/// Checks that a text contains no terminal control sequences, except for colours if these are
+/// allowed.
 fn check(what: &str, text: &str, colors: bool) {
     let mut rest = text;
     let mut seen = String::new();
@@ -96,7 +97,7 @@ fn nothing_acts_on_the_terminal() {
         assert!(errors.contains("INFO attach{pid="), "{errors}");
         assert!(errors.contains("\\x1b]0;owned\\x07\\x0ax"), "{errors}");
     }
-    // JSON contains the exact names, and is just as harmless.
+    // JSON contains the exact names, and is also harmless.
     let (out, errors) = attach(&program, &["--json"]);
     check("JSON", &out, false);
     check("its errors", &errors, false);
@@ -159,7 +160,7 @@ fn nor_in_what_is_said_without_a_trace() {
         check(&format!("errors of {arguments:?}"), &errors, false);
     }
     assert!(target.finish().success());
-    // Typed text is foreign, too: it may have been pasted.
+    // Typed text is also foreign: it may have been pasted.
     let attacher = |arguments: &[&str]| run(arguments);
     for arguments in [
         &["attach", "\x1b]0;owned\x07\nx"][..],
@@ -177,7 +178,7 @@ fn nor_in_what_is_said_without_a_trace() {
     }
 }
 
-/// The tests' own attacher also reads the announcement of such a process.
+/// Checks that the tests' own attacher can parse the announcement for such a process.
 #[test]
 fn a_trace_of_it_is_as_any_other() {
     let folder = Folder::new("foreign-names-traced");

@@ -9,8 +9,8 @@ use memhook_unwind::walk;
 use std::io::{BufReader, Write};
 use std::process::{Command, Stdio};
 
-/// Script that runs inside gdb. At every stop it writes the registers and the frames of its
-/// backtrace, and waits for a line. The process is stopped meanwhile.
+/// Script for gdb. At every stop it writes the registers and the frames of its backtrace, and waits
+/// for a line, while the process stays stopped.
 const SCRIPT: &str = r"
 import gdb, random, sys
 random.seed(1)

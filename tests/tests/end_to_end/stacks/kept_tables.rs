@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
-/// Allocates below many functions of a third-party program and library.
+/// Allocates in many functions of a third-party program and library.
 const SCRIPT: &str = "declare -A a; for i in {1..300}; do a[$i]=$((i * i)); done; b=(\"${!a[@]}\"); unset a; f() { local c=${b[*]}; [[ $c =~ 7 ]]; }; f; printf -v d %s x; case $d in x) ;; esac";
 
 fn entries(caches: &str) -> Vec<PathBuf> {
@@ -19,7 +19,7 @@ fn entries(caches: &str) -> Vec<PathBuf> {
 #[test]
 fn backtraces_do_not_depend_on_kept_tables() {
     let folder = Folder::new("kept-tables");
-    // Paths of equal length, because the environment is part of the program's allocations.
+    // Paths of equal length, because the program allocates memory for its environment.
     let (caches, none) = (folder.path("caches"), folder.path("a-file"));
     std::fs::write(&none, "no directory").expect("a file");
     let recording = folder.path("run.mhk");
@@ -34,7 +34,7 @@ fn backtraces_do_not_depend_on_kept_tables() {
         let (code, text, errors) = run_with(&report, &[("XDG_CACHE_HOME", &*none)]);
         assert_eq!(code, 0, "{errors}");
         assert!(text.lines().count() > 20, "{text}");
-        // The length of the parent's number differs between runs.
+        // The length of the parent's process id differs between runs.
         let lines = text.lines().filter(|line| !line.contains("set_ppid"));
         lines.collect::<Vec<_>>().join("\n")
     };
@@ -62,15 +62,16 @@ fn backtraces_do_not_depend_on_kept_tables() {
     assert_eq!(sizes(), whole, "made good again");
 }
 
-/// A file system that answers no request, like one whose server is gone.
+/// A file system that does not answer, like one whose server is gone.
 struct DeadFileSystem {
     place: CString,
-    /// The device of the file system, from which nobody reads.
+    /// The FUSE device, whose requests are never read.
     _device: File,
 }
 
 impl DeadFileSystem {
-    /// Mounts the file system; `None` if the kernel has no FUSE, or if we may not mount.
+    /// Mounts the file system. Returns `None` if the kernel has no FUSE, or without permission to
+    /// mount.
     fn new(place: &str) -> Option<DeadFileSystem> {
         std::fs::create_dir(place).expect("a directory");
         let mut options = File::options();
@@ -81,7 +82,7 @@ impl DeadFileSystem {
         );
         let (data, place) = (CString::new(data).unwrap(), CString::new(place).unwrap());
         let kind = c"fuse".as_ptr();
-        // SAFETY: all are strings that end with zero and outlive the call.
+        // SAFETY: all arguments are zero-terminated strings that outlive the call.
         let made = unsafe { libc::mount(kind, place.as_ptr(), kind, 0, data.as_ptr().cast()) };
         let _device = device;
         (made == 0).then_some(DeadFileSystem { place, _device })
@@ -90,13 +91,13 @@ impl DeadFileSystem {
 
 impl Drop for DeadFileSystem {
     fn drop(&mut self) {
-        // SAFETY: a string that ends with zero.
+        // SAFETY: a zero-terminated string.
         unsafe { libc::umount2(self.place.as_ptr(), libc::MNT_DETACH) };
     }
 }
 
-/// Neither the start of a program, nor the end of its trace, nor our own end waits for this file
-/// system forever.
+/// Checks that neither the start of a program, nor the end of its trace, nor the exit of memhook-rs
+/// waits for this file system forever.
 #[test]
 fn a_cache_directory_that_never_answers() {
     let folder = Folder::new("dead-cache");

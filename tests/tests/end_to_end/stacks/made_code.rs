@@ -1,12 +1,11 @@
-//! Code that is compiled at run time: its functions are on call stacks, and unwinding continues
-//! through it.
+//! JIT-compiled code: call stacks contain its functions, and unwinding continues through it.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{Attacher, Target, run};
 use serde_json::Value;
 use std::process::Command;
 
-/// Allocates buffers in a function that is compiled by then, and that a compiled function calls.
+/// Allocates buffers in a compiled function, called by another compiled function.
 const SCRIPT: &str = "
 const kept = [];
 function hoard(n) { kept.push(Buffer.allocUnsafeSlow(n)); }
@@ -17,7 +16,7 @@ console.log('ready');
 ";
 
 /// Returns the number of 50,001-byte blocks whose stacks have a frame of generated code with this
-/// word in its name, and the number of all such blocks.
+/// word in its name, and the total number of such blocks.
 fn hoarded(report: &Value, word: &str) -> (u64, u64) {
     let (mut named, mut all) = (0, 0);
     for site in report["sites"].as_array().expect("sites") {
@@ -39,15 +38,15 @@ fn hoarded(report: &Value, word: &str) -> (u64, u64) {
     (named, all)
 }
 
-/// Runs the script with an option that makes node name its code, and checks to which functions the
-/// blocks belong.
+/// Runs the script with an option that makes node export function names, and checks the functions
+/// of the blocks.
 fn check(directory: &Folder, option: &[&str]) {
     let script = directory.path("app.js");
     std::fs::write(&script, SCRIPT).expect("written");
     let mut node = Command::new(installed("node"));
-    // node leaves a log in its current directory.
+    // node writes a log into its current directory.
     node.current_dir(directory.path("."));
-    // Each function has separate machine code from its first call on, so every call has a name.
+    // Each function has its own machine code from its first call on, so every call has a name.
     node.args(option).args(["--always-sparkplug", &script]);
     let mut target = Target::run(&mut node);
     // Code that has run once has been compiled.
@@ -74,8 +73,8 @@ fn functions_of_javascript_are_on_stacks() {
     check(&Folder::new("made"), &["--perf-basic-prof"]);
 }
 
-/// The file for `perf inject --jit` is in the program's current directory, and is recognized by its
-/// mapping.
+/// Checks the file for `perf inject --jit`, which is in the program's current directory and is
+/// recognized by its mapping.
 #[test]
 fn functions_have_their_names_in_a_dump_for_perf() {
     let options = ["--perf-prof", "--interpreted-frames-native-stack"];

@@ -1,4 +1,4 @@
-//! Call stacks: how they are unwound, and the names of their frames.
+//! Call stacks: unwinding, and the names of frames.
 
 mod foreign_names;
 mod gdb;

@@ -1,4 +1,4 @@
-//! Python programs: the site of an allocation is the line of Python that made it.
+//! Python programs: the site of an allocation is its line of Python code.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::releases::Release;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A miniature service: handlers behind a dispatcher, a generator, a thread, a call from C back
-/// into Python, a function whose code is discarded, and names that are not ASCII.
+/// into Python, a function whose code is discarded, and non-ASCII names.
 const SERVICE: &str = r#"import sys, threading
 kept = []
 
@@ -115,7 +115,7 @@ impl Python {
     }
 }
 
-/// Returns the interpreters of this machine: Debian's, and others if there are any.
+/// Returns the interpreters of this machine: Debian's, and any others.
 fn interpreters() -> Vec<Python> {
     let mut found = Vec::new();
     for minor in 8..=14 {
@@ -160,7 +160,7 @@ fn the_site_is_the_line() {
             let report = attacher.finish();
             assert_eq!(report["totals"]["lost_events"], 0);
             assert_eq!(by_line(&report), planted(minor), "{program:?}: {report:#}");
-            // Callers are Python functions, too, and the report names their files.
+            // Callers are also Python functions, and the report names their files.
             let text = report.to_string();
             assert!(
                 text.contains("service.py\"") && text.contains("\"<made>\""),
@@ -175,9 +175,8 @@ fn the_site_is_the_line() {
     });
 }
 
-/// A program that reaches its allocations along many call paths, at many depths, and through
-/// functions whose code is discarded, so that other code with other lines takes its place in
-/// memory.
+/// A program that allocates along many call paths, at many depths, and in functions whose code is
+/// discarded, so that different code with different lines takes its place in memory.
 const WAYS: &str = r#"import sys
 kept = []
 
@@ -209,7 +208,7 @@ for line in sys.stdin:
 fn remembered_frames_are_right() {
     memhook_tests::patiently(|| {
         let mut interpreters = interpreters();
-        // Tests the oldest and the newest interpreter.
+        // Checks the oldest and the newest interpreter.
         let newest = interpreters.pop();
         let some = interpreters.into_iter().take(1).chain(newest);
         let some: Vec<Python> = some.collect();
@@ -227,7 +226,8 @@ fn check_remembered_frames(python: &Python) {
     let mut command = python.command();
     command.arg(&file).env("PYTHONMALLOC", "malloc");
     let mut target = Target::run(&mut command);
-    // The attacher exits with code 3 if a cached backtrace was wrong, and finish() would fail.
+    // The attacher exits with code 3 if a remembered backtrace was wrong, which makes finish()
+    // fail.
     let options = ["--check-memo", "--depth", "40"];
     let attacher = Attacher::start(&target, &options);
     for _ in 0..3 {
@@ -252,8 +252,8 @@ fn check_remembered_frames(python: &Python) {
     assert!(target.finish().success());
 }
 
-/// A program that discards code and compiles other code, which gets the old addresses: with another
-/// line, another file or another name.
+/// A program that discards code and compiles different code, which gets the old addresses but has a
+/// different line, file or name.
 const PLACES: &str = r#"import sys
 kept = []
 space = {"kept": kept}
@@ -305,10 +305,10 @@ fn code_at_the_same_addresses_is_told_apart() {
     });
 }
 
-/// A size, and the function, the file and the line that created blocks of this size.
+/// A block size, and the function, file and line that created blocks of this size.
 type MadePlace = (u64, String, String, u64);
 
-/// Returns the number of the program's own blocks by place.
+/// Returns the number of the program's own blocks by location.
 fn made_places(report: &Value) -> BTreeMap<MadePlace, u64> {
     let mut found = BTreeMap::new();
     for site in report["sites"].as_array().expect("sites") {
@@ -328,7 +328,7 @@ fn made_places(report: &Value) -> BTreeMap<MadePlace, u64> {
     found
 }
 
-/// Returns the expected places. A block is one byte larger than its array.
+/// Returns the expected locations. A block is one byte larger than its array.
 fn planted_places() -> BTreeMap<MadePlace, u64> {
     let place = |size: u64, function: &str, file: &str, line: u64| {
         ((size, function.to_owned(), file.to_owned(), line), 10)

@@ -1,5 +1,5 @@
-//! Real-world Python programs: blocks from a library's C code belong to the Python line that called
-//! it.
+//! Real-world Python programs: blocks from a library's C code are attributed to the calling Python
+//! line.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{Attacher, Target, not_run};
@@ -11,7 +11,7 @@ use std::process::Command;
 const PYTHON: &str = "/usr/bin/python3";
 
 /// Returns the number of blocks of this size whose innermost Python frame is this line of this
-/// function, and the number of all blocks of this size.
+/// function, and the total number of blocks of this size.
 fn at_line(report: &Value, size: u64, function: &str, line: u64) -> (u64, u64) {
     let (mut there, mut all) = (0, 0);
     for site in report["sites"].as_array().expect("sites") {
@@ -60,7 +60,7 @@ fn an_array_belongs_to_the_line_that_made_it() {
     assert!(target.finish().success());
 }
 
-/// A thread for each request, as in the built-in server of a web framework.
+/// Checks a server with a thread per request, like the built-in server of a web framework.
 #[test]
 fn what_a_request_leaves_belongs_to_its_handler() {
     let directory = Folder::new("service");

@@ -1,5 +1,5 @@
-//! Python programs whose frames are not simply nested. Code that exchanges the C stack leaves the
-//! chain of frames inconsistent for a moment, and reading it then must not crash the program.
+//! Python programs whose frames are not simply nested. Code that swaps the C stack leaves the chain
+//! of frames temporarily inconsistent, and reading it then must not crash the program.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, not_run};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Greenlets at many depths of the C stack; a switch releases the copy of a stack.
+/// Greenlets at many depths of the C stack; a switch releases the saved copy of a stack.
 const GREENLETS: &str = r#"import sys, greenlet
 kept = []
 
@@ -75,8 +75,8 @@ for line in FileObject(sys.stdin.fileno(), "r", close=False):
     print("done", flush=True)
 "#;
 
-/// Generators, coroutines, a tracer as in a debugger, other interpreters, faulthandler, and objects
-/// that allocate when they are destroyed.
+/// Generators, coroutines, a debugger-like tracer, subinterpreters, faulthandler, and objects that
+/// allocate in their destructors.
 const OTHERS: &str = r#"import asyncio, faulthandler, sys, threading
 faulthandler.enable()
 kept = []
@@ -139,7 +139,7 @@ for line in sys.stdin:
     print("done", flush=True)
 "#;
 
-/// Returns the Pythons of this machine that have a module.
+/// Returns this machine's Python interpreters that have a module.
 fn that_have(module: &str) -> Vec<PathBuf> {
     let home = std::env::var_os("HOME").unwrap_or_default();
     let versions = std::fs::read_dir(Path::new(&home).join(".pyenv/versions"));
@@ -161,8 +161,8 @@ fn that_have(module: &str) -> Vec<PathBuf> {
     all.filter(has).collect()
 }
 
-/// Returns the number of kept blocks of the programs' size, and how many of them belong to this
-/// line of `remember`.
+/// Returns the number of kept blocks of the programs' size, and the number of those from this line
+/// of `remember`.
 fn remembered(report: &Value, line: u64) -> (u64, u64) {
     let (mut all, mut there) = (0, 0);
     for site in report["sites"].as_array().expect("sites") {
@@ -181,8 +181,8 @@ fn remembered(report: &Value, line: u64) -> (u64, u64) {
     (all, there)
 }
 
-/// Traces a program with the stacks of releases. It ends as if it were untraced, and all blocks
-/// that it keeps belong to its line.
+/// Traces a program with stacks of releases. Checks that it exits as if untraced, and that all of
+/// its kept blocks are attributed to this line.
 fn survives(module: &str, script: &str, line: u64, kept: u64) {
     let pythons = that_have(module);
     if pythons.is_empty() {

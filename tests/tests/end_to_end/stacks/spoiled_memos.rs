@@ -1,10 +1,11 @@
-//! Cached backtraces that someone else overwrites.
+//! Remembered backtraces that another process overwrites.
 
 use memhook_tests::build_target;
 use std::process::Command;
 
-/// Overwritten cached data never makes a comparison read past the end of the stack, where a read
-/// crashes the program. Some of the data is still valid, which proves that it was compared.
+/// Checks that overwritten data never makes a comparison read past the end of the stack, which
+/// would crash the program. Some of the data is still valid, which proves that the hook compared
+/// it.
 #[test]
 fn are_compared_within_the_stack_only() {
     let headers = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../hook-cxx");

@@ -1,5 +1,5 @@
-//! Compares the compiled unwind tables with gimli's own interpretation of the call frame
-//! information behind them, at the places where third-party programs happen to stop.
+//! Compares the compiled unwind tables with gimli's own interpretation of the original call frame
+//! information, at arbitrary points of third-party programs.
 //!
 //! `MEMHOOK_STACKS=3000 cargo test -p memhook-tests --test end_to_end unwinding` compares this
 //! number of stacks in each program.
@@ -35,8 +35,8 @@ fn sample(pid: i32) -> Sample {
     found.expect("a sample")
 }
 
-/// Takes a sample; `None` if we got no processor, or if the thread was resumed while we were
-/// suspended and continued.
+/// Takes a sample. Returns `None` if this process got no processor, or if the thread was resumed
+/// while this process was suspended.
 fn try_to_sample(pid: i32) -> Option<Sample> {
     let options = HoldOptions::anywhere(Duration::from_secs(5));
     let begin = Instant::now();
@@ -101,7 +101,7 @@ fn compare(program: &str, busy: &Busy, samples: usize) -> usize {
         );
         assert!(complete || expected.end != End::Bottom, "{}", names(&found));
         frames += found.len();
-        // Samples are spread over the program's activities.
+        // Spreads the samples over the program's activities.
         std::thread::sleep(Duration::from_micros(300));
     }
     let share = share(program, samples as u64, cut);
@@ -149,7 +149,7 @@ fn tables_agree_with_gimli_in_the_compiler() {
     check("cc1plus", &Busy::compiler(), 800);
 }
 
-/// Traces a program until this number of allocations is recorded. The hook unwinds each cached
+/// Traces a program until this number of allocations is recorded. The hook unwinds each remembered
 /// backtrace again and compares it; a wrong one leads to exit code 3.
 fn remembered(program: &str, busy: &Busy, options: &[&str]) {
     let wanted = count(10_000) as u64;
@@ -159,7 +159,7 @@ fn remembered(program: &str, busy: &Busy, options: &[&str]) {
     let pid = busy.pid().to_string();
     args.push(&pid);
     let (mut stacks, mut cut) = (0, 0);
-    // A busy machine may give the program no turn within one second.
+    // A busy machine may not schedule the program within one second.
     for _ in 0..60 {
         let (code, output, errors) = memhook_tests::run(&args);
         assert_eq!(code, 0, "{program}: {errors}");
@@ -195,8 +195,8 @@ fn remembered_backtraces_are_right_in_real_programs() {
 #[test]
 fn remembered_backtraces_along_frame_pointers_are_right() {
     memhook_tests::patiently(|| {
-        // In programs built without frame pointers, most saved values of rbp do not point to a
-        // frame.
+        // Checks programs with and without frame pointers; without, most saved values of rbp do not
+        // point to a frame.
         for flag in ["-fno-omit-frame-pointer", "-fomit-frame-pointer"] {
             let program = build_target("templates", &[flag]);
             let busy = Busy::start(program.to_str().expect("UTF-8"), &[]);

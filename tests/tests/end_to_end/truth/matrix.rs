@@ -1,5 +1,5 @@
-//! The matrix of allocators, linkers and ways to link: one program with one leak, and no false
-//! statement about it.
+//! The matrix of allocators, linkers and linking methods: one program with one leak, about which no
+//! command may make a false statement.
 
 use super::says;
 use super::situation::{Built, Situation};
@@ -23,7 +23,7 @@ const ALLOCATORS: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// Returns the builds: every allocator with every linker, each second one stripped, and static
+/// Returns the builds: every allocator with every linker, every second build stripped, and static
 /// programs.
 fn ways() -> Vec<(String, Vec<String>)> {
     let mut ways = Vec::new();
@@ -32,7 +32,7 @@ fn ways() -> Vec<(String, Vec<String>)> {
             let mut flags = vec![format!("-fuse-ld={linker}")];
             let is_stripped = (allocator + number) % 2 == 1;
             flags.extend(is_stripped.then(|| "-s".to_owned()));
-            // Links the library even if nothing in it is used.
+            // Links the library even if the program does not use it.
             flags.push("-Wl,--no-as-needed".into());
             flags.extend(libraries.iter().map(|&library| library.to_owned()));
             ways.push((format!("{name} by {linker}"), flags));
@@ -71,7 +71,7 @@ fn check(situation: &Situation, built: &Built, what: &str, folder: &Folder) {
         assert!(seen >= planted.blocks, "{what}: {seen}: {text}");
     }
     let (code, scanned, errors) = run(&["scan", &pid, "--json"]);
-    // The heap of a static program on glibc is refused, which claims nothing.
+    // `scan` refuses the heap of a static program on glibc, which is no statement.
     if code != 2 {
         assert!(matches!(code, 0 | 1 | 3), "{what}: {code}: {errors}");
         let scanned: Value = serde_json::from_str(&scanned).expect("JSON");

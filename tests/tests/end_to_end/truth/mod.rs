@@ -1,4 +1,4 @@
-//! The situations of `tests/truth`, each passed to every command that makes a statement about it.
+//! Runs every command that makes a statement about a program on the situations of `tests/truth`.
 
 mod matrix;
 mod situation;
@@ -53,7 +53,7 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_str(&output).expect("JSON")
 }
 
-/// Returns the output of a command, whatever it finds.
+/// Returns the output of a command, whatever its exit code.
 fn says(args: &[&str]) -> String {
     code_and_output(args).1
 }
@@ -112,7 +112,7 @@ fn run_from_the_start(situation: &Situation, built: &Built, what: &str, folder: 
         let mut command = Command::new(binary());
         command.args(["run", "--on-full", "wait", "-T", "1000", "-o", &file]);
         command.args(&situation.options);
-        // Some programs then leave out what they do before a trace.
+        // Some programs then skip their work before a trace.
         command.env("TRACED_FROM_START", "1");
         if is_json {
             command.arg("--json");
@@ -133,7 +133,7 @@ fn run_from_the_start(situation: &Situation, built: &Built, what: &str, folder: 
     }
 }
 
-/// Returns the verdict on the program at its end.
+/// Returns the verdict on the program at its exit.
 fn judged(situation: &Situation, built: &Built, what: &str, folder: &Folder) {
     let input = folder.path("judged");
     std::fs::write(&input, "xx").expect("written");

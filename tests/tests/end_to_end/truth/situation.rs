@@ -17,7 +17,7 @@ pub struct Situation {
     pub options: Vec<String>,
 }
 
-/// Blocks that are allocated below a function.
+/// Blocks that a function, or its callees, allocate.
 pub struct Site {
     pub function: String,
     pub blocks: u64,
@@ -97,7 +97,7 @@ impl Situation {
         }
     }
 
-    /// Builds the program in a way of the matrix; `None` if the linker or a library is missing.
+    /// Builds the program for the matrix. Returns `None` if the linker or a library is missing.
     pub fn build_by(&self, flags: &[&str], to: &str) -> Option<Built> {
         let source = self.truth["program"].as_str().expect("a program");
         let mut command = Command::new("cc");

@@ -1,5 +1,5 @@
-//! The modules of a process with both unwinders: the compiled tables, and gimli's interpretation of
-//! the call frame information behind them.
+//! The modules of a process for both unwinders: the compiled tables, and gimli's interpretation of
+//! the original call frame information.
 
 use memhook_process::ModuleImage;
 use memhook_tests::programs::{
@@ -13,13 +13,13 @@ use std::sync::Arc;
 /// Maximum number of frames compared in each stack.
 pub const DEPTH: usize = 64;
 
-/// Data about a process that both unwinders share.
+/// Data on a process for both unwinders.
 pub struct Modules {
     images: Vec<ModuleImage>,
     /// Modules for the tables.
     pub tables: Vec<TableModule>,
     /// Modules for gimli.
-    #[allow(dead_code)] // gdb is the other reference
+    #[allow(dead_code)] // unused if gdb is the reference
     pub reference: Unwinder,
 }
 
@@ -59,7 +59,7 @@ impl Modules {
     }
 }
 
-/// Describes a number of stacks, the number that the tables truncated, and their share, in words.
+/// Describes the number of stacks, and the number and share of those that the tables truncated.
 pub fn share(name: &str, stacks: u64, cut: u64) -> String {
     let percent = cut as f64 / stacks.max(1) as f64 * 100.0;
     format!("{name}: {stacks} stacks, {cut} cut short ({percent:.3} %)")
@@ -71,7 +71,7 @@ pub fn count(usual: usize) -> usize {
     std::env::var("MEMHOOK_STACKS").map_or(usual, |text| text.parse().expect("a number"))
 }
 
-/// A program that works until it is killed, and the source of its work.
+/// A program that works until it is killed, and its load generator.
 pub struct Busy {
     child: Child,
     _load: Option<Background>,
@@ -79,7 +79,7 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// Starts a program that needs no load, by its path or its name.
+    /// Starts a program that needs no load generator, by path or name.
     pub fn start(program: &str, args: &[&str]) -> Busy {
         let path = if program.contains('/') {
             program.into()
@@ -89,7 +89,7 @@ impl Busy {
         Self::run(Command::new(path).args(args), None).at_work()
     }
 
-    /// Waits until the program is past its start, however busy the machine. Counts nanoseconds on a
+    /// Waits until the program has started, even on a busy machine. Counts nanoseconds on a
     /// processor (the first number of schedstat, Documentation/scheduler/sched-stats.rst in the
     /// kernel's sources).
     fn at_work(self) -> Busy {
@@ -133,7 +133,7 @@ impl Busy {
         Self::start("sqlite3", &[":memory:", sql])
     }
 
-    /// Starts g++'s compiler proper with a file that keeps it busy for longer than a test.
+    /// Starts cc1plus with a file that keeps it busy for longer than a test.
     pub fn compiler() -> Busy {
         let gcc = |args: &[&str]| {
             let output = Command::new(installed("g++")).args(args).output();
@@ -170,7 +170,7 @@ impl Busy {
         busy
     }
 
-    /// Starts nginx as one process, which is repeatedly asked for a page over new connections.
+    /// Starts nginx as a single process under repeated requests over new connections.
     pub fn nginx() -> Busy {
         let folder = Folder::new("stacks-nginx");
         let socket = folder.path("socket");
