@@ -46,14 +46,15 @@ impl Alternated {
     }
 }
 
-/// Number of failures after which a tool is left out.
+/// Number of failures after which a tool is excluded.
 const PATIENCE: u32 = 3;
 
-/// Longest time for one round. Even with the slowest tool a round is shorter, so a longer one
-/// hangs.
+/// Time limit for one round. A round takes less even with the slowest tool, so a round that exceeds
+/// the limit hangs.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// Runs one round. A round that panics (usually because its target has ended) or hangs has failed.
+/// Runs one round. A panic (usually because the target has ended) and a hang both count as a
+/// failure.
 fn round(subject: &mut dyn Subject, tool: Option<&dyn Tool>) -> Result<Round, String> {
     let _limit = Limit::start(LIMIT);
     let result = catch_unwind(AssertUnwindSafe(|| subject.round(tool)));
@@ -66,7 +67,7 @@ fn round(subject: &mut dyn Subject, tool: Option<&dyn Tool>) -> Result<Round, St
 
 /// Runs rounds in cycles. Each cycle has one round without a tool and one round with each tool. The
 /// order is reversed in every second cycle, so that slow changes of the machine favour no tool. A
-/// failed round is repeated; a tool that keeps failing is left out. If the round without a tool
+/// failed round is repeated, and a tool that keeps failing is excluded. If the round without a tool
 /// fails, there is no result.
 pub fn alternate(subject: &mut dyn Subject, tools: &[&dyn Tool], cycles: usize) -> Alternated {
     let names: Vec<&str> = tools.iter().map(|tool| tool.name()).collect();
@@ -104,7 +105,7 @@ pub fn alternate(subject: &mut dyn Subject, tools: &[&dyn Tool], cycles: usize) 
             }
         }
     }
-    // A tool with fewer rounds than cycles cannot be compared round by round.
+    // Only a tool with a round in every cycle can be compared round by round.
     for traced in &mut all.traced {
         if traced.rounds.len() < cycles {
             traced.rounds.clear();

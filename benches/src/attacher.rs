@@ -84,7 +84,7 @@ impl Attacher {
         self.last_report()
     }
 
-    /// Waits for the attacher, which ends by itself when the target has ended, and returns the
+    /// Waits until the attacher exits, which it does when the target has ended, and returns the
     /// final report.
     pub fn last_report(mut self) -> Result<Report, String> {
         let mut output = String::new();

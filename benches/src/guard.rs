@@ -12,9 +12,9 @@ use std::{
     time::Duration,
 };
 
-/// Installs handlers for SIGINT, SIGTERM and SIGHUP. They kill this process and all its
+/// Installs handlers for SIGINT, SIGTERM and SIGHUP. The handlers kill this process and all its
 /// descendants, and remove its folders. The signals are not blocked, because child processes would
-/// inherit the mask, and an attacher that SIGINT does not reach never detaches.
+/// inherit the mask: an attacher with SIGINT blocked would never detach.
 pub fn guard() {
     let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else {
         return;
@@ -94,10 +94,10 @@ mod tests {
             .expect("sh");
         let mut output = BufReader::new(child.stdout.take().expect("piped"));
         let mut text = String::new();
-        // The shell prints the line when both processes are running.
+        // The shell prints this line once both processes are running.
         output.read_line(&mut text).expect("text");
         let limit = Limit::start(Duration::from_millis(100));
-        // Both processes have the pipe open, so its end is reached when both have ended.
+        // Both processes hold the pipe open, so the read returns once both have ended.
         output.read_to_string(&mut text).expect("text");
         drop(limit);
         let status = child.wait().expect("a child of ours");

@@ -1,9 +1,9 @@
-//! Parts that the benchmarks share.
+//! Code shared by the benchmarks.
 //!
-//! The cost of tracing is measured *in the target*: programs under `targets/` time their own work
-//! in rounds, and distribution programs are timed by their answers. [`alternate`] alternates rounds
-//! with and without each [`Tool`] in one process, so that both figures of a comparison come from
-//! the same seconds and the same heap.
+//! The cost of tracing is measured *in the target*. Programs under `targets/` time their own work
+//! in rounds. Programs of distributions are timed by their responses. [`alternate`] alternates
+//! rounds with and without each [`Tool`] in one process, so that both figures of a comparison come
+//! from the same seconds and the same heap.
 
 mod alternation;
 mod attacher;

@@ -1,5 +1,5 @@
-//! Divides the processors: the target runs on the last one, attacher and load generator on the
-//! first.
+//! Divides the processors: the target runs on the last processor, the attacher and the load
+//! generator on the first.
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
@@ -15,19 +15,20 @@ pub struct Placement {
     pub all: String,
     /// Program and arguments through which targets are started; usually empty.
     pub wrapper: Vec<String>,
-    /// Part of a round's usual work that programs do. Less than 1 for comparisons with slow tools.
+    /// Fraction of a round's usual work that programs do. Less than 1 for comparisons with slow
+    /// tools.
     pub share: f64,
 }
 
 impl Placement {
-    /// Returns the share of a round's usual work.
+    /// Scales a round's usual amount of work by `share`.
     pub fn part(&self, usual: u32) -> u32 {
         let share = if crate::is_test() { 0.02 } else { self.share };
         (f64::from(usual) * share) as u32
     }
 
-    /// Returns a command that starts a program on the target's processor. All wrappers replace
-    /// themselves by the program, so it is one process in the end.
+    /// Returns a command that starts a program on the target's processor. Each wrapper executes the
+    /// next program in its own process, so only one process remains.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("taskset");
         command.args(["-c", &self.target]).args(&self.wrapper);
@@ -36,7 +37,8 @@ impl Placement {
     }
 }
 
-/// Divides the processors that this process may use. If there is only one, all processes share it.
+/// Divides the processors that this process may use. If only one is available, everything shares
+/// it.
 pub fn placement() -> Placement {
     let set = sched_getaffinity(Pid::from_raw(1)).or_else(|_| sched_getaffinity(Pid::from_raw(0)));
     let set = set.unwrap_or_default();

@@ -9,9 +9,9 @@ use std::time::Instant;
 pub struct Figure {
     /// Elapsed nanoseconds.
     pub ns: f64,
-    /// Nanoseconds for which the target ran per operation, in user and kernel mode. Other load on
-    /// the machine changes this figure less. `None` for programs that measure themselves, because
-    /// they already leave out waits for a processor.
+    /// Processor time of the target per operation in nanoseconds, in user and kernel mode. Other
+    /// load on the machine changes this figure less than elapsed time. `None` for programs that
+    /// measure themselves, because their figures already exclude waits for a processor.
     pub cpu_ns: Option<f64>,
 }
 
@@ -40,7 +40,7 @@ impl Figure {
 pub struct Round {
     /// One figure for each workload of the subject.
     pub figures: Vec<Figure>,
-    /// Result of the tool; the default without a tool.
+    /// Result of the tool. The default value if there is no tool.
     pub outcome: Outcome,
     /// Mean number of processors that the tool kept busy outside the target during the round.
     pub tool_cpu: f64,
@@ -55,7 +55,7 @@ pub trait Subject {
     fn round(&mut self, tool: Option<&dyn Tool>) -> Result<Round, String>;
 }
 
-/// A process that keeps running while tools attach and detach, and the function that measures its
+/// A process that keeps running while tools attach and detach, with the function that measures its
 /// work.
 pub struct Standing<F> {
     /// Process id.
@@ -113,7 +113,8 @@ impl Watch {
     }
 }
 
-/// Returns the resident memory of a process in bytes (proc_pid_status(5)), or 0 if it has ended.
+/// Returns the resident memory of a process in bytes (proc_pid_status(5)), or 0 if the process has
+/// ended.
 pub fn resident_bytes(pid: u32) -> i64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));

@@ -1,9 +1,9 @@
-//! How this run of a benchmark was started.
+//! Mode and output folder of this benchmark run.
 
 use std::path::{Path, PathBuf};
 
-/// Returns the folder `target/criterion`, wherever Cargo puts its output. The benchmarks write
-/// their own files there too.
+/// Returns the folder `target/criterion` of Cargo's output. The benchmarks also write their own
+/// files there.
 pub fn output_folder() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -13,8 +13,8 @@ pub fn output_folder() -> PathBuf {
     )
 }
 
-/// Returns true if each round runs only once, as a check that it works: `cargo test --benches`
-/// instead of `cargo bench`.
+/// Returns true under `cargo test --benches`, where each round runs only once as a check that it
+/// works.
 pub fn is_test() -> bool {
     let has = |wanted| std::env::args().any(|argument| argument == wanted);
     !has("--bench") || has("--test")

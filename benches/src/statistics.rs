@@ -3,23 +3,23 @@
 /// Median and quartiles of some figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// Half of the figures are below this one.
+    /// The middle figure.
     pub median: f64,
-    /// A quarter of the figures is below this one.
+    /// The lower quartile.
     pub low: f64,
-    /// A quarter of the figures is above this one.
+    /// The upper quartile.
     pub high: f64,
     /// Number of figures.
     pub count: usize,
 }
 
 impl Spread {
-    /// Computes the spread of these figures; `None` if there are none.
+    /// Computes the spread of these figures, or `None` without figures.
     pub fn of(mut figures: Vec<f64>) -> Option<Spread> {
         figures.retain(|figure| figure.is_finite());
         figures.sort_by(f64::total_cmp);
         let last = figures.len().checked_sub(1)?;
-        // Linear between neighbours (Hyndman and Fan, type 7).
+        // Interpolates linearly between neighbours (Hyndman and Fan, type 7).
         let quantile = |part: f64| {
             let at = part * last as f64;
             let (below, above) = (at.floor() as usize, at.ceil() as usize);
@@ -44,8 +44,8 @@ pub fn differences(untraced: &[f64], traced: &[f64]) -> Option<Spread> {
     Spread::of(untraced.iter().zip(traced).map(|(u, t)| t - u).collect())
 }
 
-/// Returns by which factor other tools add more than we do: the ratio of the medians, with bounds
-/// from the quartiles of both.
+/// Divides the overhead of another tool by ours: the ratio of the medians, with bounds from the
+/// quartiles of both.
 pub fn times(theirs: Spread, ours: Spread) -> Spread {
     Spread {
         median: theirs.median / ours.median,
@@ -87,10 +87,10 @@ mod tests {
 
     #[test]
     fn rounds_are_compared_with_the_round_of_their_cycle() {
-        // The machine was twice as slow in the second cycle; the ratio does not change.
+        // The machine was half as fast in the second cycle. The ratio does not change.
         let spread = ratios(&[10.0, 20.0, 10.0], &[15.0, 30.0, 15.0]).expect("figures");
         assert_eq!((spread.low, spread.median, spread.high), (1.5, 1.5, 1.5));
-        // A tool that failed in the last cycle is compared in the other cycles.
+        // A tool that failed in the last cycle is still compared in the earlier cycles.
         let spread = differences(&[10.0, 20.0, 10.0], &[12.0, 22.0]).expect("figures");
         assert_eq!((spread.median, spread.count), (2.0, 2));
     }

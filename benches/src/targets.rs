@@ -1,4 +1,4 @@
-//! Programs under `targets/`: each is built once, started, and asked for rounds.
+//! Builds and starts the programs under `targets/`, and requests rounds from them.
 
 use crate::Figure;
 use std::{
@@ -37,7 +37,7 @@ fn build_as(name: &str, file: &str, base: &[&str], flags: &[&str]) -> PathBuf {
     path
 }
 
-/// A program that measures itself; it waits for the next request.
+/// A program that measures itself, waiting for the next request.
 pub struct Measured {
     child: Child,
     input: ChildStdin,
@@ -55,7 +55,7 @@ impl Measured {
         )
     }
 
-    /// Runs a command that replaces itself by such a program.
+    /// Runs a command that ends by executing such a program.
     pub fn run(command: &mut Command) -> Measured {
         let mut child = command
             .stdin(Stdio::piped())
@@ -67,7 +67,7 @@ impl Measured {
             output: BufReader::new(child.stdout.take().expect("piped")),
             child,
         };
-        // Tools that start a program may print lines of their own first.
+        // A tool that starts the program may print its own lines first.
         loop {
             let line = measured.line().expect("the program starts");
             if line == "ready" {
@@ -93,7 +93,7 @@ impl Measured {
         numbers.map_err(|_| format!("the target answers {line:?}"))
     }
 
-    /// Asks the program for a round.
+    /// Requests a round from the program.
     pub fn round(&mut self, number: f64) -> Result<Vec<Figure>, String> {
         self.send(number)?;
         Ok(self.figures()?.into_iter().map(Figure::from).collect())

@@ -3,7 +3,7 @@
 use crate::attacher::Attacher;
 use std::time::Duration;
 
-/// Counts that a tool reports at its end.
+/// Counts that a tool reports when it ends.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Number of events that the tool could not record.
@@ -18,7 +18,7 @@ pub trait Tool {
     fn name(&self) -> &str;
     /// Starts tracing, and returns when it is active.
     fn start(&self, pid: u32) -> Result<Box<dyn Running>, String>;
-    /// Returns how long the target works under the tool before the measurement begins.
+    /// Returns the time for which the target works under the tool before the measurement begins.
     fn settles_in(&self) -> Duration {
         Duration::ZERO
     }
@@ -30,7 +30,7 @@ pub trait Running {
     fn cpu_ns(&self) -> u64;
     /// Detaches the tool from the target.
     fn finish(self: Box<Self>) -> Result<Outcome, String>;
-    /// Waits until the tool has noticed that the target has ended.
+    /// Waits until the tool has noticed the end of the target.
     fn after_end(self: Box<Self>) -> Result<Outcome, String> {
         self.finish()
     }
@@ -53,7 +53,7 @@ impl Memhook {
         }
     }
 
-    /// Sets the time for which the target works before memhook-rs has found out how to trace it.
+    /// Sets the time that memhook-rs needs to settle while the target works.
     pub fn settling(self, settles_in: Duration) -> Memhook {
         Memhook { settles_in, ..self }
     }
@@ -94,7 +94,7 @@ fn outcome(report: crate::Report) -> Result<Outcome, String> {
     })
 }
 
-/// Measures what an attach leaves behind: it attaches and detaches before the round.
+/// Measures the cost that remains after an attach: it attaches and detaches before the round.
 pub struct AfterDetach;
 
 impl Tool for AfterDetach {

@@ -1,8 +1,8 @@
-// Defines the callbacks that a compiler inserts for -fsanitize=kernel-address, as far as our
-// programs need them. They count each access by the kind of memory. This file is linked into a
-// program with one thread, and is itself compiled without callbacks. The last line on standard
-// error has the number of accesses to the stack, to the program's own data, and to everything else,
-// which is the heap.
+// Defines the callbacks that a compiler inserts for -fsanitize=kernel-address, for our programs.
+// The callbacks count each access by the kind of memory. This file is linked into a program with
+// one thread, and is itself compiled without callbacks. The last line on standard error has the
+// number of accesses to the stack, to the program's own data, and to everything else, which is the
+// heap.
 #include <pthread.h>
 
 #include <cstdint>
@@ -52,7 +52,7 @@ extern "C" void __asan_after_dynamic_init() {}
 extern "C" void __asan_init() {}
 extern "C" void __asan_version_mismatch_check_v8() {}
 
-// Linked with -Wl,--wrap=main,--wrap=_exit, because programs end in either way.
+// Linked with -Wl,--wrap=main,--wrap=_exit, because a program may return from main or call _exit.
 extern "C" void __real__exit(int) __attribute__((noreturn));
 extern "C" void __wrap__exit(int code) {
   fprintf(stderr, "%lu %lu %lu\n", on_stack, in_program, in_heap);

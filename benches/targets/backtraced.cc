@@ -1,6 +1,7 @@
 // A malloc for LD_PRELOAD that takes call stacks with glibc's backtrace(3) and writes each stack
 // into a ring, like a hook without its own unwinder. The file named by BACKTRACE_DEPTH contains the
-// number of frames; with 0, the malloc only forwards calls. Only for programs with one thread.
+// number of frames. With 0, the malloc only forwards calls. It supports only programs with one
+// thread.
 #include <execinfo.h>
 #include <fcntl.h>
 #include <sys/mman.h>

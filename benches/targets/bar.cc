@@ -1,5 +1,5 @@
 // Calls a function that increments a counter in a loop, in one thread or in several. Tools put a
-// probe on this function. The program also has a thousand functions for more probes.
+// probe on this function. The program also has 1,000 functions for further probes.
 #include "measured.hpp"
 
 using namespace measured;

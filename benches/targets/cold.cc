@@ -1,6 +1,6 @@
-// A server that touches its blocks in a known pattern, and knows which bytes are stale at any time.
-// Each line on standard input contains a time in seconds. For each site, in the order of `sites`,
-// the answer contains the bytes that nobody has touched for this time, and the live bytes.
+// A server that touches its blocks in a known pattern, and knows at any time which bytes are stale.
+// Each line on standard input contains a time in seconds. The answer contains, for each site in the
+// order of `sites`, the bytes not touched for this time and the live bytes.
 //
 // The pattern of a site is a period and the share of blocks that follow it. The other blocks are
 // never touched.
@@ -44,7 +44,7 @@ int main() {
   Kind kinds[] = {{0, 0, {}}, {.2, 100, {}}, {.2, 50, {}}, {5, 100, {}}, {20, 100, {}}, {60, 100, {}}};
   std::atomic<bool> is_over{false};
   measured::say("ready\n");
-  // The input continues when the tool is attached.
+  // The next line arrives once the tool has attached.
   char line[64];
   if (read(0, line, 1) != 1) return 1;
   unsigned random = 1;
@@ -57,8 +57,8 @@ int main() {
     }
   }
   double began_ns = now_ns();
-  // The blocks of a site are touched one after another, so that at any time some of them have
-  // waited for nearly a whole period.
+  // The blocks of a site are touched one after another, so that at any time some blocks have been
+  // untouched for nearly a whole period.
   std::thread worker([&] {
     std::vector<size_t> next(6);
     unsigned sum = 0;
@@ -69,13 +69,13 @@ int main() {
         if (kind.period_s == 0) continue;
         double turns = (now - began_ns) / 1e9 / kind.period_s;
         auto until = static_cast<size_t>(turns * static_cast<double>(kind.blocks.size()));
-        // After a pause of the machine, no block is touched twice.
+        // Prevents a second touch of a block after a pause of the machine.
         if (until > next[at] + kind.blocks.size()) next[at] = until - kind.blocks.size();
         for (; next[at] < until; next[at]++) {
           size_t index = next[at] % kind.blocks.size();
           Block& block = kind.blocks[index];
           if (static_cast<int>(index % 100) >= kind.touched) continue;
-          // Half of the touches only read.
+          // Half of the touches are reads.
           if (index % 2 == 0) block.memory[0]++;
           for (size_t i = 0; i < block.bytes; i++) sum += const_cast<volatile unsigned char*>(block.memory)[i];
           block.touched_ns = now;

@@ -1,5 +1,5 @@
-// Puts Boehm's conservative collector (bdwgc) behind a program that is linked with it. With
-// -static-libstdc++ and -Wl,--wrap= for each function below, the program's own calls arrive here.
+// Redirects the allocations of a program to Boehm's conservative collector (bdwgc). The program is
+// linked with this file, with -static-libstdc++, and with -Wl,--wrap= for each function below.
 #define GC_THREADS
 #include <gc.h>
 #include <malloc.h>

@@ -5,8 +5,8 @@
 // nodes: one list of 32-byte nodes, linked in random order, so that each block is a cache miss and
 // its address is only known after the previous block has been read. map: a std::map from numbers to
 // blocks. strings: one array of pointers to blocks of text. buffers: blocks of 64 KB without
-// pointers, thousands instead of millions. Protocol: prints "ready"; the end of input ends the
-// program.
+// pointers, thousands instead of millions. Protocol: prints "ready" and exits at the end of its
+// input.
 #include <unistd.h>
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Calls a function that only increments a variable in a loop, compiled without optimization: the
-// workload of the oldest comparison of such tools.
+// Calls a function in a loop that only increments a variable, compiled without optimization: the
+// workload of Sharma's slides (`docs/papers.md`).
 #include "measured.hpp"
 
 using namespace measured;

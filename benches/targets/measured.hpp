@@ -1,6 +1,6 @@
-// Base of programs that measure themselves. Each line on standard input asks for one round, and the
-// answer is one line of figures. Between rounds the program waits in read(2), so that tools can
-// attach and detach, and rounds with and without a tool run in one process with one heap.
+// Common code of programs that measure themselves. Each line on standard input asks for one round,
+// and the answer is one line of figures. Between rounds the program waits in read(2), so that tools
+// can attach and detach, and rounds with and without a tool run in one process with one heap.
 #pragma once
 #include <fcntl.h>
 #include <sched.h>
@@ -25,9 +25,9 @@ inline double clock_ns(clockid_t clock) {
   return static_cast<double>(t.tv_sec) * 1e9 + static_cast<double>(t.tv_nsec);
 }
 
-// Nanoseconds since the start of the calling thread without its waits for a processor: the time in
-// which it ran or slept. Other programs on the machine disturb this time less, and it still
-// includes waits for the tool. (The wait time is the second number of schedstat,
+// Nanoseconds since the start of the calling thread without its waits for a processor: the time for
+// which it ran or slept. Other programs on the machine disturb this time less than elapsed time,
+// and it still includes waits for the tool. (The wait time is the second number of schedstat,
 // Documentation/scheduler/sched-stats.rst in the kernel's sources.)
 inline double own_ns() {
   static thread_local int file = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
@@ -84,7 +84,7 @@ struct Cost {
   double operations = 0;
 };
 
-// Repeats `block` for the given time; each call does several operations.
+// Repeats `block` for the given time. Each call does several operations.
 template <typename Block>
 inline Cost repeat(double milliseconds, double operations, Block block) {
   Cost cost;
@@ -115,7 +115,7 @@ inline void bind_to_processor(int index) {
 
 // Answers each line "MILLISECONDS" with the nanoseconds per operation, averaged over the threads. A
 // warm-up of a quarter of the time is not counted. `work(thread, ms)` runs in `threads` threads
-// that live as long as the program; the first is the main thread.
+// that live as long as the program. Thread 0 is the main thread.
 inline int serve(int threads, const std::function<Cost(int, double)>& work) {
   std::vector<Cost> costs(static_cast<size_t>(threads));
   std::atomic<int> generation = 0, working = 0;

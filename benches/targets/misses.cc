@@ -1,5 +1,5 @@
-// Calls malloc(64) and free from 64 callers in random order, whose frames have equal sizes, more
-// than 20 frames deep. What an unwinder caches from one backtrace never applies to the next.
+// Calls malloc(64) and free from 64 callers in random order, more than 20 frames deep. All callers
+// have frames of equal size. An unwinder's cache from one backtrace never applies to the next.
 #include <array>
 #include <utility>
 

@@ -1,5 +1,5 @@
 // The heap use of ordinary C++: strings, growing vectors, hash maps and trees, shared pointers,
-// virtual objects, closures, exceptions, streams. An operation is one batch of all of them.
+// virtual objects, closures, exceptions, streams. One operation is a batch of all of these.
 #include <algorithm>
 #include <map>
 #include <memory>

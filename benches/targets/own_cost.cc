@@ -1,5 +1,5 @@
-// Linked into a foreign program. At the end of the program it prints the milliseconds since the
-// start without waits for a processor, and the peak resident memory in KiB. It does not use
+// Linked into a foreign program. When the program exits, this code prints the milliseconds since
+// the start without waits for a processor, and the peak resident memory in KiB. It does not use
 // getrusage(2), whose peak includes memory from before the exec.
 #include "measured.hpp"
 

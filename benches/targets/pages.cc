@@ -1,6 +1,6 @@
 // Memcov's own loop (Callanan et al., section 4.3): allocates and touches many blocks of one page,
-// resizes them to two pages, touches the second page, and frees the blocks. Each round is answered
-// with the ticks of the time-stamp counter that each of the five steps took per block.
+// resizes them to two pages, touches the second page, and frees the blocks. The answer to each
+// round contains, for each of the five steps, the ticks of the time-stamp counter per block.
 #include <x86intrin.h>
 
 #include "measured.hpp"

@@ -1,6 +1,5 @@
-// A PHP extension with a function that allocates 3,000 blocks, as a page of a shop does, and
-// releases all but the number in its argument: the leak that KAL's authors planted into Apache's
-// PHP.
+// A PHP extension with a function that allocates 3,000 blocks, as a page of a shop does, and leaks
+// the number given as its argument. KAL's authors planted this leak into Apache's PHP.
 #include <php.h>
 
 #include <cstdlib>

@@ -1,7 +1,6 @@
 // Reads a message with 1000 numbers and five parts of 1000 numbers each. The first argument is the
-// number of repetitions, each of which creates a new message; with "arena", it is created in an
-// arena. Prints the milliseconds without waits for a processor, and the peak resident memory in
-// KiB.
+// number of repetitions. Each repetition creates a new message; with "arena", in an arena. Prints
+// the milliseconds without waits for a processor, and the peak resident memory in KiB.
 #include <sys/resource.h>
 
 #include <cstdio>

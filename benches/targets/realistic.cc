@@ -1,6 +1,7 @@
-// Replaces the thesis's realistic.cpp, of which the thesis only gives the name and 14 ms: a service
-// that parses orders, plans a route for each order on a small map, keeps some orders in a cache,
-// and writes a log. The answer to a line "COUNT" is the mean time of COUNT runs in nanoseconds.
+// Replaces the thesis's realistic.cpp, for which the thesis gives only the name and a time of 14
+// ms: a service that parses orders, plans a route for each order on a small map, keeps some orders
+// in a cache, and writes a log. The answer to a line "COUNT" is the mean time of COUNT runs in
+// nanoseconds.
 #include <deque>
 #include <map>
 #include <memory>

@@ -1,6 +1,6 @@
 // The cost of malloc by size. The answer to a line "COUNT" has one number for each size:
-// nanoseconds per malloc, the mean of COUNT calls in a row. The frees afterwards are not timed.
-// More than 20 frames deep.
+// nanoseconds per malloc, averaged over COUNT consecutive calls. The frees afterwards are not
+// timed. The calls are more than 20 frames deep.
 #include <malloc.h>
 
 #include "measured.hpp"

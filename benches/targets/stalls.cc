@@ -1,7 +1,7 @@
 // Measures how long threads are stopped. Each thread sleeps for 200 microseconds, allocates and
-// releases a block, and records the longest time of such a turn. A line starts a round, and the
-// next line ends it. The answer is the longest time of any thread and the longest time of the other
-// threads, in microseconds. Arguments: THREADS, then libraries to load.
+// releases a block, and records the longest time of one iteration. A line on standard input starts
+// a round, and the next line ends it. The answer is the longest time of any thread, and the longest
+// time among all other threads, in microseconds. Arguments: THREADS, then libraries to load.
 #include <dlfcn.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-//! Runs g++'s compiler proper on a large file. Tools attach before it has read the first line.
+//! Runs `cc1plus`, the compiler that g++ starts, on a large file. Tools attach before it has read
+//! the first line.
 
 use super::{Program, find};
 use crate::round::{Watch, resident_bytes};
@@ -53,8 +54,8 @@ pub fn compiler(place: &Placement, text: &str) -> Result<Box<dyn Subject>, Strin
     }))
 }
 
-/// Returns the processor time of all children that were waited for (getrusage(2)), which leaves out
-/// the running tool.
+/// Returns the processor time of all children that were waited for (getrusage(2)). The running tool
+/// is not yet among them.
 fn ended_children_ns() -> i64 {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN);
     usage.map_or(0, |usage| {

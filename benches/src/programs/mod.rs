@@ -1,4 +1,4 @@
-//! Programs of distributions under load, timed by their answers.
+//! Programs of distributions under load, timed by their responses.
 //!
 //! Each program runs on the target's processor; its load generator shares the other processor with
 //! the attacher.
@@ -23,10 +23,10 @@ pub struct Program {
     pub works: &'static [&'static str],
     /// Number of cycles. Many short rounds spread other load of the machine evenly over all tools.
     pub cycles: usize,
-    /// True if one process serves all rounds while tools attach and detach; false if each round
+    /// True if one process serves all rounds while tools attach and detach. False if each round
     /// starts a new process.
     pub stands: bool,
-    /// Starts the program; the error says what is missing.
+    /// Starts the program. The error names the missing package.
     pub start: fn(&Placement) -> Result<Box<dyn Subject>, String>,
 }
 

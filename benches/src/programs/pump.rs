@@ -30,7 +30,7 @@ impl Pump {
         })
     }
 
-    /// Returns the answer to `request`, which ends when the server pauses.
+    /// Returns the answer to `request`. The answer is complete when the server pauses.
     pub fn answer(&mut self, request: &str) -> Result<Vec<u8>, String> {
         let error = |e: std::io::Error| format!("the server: {e}");
         let stream = &mut self.connections[0];

@@ -20,7 +20,7 @@ fn start(place: &Placement) -> Result<Box<dyn Subject>, String> {
     let program = find("sqlite3", "sqlite3")?;
     let mut command = place.command(&program);
     let mut target = Target::silent(command.args(["-batch", ":memory:"]));
-    // sqlite3 buffers its own output while its input is a pipe, so a shell command prints the word.
+    // sqlite3 buffers its own output when its input is a pipe, so a shell command prints the word.
     target.send(".shell echo ready\n");
     target.expect("ready");
     Ok(Box::new(Sqlite {

@@ -6,7 +6,7 @@ use std::{
     os::fd::{AsRawFd, FromRawFd},
 };
 
-/// The first part of `union bpf_attr` for `BPF_PROG_LOAD`, as far as we need it (linux/bpf.h).
+/// The leading fields of `union bpf_attr` for `BPF_PROG_LOAD` that we need (linux/bpf.h).
 #[repr(C)]
 #[derive(Default)]
 struct Load {
@@ -50,13 +50,13 @@ const FRAME_POINTER: u8 = 10;
 pub struct Program(File);
 
 impl Program {
-    /// Loads `return 1`: with this result the kernel counts the hit.
+    /// Loads `return 1`. With this result, the kernel counts the hit.
     pub fn returning() -> Result<Program, String> {
         Self::load(&[set(0, 1), EXIT])
     }
 
-    /// Loads a program that takes the user stack, for which the kernel follows frame pointers, and
-    /// returns 1.
+    /// Loads a program that takes the user stack and returns 1. The kernel walks the stack by frame
+    /// pointers.
     pub fn taking_stacks(frames: u16) -> Result<Program, String> {
         let bytes = i32::from(frames) * 8;
         Self::load(&[
@@ -84,7 +84,7 @@ impl Program {
             log: log.as_mut_ptr() as u64,
             ..Load::default()
         };
-        // SAFETY: the attributes and all that they point to live until the call returns.
+        // SAFETY: the attributes and everything they point to live until the call returns.
         let fd = unsafe {
             libc::syscall(
                 libc::SYS_bpf,

@@ -63,7 +63,7 @@ fn source(file: &str) -> Result<String, String> {
         .map_err(|e| format!("{path}: {e}; a kernel with CONFIG_UPROBE_EVENTS is needed"))
 }
 
-/// Explains the failure of a system call, and says what to do.
+/// Explains the failure of a system call, and suggests a remedy.
 pub(super) fn explain(call: &str) -> String {
     let error = Error::last_os_error();
     match error.raw_os_error() {
@@ -97,8 +97,8 @@ impl Event {
             flags: DISABLED | EXCLUDE_KERNEL_CALLCHAIN,
             config1: path.as_ptr() as u64,
             config2: offset,
-            // The reader polls, so no wake-up is needed. (The kernel reads the number as a signed
-            // one; 0 would mean half of the ring.)
+            // The reader polls, so no wake-up is needed. (The kernel reads the number as signed. 0
+            // would mean half of the ring.)
             wakeup_events: i32::MAX as u32,
             sample_max_stack: frames.unwrap_or(0),
             ..Attributes::default()

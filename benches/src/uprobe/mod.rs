@@ -1,7 +1,7 @@
-//! User probes of the kernel through perf_event_open(2) and bpf(2): the least that every tracer
-//! built on them (bpftrace, bcc, perf) costs.
+//! User probes of the kernel through perf_event_open(2) and bpf(2). Their cost is the minimum for
+//! every tracer built on them (bpftrace, bcc, perf).
 //!
-//! They need root, or CAP_PERFMON and CAP_BPF.
+//! User probes need root, or CAP_PERFMON and CAP_BPF.
 
 mod bpf;
 mod event;
@@ -22,7 +22,7 @@ pub const FRAMES: u16 = 10;
 pub enum Action {
     /// The kernel counts the hit.
     Count,
-    /// The kernel writes a record with the user stack into a ring, which we empty.
+    /// The kernel writes a record with the user stack into a ring, which we drain.
     Callchain,
     /// A BPF program runs and returns immediately.
     Program,
@@ -38,7 +38,7 @@ pub struct Uprobes {
 }
 
 impl Uprobes {
-    /// Creates probes on these functions; `true` means on their return.
+    /// Creates probes on these functions. With `true`, the probe fires when the function returns.
     pub fn new(name: &str, probes: &[(&'static str, bool)], action: Action) -> Uprobes {
         Uprobes {
             name: name.to_owned(),
@@ -64,7 +64,7 @@ impl Tool for Uprobes {
             reader: None,
             _program: program,
         };
-        // An event belongs to one thread, and existing threads do not inherit it.
+        // An event traces one thread, and existing threads do not inherit it.
         for tid in memhook_process::thread_ids(pid as i32).map_err(|e| e.to_string())? {
             for &(function, at_return) in &self.probes {
                 let place = Place {

@@ -1,4 +1,4 @@
-//! Rings for events with call chains, and the thread that empties them.
+//! Rings for events with call chains, and the thread that drains them.
 
 use super::event::{Event, explain};
 use std::{
@@ -23,12 +23,12 @@ const RECORD_SAMPLE: u32 = 9;
 
 struct Ring(NonNull<u8>);
 
-// SAFETY: one thread at a time uses the mapping, which belongs to no thread.
+// SAFETY: only one thread at a time uses the mapping, and the mapping is not tied to a thread.
 unsafe impl Send for Ring {}
 
 impl Ring {
     fn map(event: &Event) -> Result<Ring, String> {
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let at = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -46,7 +46,8 @@ impl Ring {
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: both words are in the mapped first page and aligned; the kernel writes one.
+        // SAFETY: both words are aligned and in the mapped first page. The kernel writes one of
+        // them.
         unsafe { &*self.0.as_ptr().add(offset).cast::<AtomicU64>() }
     }
 
@@ -66,8 +67,7 @@ impl Ring {
             match kind {
                 RECORD_SAMPLE => {
                     counts.0 += 1;
-                    // The number of addresses and then the addresses; every tracer has to read
-                    // them.
+                    // The number of addresses, then the addresses. Every tracer has to read them.
                     let frames = self.read_u64(tail + 8);
                     for frame in 0..frames.min(bytes / 8) {
                         std::hint::black_box(self.read_u64(tail + 16 + 8 * frame));
@@ -85,12 +85,12 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `map`, used by nobody any more.
+        // SAFETY: the mapping was made in `map` and is no longer used.
         unsafe { libc::munmap(self.0.as_ptr().cast(), PAGE + DATA_BYTES) };
     }
 }
 
-/// Thread that empties rings until it is told to finish.
+/// Thread that drains rings until it is told to finish.
 pub struct Reader {
     stop: Arc<AtomicBool>,
     cpu_ns: Arc<AtomicU64>,
@@ -108,7 +108,7 @@ impl Reader {
         let thread = std::thread::spawn(move || {
             let mut counts = (0, 0);
             loop {
-                // Read before the last drain, so that nothing remains in the rings.
+                // The flag is read before the last drain, so that nothing remains in the rings.
                 let last = stop_seen.load(Ordering::Acquire);
                 let (time, ()) =
                     crate::timed(|| rings.iter().for_each(|ring| ring.drain(&mut counts)));
@@ -130,7 +130,7 @@ impl Reader {
         self.cpu_ns.load(Ordering::Relaxed)
     }
 
-    /// Returns the numbers of recorded and of lost samples.
+    /// Returns the numbers of recorded and lost samples.
     pub fn finish(self) -> (u64, u64) {
         self.stop.store(true, Ordering::Release);
         self.thread.join().unwrap_or((0, 0))

@@ -1,8 +1,8 @@
-//! `cargo experiment fleet-size`: computes the load of a profile store with many hosts, by replaying what a receiver
-//! got from a few.
+//! `cargo experiment fleet-size`: computes the load of a profile store with many hosts, by replaying the pushes that a
+//! receiver got from a few hosts.
 //!
-//! docs/fleet-costs.md has a calculation of it. This program simulates every push: hosts begin at different moments,
-//! and the store is unavailable for a time, after which all of them send what has waited on their disks.
+//! docs/fleet-costs.md calculates the same load. This program simulates every push. The hosts start at different times.
+//! The store is unavailable for a while; afterwards, all hosts send the pushes that are queued on their disks.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Pauses of a sender (crates/agent/src/send/store.rs), in seconds.
+/// Shortest and longest pause of a sender (crates/agent/src/send/store.rs), in seconds.
 const FIRST_PAUSE: f64 = 0.5;
 const LONGEST_PAUSE: f64 = 120.0;
 /// Duration of a request to an available store, in seconds.
@@ -18,7 +18,7 @@ const SENDING: f64 = 0.05;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// File with the lines of the receiver of `cargo experiment fleet-demo`
+    /// Output file of the receiver of `cargo experiment fleet-demo`
     #[arg(long, default_value = "target/fleet/demo/receiver.jsonl")]
     recorded: PathBuf,
     #[arg(long, default_value_t = 10_000)]
@@ -29,13 +29,13 @@ pub struct Args {
     /// Seconds between two profiles of a target
     #[arg(long, default_value_t = 60)]
     interval: u64,
-    /// Seconds that are simulated
+    /// Simulated time in seconds
     #[arg(long, default_value_t = 4 * 3600)]
     seconds: u64,
-    /// Seconds during which the store is unavailable, beginning at a quarter of the time
+    /// Seconds for which the store is unavailable, from a quarter of the simulated time
     #[arg(long, default_value_t = 3600)]
     away: u64,
-    /// Bytes that may wait on a host's disk
+    /// Maximum size of the queue on a host's disk, in bytes
     #[arg(long, default_value_t = 64 << 20)]
     queue: u64,
     #[arg(long, default_value_t = 1)]
@@ -82,7 +82,7 @@ fn recorded(path: &Path) -> Result<Vec<Vec<u64>>> {
     Ok(series.into_values().collect())
 }
 
-/// Marsaglia's generator (xorshift64), which makes a run repeatable.
+/// Marsaglia's generator (xorshift64) with a fixed seed, which makes a run reproducible.
 struct Random(u64);
 
 impl Random {
@@ -93,7 +93,7 @@ impl Random {
         self.0
     }
 
-    /// Below one.
+    /// Returns the next random number in 0..1.
     fn share(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -103,11 +103,11 @@ impl Random {
 struct Fleet {
     /// Pushes and bytes in each second.
     seconds: Vec<(u64, u64)>,
-    /// Pushes that were made, and their bytes.
+    /// Number of generated pushes, and their bytes.
     made: (u64, u64),
     dropped: u64,
     most_waiting: u64,
-    /// Time when the last host had sent everything, after the store was available again.
+    /// Time at which the last host had emptied its queue after the outage.
     caught_up: f64,
 }
 
@@ -153,7 +153,7 @@ fn one_host(args: &Args, recorded: &[Vec<u64>], random: &mut Random) -> Vec<(f64
 }
 
 impl Fleet {
-    /// Simulates the sender of a host: the oldest push first, with pauses while the store is unavailable.
+    /// Simulates the sender of a host, which sends the oldest push first and pauses while the store is unavailable.
     fn send(&mut self, pushes: Vec<(f64, u64)>, away: (f64, f64), queue: u64, random: &mut Random) {
         let mut waiting = std::collections::VecDeque::new();
         let mut bytes_waiting = 0;
@@ -197,7 +197,7 @@ impl Fleet {
         }
     }
 
-    /// Prints the results next to the calculation of docs/fleet-costs.md. Returns true if the two agree.
+    /// Prints the results next to the calculation of docs/fleet-costs.md. Returns true if both agree.
     fn tell(&self, args: &Args) -> bool {
         let quiet = &self.seconds[args.interval as usize..(args.seconds / 4) as usize];
         let mean = |of: fn(&(u64, u64)) -> u64| {
@@ -261,7 +261,7 @@ mod tests {
         let fleet = simulate(&args(1 << 20), &recorded).expect("possible");
         let sent: u64 = fleet.seconds.iter().map(|second| second.0).sum();
         assert_eq!((fleet.dropped, fleet.made.0), (0, 50 * 4 * 200));
-        // Pushes of the last moment are still being sent.
+        // The last pushes are still being sent.
         assert!(fleet.made.0 - sent < 10, "{sent}");
         let away = &fleet.seconds[500..1000];
         assert!(away.iter().all(|second| *second == (0, 0)));

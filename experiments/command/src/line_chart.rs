@@ -15,7 +15,7 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(127, 127, 127),
 ];
 
-/// Name, and points of the line.
+/// Name of a line, and its points.
 pub type Line = (String, Vec<(f64, f64)>);
 
 /// Text and scales of a chart.
@@ -25,11 +25,11 @@ pub struct Chart {
     pub title: String,
     /// Label below the horizontal axis.
     pub x: &'static str,
-    /// Label beside the vertical axis; may be empty.
+    /// Label beside the vertical axis. May be empty.
     pub y: &'static str,
     /// True for a logarithmic horizontal axis.
     pub log_x: bool,
-    /// True for a logarithmic vertical axis; a linear one begins at 0 or below.
+    /// True for a logarithmic vertical axis. A linear axis begins at 0 or below.
     pub log_y: bool,
 }
 
@@ -52,7 +52,7 @@ fn scaled(value: f64, is_log: bool) -> f64 {
     }
 }
 
-/// Returns a short label for a tick: on a logarithmic scale, its first two digits.
+/// Returns a short label for a tick. On a logarithmic scale, the label has two significant digits.
 fn label(value: f64, is_log: bool) -> String {
     let value = if is_log {
         let value = 10f64.powf(value);
@@ -82,13 +82,13 @@ fn legend(column: &DrawingArea<SVGBackend, Shift>, lines: &[Line]) -> Result<(),
     Ok(())
 }
 
-/// Draws one chart as a part of a picture.
+/// Draws one chart as a panel of a picture.
 pub fn draw_panel(
     panel: &DrawingArea<SVGBackend, Shift>,
     chart: &Chart,
     lines: &[Line],
 ) -> Result<(), Failed> {
-    // Characters of this font are about six pixels wide.
+    // The characters of this font are about six pixels wide.
     let longest = lines.iter().map(|(name, _)| name.chars().count()).max();
     let room = (40 + 6 * longest.unwrap_or(0) as i32).min(280);
     let width = panel.dim_in_pixel().0 as i32;

@@ -1,4 +1,4 @@
-//! `cargo experiment`: comparisons that take long, and whose figures are in the documents.
+//! `cargo experiment`: long-running comparisons that produce the figures in the documents.
 
 mod bench_report;
 mod fleet_demo;
@@ -25,15 +25,17 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Experiment {
-    /// Repeat the experiments of the papers that memhook-rs builds on, into target/papers; some need root
+    /// Repeat the experiments of the papers that memhook-rs builds on, and write the results to target/papers (some
+    /// need root)
     Papers(papers::Args),
-    /// Compare the predictions of `advise --what-if` with the memory of programs that are started with these settings
+    /// Compare the predictions of `advise --what-if` with the memory of programs that run with these settings
     Predictions(predictions::Args),
     /// Compare the gate with LeakSanitizer and memcheck on the tests of Debian packages
     GateProjects(gate_projects::Args),
-    /// Measure the cost of a leak check: the gate, LeakSanitizer, memcheck
+    /// Measure the cost of a leak check with the gate, LeakSanitizer and memcheck
     PeersGate(peers_gate::Args),
-    /// Run two hosts with services, agents and stores on this machine, and compare the arrived data; needs root and Go
+    /// Run two hosts with services, agents and stores on this machine, and compare the data in the stores (needs root
+    /// and Go)
     FleetDemo(fleet_demo::Args),
     /// Compute the load of a store with many hosts, by replaying a recording of `fleet-demo`
     FleetSize(fleet_size::Args),

@@ -4,7 +4,7 @@ use super::results::Row;
 use memhook_measurements::{Spread, duration, times_goal};
 use std::fmt::Write as _;
 
-/// Writes a table under a title; nothing if it has no rows.
+/// Writes a table under a title. Writes nothing if there are no rows.
 pub fn table(page: &mut String, title: &str, columns: &[&str], rows: Vec<Vec<String>>) {
     if rows.is_empty() {
         return;
@@ -20,7 +20,7 @@ pub fn table(page: &mut String, title: &str, columns: &[&str], rows: Vec<Vec<Str
     page.push('\n');
 }
 
-/// Formats median and quartiles, or nothing.
+/// Formats median and quartiles. Returns an empty string for `None`.
 pub fn spread(spread: Option<Spread>, format: impl Fn(f64) -> String) -> String {
     spread.map_or_else(String::new, |s| {
         format!(
@@ -41,8 +41,8 @@ pub fn ns(value: f64) -> String {
     }
 }
 
-/// Writes what the rows' tools added to an operation, and the ratio to `ours`. Invalid rows are omitted; without `ours`
-/// there is no comparison.
+/// Writes the time that each row's tool added to an operation, and its ratio to `ours`. Invalid rows are omitted.
+/// Without a row for `ours`, the ratio is omitted.
 pub fn compared<'a>(page: &mut String, title: &str, ours: &str, rows: &[Row<'a>]) {
     let sound = || rows.iter().filter(|row| row.flaw().is_none());
     let own = sound().find(|row| row.tool == ours);

@@ -12,10 +12,10 @@ use std::{path::PathBuf, process::ExitCode};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Write the page to this file instead of standard output
+    /// Write the page to this file instead of to standard output
     #[arg(short, long)]
     output: Option<PathBuf>,
-    /// Write only the machine, and the ratios next to the last committed ones
+    /// Write only the machine's data, and the ratios compared with the last committed ratios
     #[arg(long)]
     ratios: bool,
 }

@@ -20,7 +20,7 @@ const COMMITTED: &str = "docs/measurements.md";
 pub struct Committed(HashMap<String, Spread>);
 
 impl Committed {
-    /// Reads the figures of the last commit; none if it has no such table.
+    /// Reads the committed figures. Returns none if the page has no such table.
     pub fn read(workspace: &Path) -> Committed {
         let output = Command::new("git")
             .arg("-C")

@@ -1,4 +1,4 @@
-//! Criterion's files, and the conditions stored next to them.
+//! Criterion's result files, and the conditions stored next to them.
 
 use memhook_measurements::{Condition, Conditions, Spread, differences, ratios};
 use serde::Deserialize;
@@ -7,12 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Programs that `cargo bench -p memhook-measurements` runs, and the peers.
+/// Benchmark programs of `cargo bench -p memhook-measurements`, and the peers.
 pub const BENCHES: [&str; 7] = [
     "churn", "latency", "programs", "peers", "attach", "unwind", "consumer",
 ];
 
-/// `benchmark.json`: the fields that are used.
+/// The fields of `benchmark.json` that are used.
 #[derive(Deserialize)]
 struct Benchmark {
     full_id: String,
@@ -54,12 +54,12 @@ pub struct Row<'a> {
     pub condition: &'a Condition,
     /// Nanoseconds without the tool, by cycle.
     pub untraced: &'a [f64],
-    /// With it.
+    /// Nanoseconds with the tool, by cycle.
     pub traced: &'a [f64],
 }
 
 impl Row<'_> {
-    /// Returns the reason why the row is invalid.
+    /// Returns the reason if the row is invalid.
     pub fn flaw(&self) -> Option<String> {
         match (self.condition.lost, &self.condition.failure) {
             (lost @ 1.., _) => Some(format!("no result: {lost} events lost")),
@@ -79,7 +79,7 @@ impl Row<'_> {
         differences(self.untraced, self.traced)
     }
 
-    /// Returns the work per second with the tool, divided by that without it.
+    /// Returns the throughput with the tool divided by the throughput without it.
     pub fn throughput(&self) -> Option<Spread> {
         ratios(self.traced, self.untraced)
     }
@@ -163,7 +163,7 @@ impl Results {
         })
     }
 
-    /// One row.
+    /// Returns the row of one workload with one tool.
     pub fn row<'a>(&'a self, bench: &'a str, work: &str, tool: &str) -> Option<Row<'a>> {
         self.rows(bench)
             .find(|row| row.work == work && row.tool == tool)

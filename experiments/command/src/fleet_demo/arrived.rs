@@ -1,4 +1,4 @@
-//! Data that arrived, by host and service, in any of the stores.
+//! Data that arrived in one of the stores, by host and service.
 
 use anyhow::{Context, Result};
 use memhook_tests::agents::Pprof;
@@ -14,7 +14,7 @@ pub const SITE: &str = "planted_leak";
 struct Series {
     profiles: u64,
     allocated: i64,
-    /// Live bytes by the innermost function, from the last profile.
+    /// Live bytes of each innermost function in the last profile.
     live: BTreeMap<String, i64>,
     at: u64,
 }
@@ -30,7 +30,7 @@ fn lines(path: &Path) -> Result<Vec<Value>> {
     lines.map(|line| Ok(serde_json::from_str(line)?)).collect()
 }
 
-/// Returns a number of protobuf's JSON, in which large numbers are strings.
+/// Parses a number of protobuf's JSON, where large numbers are strings.
 fn number(value: &Value) -> i64 {
     let text = value.as_str().and_then(|text| text.parse().ok());
     value.as_i64().or(text).unwrap_or(0)
@@ -43,14 +43,14 @@ impl Arrived {
             .or_default()
     }
 
-    /// Reads the collector's output: OTLP as JSON.
+    /// Reads the collector's output, which is OTLP as JSON.
     pub fn at_collector(path: &Path) -> Result<Arrived> {
         let mut arrived = Arrived::default();
         for request in lines(path)? {
             let tables = &request["dictionary"];
             for resource in request["resourceProfiles"].as_array().into_iter().flatten() {
                 let attributes = resource["resource"]["attributes"].as_array();
-                // The collector may have moved them into the dictionary.
+                // The collector may have moved strings into the dictionary.
                 let text = |of: &Value, plain: &str, index: &str| match of[index].is_null() {
                     true => of[plain].as_str().unwrap_or_default().to_owned(),
                     false => string(tables, &of[index]).to_owned(),
@@ -132,7 +132,7 @@ impl Arrived {
         of.map(|(_, service)| service.clone()).collect()
     }
 
-    /// Returns the number of profiles of a service, and the bytes allocated in all of them.
+    /// Returns the number of profiles of a service, and the sum of their allocated bytes.
     pub fn allocated(&self, host: &str, service: &str) -> (u64, i64) {
         let series = self.0.get(&(host.to_owned(), service.to_owned()));
         series.map_or((0, 0), |series| (series.profiles, series.allocated))

@@ -1,4 +1,4 @@
-//! Picture of Prometheus's data, as in the dashboard of fleet/grafana.
+//! Plots Prometheus's data like the dashboard in fleet/grafana.
 
 use super::servers::Servers;
 use crate::line_chart::{Chart, Line, draw_panel};

@@ -1,4 +1,4 @@
-//! Hosts: each has a network namespace, with its own PIDs, mounts and name, in which fleet/demo/host.sh starts
+//! Simulated hosts. Each host has its own network, PID, mount and UTS namespaces, in which fleet/demo/host.sh starts
 //! programs.
 
 use super::{SAMPLE_BYTES, run_well};
@@ -12,7 +12,7 @@ pub const NAMES: [&str; 2] = ["one", "two"];
 /// Network namespace of the stores.
 pub const STORES: &str = "memhook-stores";
 
-/// Network namespaces, removed with this value.
+/// Network namespaces, removed on drop.
 pub struct Network;
 
 fn ip(words: &str) -> Result<String> {
@@ -24,8 +24,8 @@ fn namespace(name: &str) -> String {
 }
 
 impl Network {
-    /// Creates the networks. The stores reach each host by a separate network: 10.222.NUMBER.1 is the stores' address,
-    /// 10.222.NUMBER.2 the host's.
+    /// Creates the networks. Each host shares a separate network with the stores: 10.222.NUMBER.1 is the address of the
+    /// stores, 10.222.NUMBER.2 is the host's address.
     pub fn new() -> Result<Network> {
         let network = Network;
         network.remove();
@@ -74,7 +74,7 @@ pub fn inside(space: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// Running host, which ends with all its processes.
+/// Running host. Dropping it kills all its processes.
 pub struct Host {
     name: &'static str,
     folder: PathBuf,
@@ -82,7 +82,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Starts it.
+    /// Starts the host.
     pub fn start(number: usize, work: &Path) -> Result<Host> {
         let name = NAMES[number];
         let folder = work.join(name);
@@ -155,7 +155,8 @@ impl Host {
         }
     }
 
-    /// Ends the host. Copies its profiles and its agent's messages. Returns how often the planted program has leaked.
+    /// Shuts the host down, copies its profiles and its agent's messages, and returns the number of leaks of the
+    /// planted program.
     pub fn finish(mut self, out: &Path) -> Result<u64> {
         std::fs::write(self.folder.join("stop"), "")?;
         let leaks = self.wait_for("leaks")?.parse()?;
@@ -180,7 +181,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // unshare ends its namespace with itself.
+        // Killing unshare also ends its PID namespace.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,5 +1,5 @@
-//! `cargo experiment fleet-demo`: two hosts with services and an agent each, a Prometheus, an OpenTelemetry Collector
-//! and a receiver for Pyroscope's API. Checks that the same data arrives everywhere.
+//! `cargo experiment fleet-demo`: runs two hosts, each with services and an agent, and as stores Prometheus, an
+//! OpenTelemetry Collector and a receiver for Pyroscope's API. Checks that the same data arrives in all stores.
 
 mod arrived;
 mod chart;
@@ -13,17 +13,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Mean bytes between samples, as in the configurations of the agents.
+/// Mean bytes between samples, as in the agents' configurations.
 const SAMPLE_BYTES: f64 = 65_536.0;
 /// Bytes that one request leaks in the planted program (tests/targets/served.cc).
 const LEAK_BYTES: u64 = 100_000;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Seconds that the hosts work
+    /// Duration of the hosts' work in seconds
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// The directory for the data that arrived, and the picture
+    /// Output directory for the received data and the plot
     #[arg(long, default_value = "target/fleet/demo")]
     out: PathBuf,
 }
@@ -38,7 +38,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Runs a program to its end; prints its output if it fails.
+/// Runs a program to completion. Prints its output if it fails.
 fn run_well(command: &mut Command) -> Result<String> {
     let output = command
         .output()
@@ -95,7 +95,7 @@ fn show(args: &Args, programs: &servers::Programs, work: &Path, out: &Path) -> R
     for host in running {
         leaked.push(host.finish(out)? * LEAK_BYTES);
     }
-    // Collector and receiver write received data within moments.
+    // The collector and the receiver write received data within 2 s.
     std::thread::sleep(Duration::from_secs(2));
     let span = (unix(began), unix(SystemTime::now()));
     chart::draw(&servers, span, &out.join("dashboard.svg"))?;
@@ -114,7 +114,7 @@ fn show(args: &Args, programs: &servers::Programs, work: &Path, out: &Path) -> R
     Ok(())
 }
 
-/// Compares the data of one host in all places.
+/// Compares the data of one host in all stores.
 fn compare(host: &str, leaked: u64, places: &[Arrived; 3]) -> Result<()> {
     println!("\nhost {host}: {leaked} bytes were leaked by {SITE}");
     let [collector, receiver, files] = places;
@@ -127,7 +127,7 @@ fn compare(host: &str, leaked: u64, places: &[Arrived; 3]) -> Result<()> {
             "  {service}: {profiles} profiles, {} bytes allocated",
             sums[2]
         );
-        // Profiles of times without activity make no difference: a collector drops them.
+        // The number of profiles may differ, because a collector drops profiles of times without activity.
         ensure!(
             sums[0] == sums[2] && sums[1] == sums[2],
             "{service}: the collector has {}, the receiver {}, the files {} bytes",
@@ -136,7 +136,8 @@ fn compare(host: &str, leaked: u64, places: &[Arrived; 3]) -> Result<()> {
             sums[2]
         );
     }
-    // Standard deviation of an estimate from samples, for blocks that are small compared with the sampling distance.
+    // Four standard deviations of an estimate from samples, for blocks that are small compared with the sampling
+    // distance.
     let error = 4.0 * (leaked as f64 * SAMPLE_BYTES).sqrt();
     for (name, place) in [("collector", collector), ("Pyroscope receiver", receiver)] {
         println!("  live at the {name}, largest first:");

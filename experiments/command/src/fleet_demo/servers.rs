@@ -1,4 +1,4 @@
-//! Receivers of profiles and numbers: an OpenTelemetry Collector and a receiver for Pyroscope's API, built from Go
+//! Receivers of profiles and metrics: an OpenTelemetry Collector and a receiver for Pyroscope's API, both built from Go
 //! modules, and Debian's Prometheus.
 
 use super::hosts::{NAMES, Network, STORES, inside};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Collector modules that fleet/demo/collector.yaml names.
+/// Builder of the collector with the modules that fleet/demo/collector.yaml names.
 const BUILDER: &str = "go.opentelemetry.io/collector/cmd/builder@v0.162.0";
 
 /// Paths of the programs.
@@ -29,7 +29,7 @@ fn go() -> Result<PathBuf> {
     found.context("Go is not installed: the collector and the receiver are built with it")
 }
 
-/// Builds both programs if they are missing; `root`: the directory of the workspace.
+/// Builds both programs if they are missing. `root` is the directory of the workspace.
 pub fn build(root: &Path) -> Result<Programs> {
     let (target, demo, go) = (root.join("target/fleet"), root.join("fleet/demo"), go()?);
     std::fs::create_dir_all(&target)?;
@@ -66,8 +66,8 @@ pub fn build(root: &Path) -> Result<Programs> {
             "collector.yaml",
             "--skip-compilation",
         ]);
-        // The generator ends with `go mod tidy`, which also needs the imports of the tests of all modules, some of
-        // which are not available everywhere. The compiled code needs none of them.
+        // The generator's last step is `go mod tidy`, which also needs the imports of all modules' tests. Some of these
+        // imports are not available everywhere, and the compiled code needs none of them.
         let tidied = run_well(generate.current_dir(&demo));
         let sources = target.join("collector");
         ensure!(
@@ -80,7 +80,7 @@ pub fn build(root: &Path) -> Result<Programs> {
     Ok(programs)
 }
 
-/// Servers, which end with this value.
+/// Running servers, killed on drop.
 pub struct Servers(Vec<Child>);
 
 const COLLECTOR: &str = r#"
@@ -96,7 +96,7 @@ service:
     profiles: {receivers: [otlp], exporters: [file]}
 "#;
 
-/// Starts the servers in their namespace.
+/// Starts the servers in their network namespace.
 pub fn start(programs: &Programs, _: &Network, out: &Path) -> Result<Servers> {
     let collector = out.join("collector.yaml");
     std::fs::write(
@@ -200,7 +200,7 @@ impl Servers {
         Ok(texts.collect::<Vec<_>>().join(", "))
     }
 
-    /// Returns the number of alert rules; fails if one of them is not evaluated successfully.
+    /// Returns the number of alert rules. Fails if Prometheus cannot evaluate one of them.
     pub fn rules(&self) -> Result<String> {
         let answer = self.get("/api/v1/rules", &[])?;
         let rules = answer["groups"][0]["rules"]

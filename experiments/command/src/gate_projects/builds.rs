@@ -1,4 +1,4 @@
-//! Builds of the projects, kept for the next run.
+//! Builds the projects, and keeps the builds for the next run.
 
 use super::projects::{PRELUDE, Project};
 use memhook_tests::debian_source;
@@ -37,7 +37,7 @@ pub struct Builds {
 }
 
 impl Builds {
-    /// Uses this directory, which is created if it is missing.
+    /// Uses this directory. Creates it if necessary.
     pub fn new(directory: PathBuf) -> Result<Builds, String> {
         let fail = |e: std::io::Error| format!("{}: {e}", directory.display());
         std::fs::create_dir_all(&directory).map_err(fail)?;
@@ -50,7 +50,7 @@ impl Builds {
         self.directory.join(name)
     }
 
-    /// Returns the directory of this build of the project, which is made if it is missing.
+    /// Returns the directory of this build of the project. Builds it if necessary.
     pub fn of(&self, project: &Project, flavour: Flavour) -> Result<PathBuf, String> {
         let folder = self.directory.join(project.name);
         let place = folder.join(flavour.name());
@@ -81,7 +81,7 @@ impl Builds {
             .current_dir(&place)
             .envs([("CC", "cc"), ("CXX", "c++"), ("LDFLAGS", &links)])
             .envs([("CFLAGS", &flags), ("CXXFLAGS", &flags)])
-            // Some builds run programs that they have built.
+            // Some build scripts run programs that they have just built.
             .env("ASAN_OPTIONS", "detect_leaks=0")
             .stdin(Stdio::null())
             .stdout(out)
@@ -121,7 +121,7 @@ fn complete(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// Returns the directory in a build in which its tests run.
+/// Returns the working directory of a build's tests.
 pub fn directory_of_tests(build: &Path, project: &Project) -> PathBuf {
     build.join(project.directory)
 }

@@ -9,14 +9,15 @@ pub struct Compared {
     gate: Outcome,
     lsan: Outcome,
     memcheck: Outcome,
-    /// The gate and memcheck with the planted leak.
+    /// Results with the planted leak, in the same order.
     planted: [Outcome; 3],
-    /// Median times without a tool, and under the gate.
+    /// Median times without a tool and under the gate.
     times: [Duration; 2],
 }
 
 impl Compared {
-    /// Runs the test under each tool, and `runs` times without one and under the gate.
+    /// Runs the test under each tool. For the times, runs it `runs` times without a tool and `runs` times under the
+    /// gate.
     pub fn of(runner: &Runner<'_>, test: &str, runs: usize) -> Result<Compared, String> {
         let run = |tool, with_leak| runner.run(test, tool, with_leak);
         let mut times = [Vec::new(), Vec::new()];
@@ -42,7 +43,7 @@ impl Compared {
         })
     }
 
-    /// Returns all differences of the gate from the others, and all disturbances of the test.
+    /// Returns all differences between the gate and the other tools, and all disturbances of the test.
     pub fn disagreements(&self, project: &str, test: &str) -> Vec<String> {
         let mut found = Vec::new();
         let mut note = |text: String| found.push(format!("{project}: `{test}`: {text}"));
@@ -153,14 +154,14 @@ impl Tally {
     }
 }
 
-/// A project's row.
+/// Row of a project.
 pub struct Row {
     name: &'static str,
     gate: Tally,
     lsan: Tally,
     memcheck: Tally,
     tests: usize,
-    /// Number of tests in which the gate, LeakSanitizer and memcheck find the planted leak, to the byte.
+    /// Number of tests for which the gate, LeakSanitizer and memcheck each report the exact size of the planted leak.
     planted: [usize; 3],
     /// Without a tool, under the gate, and under memcheck.
     times: [Duration; 3],

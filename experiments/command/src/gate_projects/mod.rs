@@ -1,7 +1,8 @@
-//! `cargo experiment gate-projects`: compares the gate with LeakSanitizer and memcheck on the tests of foreign
-//! projects: the verdicts, the blocks, the bytes, and the cost.
+//! `cargo experiment gate-projects`: compares the gate's verdicts, blocks, bytes and cost with LeakSanitizer and
+//! memcheck on the tests of foreign projects.
 //!
-//! Each test runs unchanged, and with a planted leak (`planted.c`), which all three tools must find to the byte.
+//! Each test runs unchanged and with a planted leak (`planted.c`). All three tools must report the exact size of the
+//! planted leak.
 
 mod builds;
 mod comparison;
@@ -23,7 +24,7 @@ pub struct Args {
     /// The directory for builds, 4 GB for all projects; existing builds are reused
     #[arg(long, value_name = "DIR")]
     builds: Option<PathBuf>,
-    /// Only build
+    /// Build the projects, but run no tests
     #[arg(long)]
     only_build: bool,
     /// Alternating timed runs of each test without a tool and under the gate; the medians count
@@ -31,7 +32,7 @@ pub struct Args {
     runs: usize,
 }
 
-/// Runs the task; prints a Markdown table, and every disagreement. The exit code is 1 if there is one.
+/// Runs the task. Prints a Markdown table and every disagreement. The exit code is 1 if there is a disagreement.
 pub fn run(args: &Args) -> ExitCode {
     match compare(args) {
         Ok(disagreements) if disagreements.is_empty() => ExitCode::SUCCESS,

@@ -1,19 +1,19 @@
-//! Projects: their source, their build, and the tests to run.
+//! Projects, with their sources, builds and tests.
 
 /// Debian source package with its own tests.
 pub struct Project {
     /// Name of the source package.
     pub name: &'static str,
-    /// Shell script that builds it in its unpacked source, after [`PRELUDE`].
+    /// Shell script, appended to [`PRELUDE`], that builds the project in its unpacked source directory.
     pub build: &'static str,
-    /// Directory in which its tests run.
+    /// Working directory of the tests.
     pub directory: &'static str,
     /// Shell script that prints the tests, one command per line.
     pub tests: &'static str,
 }
 
-/// Common beginning of the build scripts. The environment has the compilers and their flags, including the planted leak
-/// in `LDFLAGS`. Libraries are static, because otherwise the test programs would be libtool scripts.
+/// Common beginning of the build scripts. Environment variables name the compilers and their flags; `LDFLAGS` includes
+/// the planted leak. Libraries are static, because otherwise the test programs would be libtool scripts.
 pub const PRELUDE: &str = r#"set -e
 use_cmake() {
     cmake -S . -B build -DCMAKE_BUILD_TYPE=None -DBUILD_SHARED_LIBS=OFF "$@"

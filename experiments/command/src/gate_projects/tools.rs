@@ -1,4 +1,4 @@
-//! One run of one test under one tool, and the tool's result.
+//! Runs one test under one tool, and reads the tool's result.
 
 use super::builds::{Builds, directory_of_tests};
 use super::projects::Project;
@@ -11,19 +11,19 @@ use std::time::{Duration, Instant};
 /// Tool under which a test runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tool {
-    /// Nothing.
+    /// No tool.
     None,
     /// `memhook-rs gate`.
     Gate,
-    /// LeakSanitizer, built in.
+    /// LeakSanitizer, linked into the test program.
     Lsan,
     /// `valgrind --leak-check=full`.
     Memcheck,
 }
 
-/// Number of the planted blocks, and the bytes of each; each contains a string of eight bytes.
+/// Number of the planted blocks, and the size of each. Each block contains a string of eight bytes.
 pub const PLANTED: (u64, u64) = (37, 112);
-/// Function that leaks them.
+/// Function that leaks the planted blocks.
 pub const PLANTED_IN: &str = "planted_leak";
 const STRING_BYTES: u64 = 8;
 
@@ -50,11 +50,11 @@ impl Leaked {
 pub struct Outcome {
     pub time: Duration,
     pub status: ExitStatus,
-    /// Leak, or the reason why it is unknown.
+    /// Leaked blocks, or the reason why they are unknown.
     pub leaked: Result<Leaked, String>,
-    /// Functions that the tool names; for the gate, one per leak.
+    /// Functions that the tool names. For the gate, one function per leak.
     pub blamed: Vec<String>,
-    /// For the gate: true if a leaked allocation has an unknown caller.
+    /// True if the gate reports a leaked allocation with an unknown caller.
     pub has_unknown_caller: bool,
 }
 
@@ -106,7 +106,8 @@ impl<'a> Runner<'a> {
         let shown = log.display();
         let prefix = match tool {
             Tool::None | Tool::Lsan => String::new(),
-            // The program's own exit status takes precedence, so it says nothing about our verdict.
+            // The program's own exit status takes precedence, so the exit status says nothing about
+            // the gate's verdict.
             Tool::Gate => format!("{} gate --json={shown} --", self.gate.display()),
             Tool::Memcheck => {
                 format!("valgrind --leak-check=full --num-callers=40 --log-file={shown}.%p")
@@ -130,7 +131,7 @@ impl<'a> Runner<'a> {
         }
         let begin = Instant::now();
         let mut child = run.spawn().map_err(|e| format!("sh: {e}"))?;
-        // The shell executes the tool in its place.
+        // The shell executes the tool in its own process, so the process id is the tool's.
         let of_child = PathBuf::from(format!("{shown}.{}", child.id()));
         let status = child.wait().map_err(|e| e.to_string())?;
         let time = begin.elapsed();
@@ -153,7 +154,7 @@ impl<'a> Runner<'a> {
 
 fn asan_options(tool: Tool, log: &Path) -> String {
     if tool == Tool::Lsan {
-        // Other faults of a test are not the subject here.
+        // Other faults of a test are ignored here.
         format!(
             "detect_leaks=1:exitcode=0:halt_on_error=0:detect_odr_violation=0:alloc_dealloc_mismatch=0:\
              allocator_may_return_null=1:log_path={}",
@@ -164,7 +165,7 @@ fn asan_options(tool: Tool, log: &Path) -> String {
     }
 }
 
-/// This includes the reports of a program's children.
+/// Also removes the reports of a program's children.
 fn remove_reports(log: &Path) {
     let (Some(folder), Some(name)) = (log.parent(), log.file_name()) else {
         return;
@@ -177,7 +178,7 @@ fn remove_reports(log: &Path) {
     }
 }
 
-/// A tool's report.
+/// Parsed report of a tool.
 struct Said {
     leaked: Result<Leaked, String>,
     blamed: Vec<String>,

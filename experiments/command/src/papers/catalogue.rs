@@ -1,4 +1,4 @@
-//! Catalogue of all experiments: their subject, duration and requirements.
+//! Catalogue of all experiments, with their subjects, durations and requirements.
 
 use super::needs::Need;
 use super::sheet::Sheets;
@@ -47,10 +47,10 @@ impl Paper {
 
 /// One experiment.
 pub struct Experiment {
-    /// Name on the command line and of its files.
+    /// Name on the command line and in file names.
     pub name: &'static str,
     pub paper: Paper,
-    /// Tables and figures of the paper that it repeats.
+    /// Tables and figures of the paper that the experiment repeats.
     pub answers: &'static str,
     /// Duration on two idle processors, rounded up.
     pub minutes: u32,

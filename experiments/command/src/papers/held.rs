@@ -1,5 +1,5 @@
-//! Stop and copy: a process is stopped, all its writable memory is read, and it continues. Snapshots are compared with
-//! this.
+//! Stop and copy: stops a process, reads all its writable memory, and continues it. Serves as the baseline for
+//! snapshots.
 
 use memhook_process::mappings;
 use nix::sys::signal::{Signal, kill};
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 /// Cost of a stop and copy.
 pub struct Stopped {
-    /// Time from the signal that stops it to the signal that continues it.
+    /// Time from the signal that stops the process to the signal that continues it.
     pub held_ms: f64,
     /// Bytes that were read.
     pub bytes: f64,
 }
 
-/// Buffer for a copy, whose pages exist before anything is stopped.
+/// Buffer for a copy. Its pages are populated before the process is stopped.
 pub struct Copier(Vec<u8>);
 
 impl Copier {
@@ -57,7 +57,7 @@ impl Copier {
             let Some(room) = self.0.get_mut(at..at + length) else {
                 return Err(format!("more than {} bytes", self.0.len()));
             };
-            // Device memory and memory that was never mapped cannot be read.
+            // Device memory and pages that were never mapped cannot be read.
             at += memory.read_at(room, map.start).unwrap_or(0);
         }
         Ok(at)

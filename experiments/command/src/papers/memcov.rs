@@ -1,11 +1,11 @@
-//! Callanan et al., "Model Predictive Control for Memory Profiling": its figures, from the benchmark that measures
+//! Callanan et al., "Model Predictive Control for Memory Profiling": takes the figures from the benchmark that measures
 //! them.
 
 use super::sheet::Sheets;
 use std::path::Path;
 use std::process::Command;
 
-/// Runs a part of a benchmark, and keeps its output and the pictures that it names.
+/// Runs part of a benchmark, and keeps its output and the plots that the output names.
 pub fn bench(sheets: &mut Sheets, bench: &str, part: &[&str]) -> Result<(), String> {
     let output = Command::new(env!("CARGO"))
         .args([

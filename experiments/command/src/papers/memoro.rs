@@ -1,4 +1,4 @@
-//! Byma and Larus, "Detailed Heap Profiling": tables 1 to 6, from the benchmark that measures them.
+//! Byma and Larus, "Detailed Heap Profiling": takes tables 1 to 6 from the benchmark that measures them.
 
 use super::memcov::bench;
 use super::sheet::{Sheet, Sheets};
@@ -22,7 +22,7 @@ pub fn bamtools(sheets: &mut Sheets) -> Result<(), String> {
     bench(sheets, "scores", &["2", "bamtools"])
 }
 
-/// Section 5.1: the compiler-reported accesses that cannot be to the heap.
+/// Section 5.1: compiler-reported accesses that cannot be heap accesses.
 pub fn stack_accesses(sheets: &mut Sheets) -> Result<(), String> {
     let targets = crate::root().join("benches/targets");
     let folder = output_folder();
@@ -74,7 +74,8 @@ pub fn stack_accesses(sheets: &mut Sheets) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs a program that counts its own accesses; returns its accesses to the stack, to its own data, and to the heap.
+/// Runs a program that counts its own accesses. Returns the numbers of accesses to the stack, to static data and to the
+/// heap.
 fn counted(program: &Path, input: &str) -> Result<[f64; 3], String> {
     let mut child = Command::new(program)
         .stdin(Stdio::piped())

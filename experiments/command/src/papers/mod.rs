@@ -1,5 +1,5 @@
-//! `cargo experiment papers`: the experiments of the papers that this project builds on, on this machine.
-//! `docs/papers.md` has their figures next to ours.
+//! `cargo experiment papers`: repeats the experiments of the papers that this project builds on. `docs/papers.md` shows
+//! the figures of the papers next to ours.
 
 mod catalogue;
 mod held;
@@ -29,7 +29,7 @@ pub struct Args {
     list: bool,
 }
 
-/// End of an experiment.
+/// Result of an experiment.
 enum End {
     Done,
     /// A requirement is missing; nothing was started.
@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> ExitCode {
         return ExitCode::from(2);
     }
     memhook_measurements::guard();
-    // This is built before anything is timed.
+    // The binary is built before anything is timed.
     memhook_tests::binary();
     bind_to(&placement().rest);
     let mut failed = 0;
@@ -85,7 +85,7 @@ fn output_folder() -> PathBuf {
         .join("papers")
 }
 
-/// Returns the selected experiments, or the first unknown name.
+/// Returns the selected experiments. Fails with the first unknown name.
 fn chosen(parts: &[String]) -> Result<Vec<&'static Experiment>, &str> {
     let is_meant = |part: &str, of: &Experiment| part == of.name || part == of.paper.name();
     for part in parts {

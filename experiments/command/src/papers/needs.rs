@@ -3,22 +3,22 @@
 use memhook_measurements::programs::find;
 use std::path::Path;
 
-/// Requirement that not every machine meets.
+/// Requirement that some machines do not meet.
 pub enum Need {
-    /// Kernel user probes, and other users' processes.
+    /// Root, for kernel user probes and processes of other users.
     Root,
-    /// Program, and its package.
+    /// A program, and its package.
     Program(&'static str, &'static str),
-    /// File, and its package.
+    /// A file, and its package.
     File(&'static str, &'static str),
-    /// Program of PostgreSQL, which Debian keeps in a directory for each version.
+    /// A program of PostgreSQL. Debian installs each version in a separate directory.
     Postgresql,
     /// Two processors: one for the target, one for everything else.
     TwoProcessors,
 }
 
 impl Need {
-    /// Returns the reason why the experiment cannot run, in one line.
+    /// Returns in one line why the experiment cannot run, or `None` if the requirement is met.
     pub fn missing(&self) -> Option<String> {
         match self {
             Need::Root => (!is_root()).then(|| "it needs root, for user probes".to_owned()),

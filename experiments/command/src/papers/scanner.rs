@@ -7,23 +7,23 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Time limit from the end of a scanned process to the end of the work.
+/// Maximum time between the end of the scanned process and the end of the work.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// Place where a copy is searched.
+/// Machine on which a copy is searched.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Search {
     /// On this machine, after the copy.
     Here,
-    /// On another machine, which only gets the copy: only the cost of making it remains here.
+    /// On another machine, which receives the copy. Only the cost of the copy remains here.
     Elsewhere,
 }
 
 /// Cost of one scan.
 pub struct Scan {
-    /// Milliseconds for which all threads of the process were held; unknown for a copy that is only saved.
+    /// Milliseconds for which all threads of the process were held. Unknown for a copy that is only saved.
     pub held_ms: f64,
-    /// Bytes that were copied; unknown for a copy that is only saved.
+    /// Number of copied bytes. Unknown for a copy that is only saved.
     pub copied: f64,
     /// Seconds from the start of the command to its end.
     pub wall_s: f64,
@@ -39,12 +39,12 @@ fn cpu_of_children() -> f64 {
     })
 }
 
-/// Runs one scan with these options. No other child of this process may end meanwhile.
+/// Runs one scan with these options. No other child of this process may end during the scan.
 pub fn scan(pid: u32, search: Search, options: &[&str]) -> Result<Scan, String> {
     scan_by(Command::new(memhook_tests::binary()), pid, search, options)
 }
 
-/// Runs a scan that leaves the processor to others, like the paper's.
+/// Runs a scan with a reduced scheduling priority, as in the paper.
 pub fn scan_behind(pid: u32, search: Search) -> Result<Scan, String> {
     let mut command = Command::new("nice");
     command.arg(memhook_tests::binary());
@@ -83,8 +83,8 @@ fn scan_by(
     })
 }
 
-/// Scans periodically while `work` runs, a period after each start. Returns the result of the work and the costs of the
-/// scans.
+/// Scans periodically while `work` runs. The period is measured from start to start. Returns the result of the work and
+/// the costs of the scans.
 pub fn scanning<T>(
     period: Duration,
     mut one: impl FnMut() -> Result<Scan, String> + Send,
@@ -106,7 +106,7 @@ pub fn scanning<T>(
                 match one() {
                     Ok(scan) => scans.push(scan),
                     Err(why) => {
-                        // The scanned process may have ended with the work.
+                        // The scanned process may have ended together with the work.
                         std::thread::sleep(GRACE);
                         let is_end = ended.load(Relaxed);
                         return if is_end { Ok(scans) } else { Err(why) };
@@ -120,11 +120,11 @@ pub fn scanning<T>(
     })
 }
 
-/// Running `memhook-rs scan --reclaim` on a process; killed when it is dropped early.
+/// A running `memhook-rs scan --reclaim`. Dropping it early kills it.
 pub struct Reclaimer(Option<Child>);
 
 impl Reclaimer {
-    /// Starts to release lost blocks at this period.
+    /// Starts releasing leaked blocks at this period.
     pub fn start(pid: u32, seconds: u64) -> Result<Reclaimer, String> {
         Command::new(memhook_tests::binary())
             .args(["scan", "--reclaim", "--yes", "--json"])
@@ -137,7 +137,7 @@ impl Reclaimer {
             .map_err(|error| format!("memhook-rs: {error}"))
     }
 
-    /// Ends it; returns the report of each round, of which there must be at least one.
+    /// Stops the command. Returns the report of each round, and fails without any.
     pub fn finish(mut self) -> Result<Vec<Value>, String> {
         let child = self.0.take().ok_or("it has ended")?;
         let pid = nix::unistd::Pid::from_raw(child.id() as i32);

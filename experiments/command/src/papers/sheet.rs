@@ -1,5 +1,5 @@
-//! Output of an experiment in `target/papers`: its tables as CSV, all of them with their conditions as Markdown, and
-//! its plots.
+//! Output of an experiment in `target/papers`: each table as CSV, one Markdown page with all tables and their
+//! conditions, and the plots.
 
 use crate::line_chart::{Chart, Line, draw};
 use memhook_measurements::{Alternated, Machine, Spread, differences, ratios};
@@ -62,7 +62,7 @@ pub struct Sheets {
 }
 
 impl Sheets {
-    /// Begins the output, with date and load.
+    /// Starts the output with the date and the load of the machine.
     pub fn begin(folder: &Path, experiment: &'static str) -> Sheets {
         Sheets {
             folder: folder.to_owned(),
@@ -79,7 +79,7 @@ impl Sheets {
         self.folder.join(format!("{}{suffix}", self.experiment))
     }
 
-    /// Returns the path of the experiment's own file among the results.
+    /// Returns the path of a file of this experiment in the output folder.
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
@@ -104,7 +104,7 @@ impl Sheets {
         let _ = writeln!(self.text, "{sentence}\n");
     }
 
-    /// Adds the output of a program verbatim.
+    /// Adds a program's output verbatim.
     pub fn quote(&mut self, text: &str) {
         let _ = writeln!(self.text, "```\n{}\n```\n", text.trim_end());
     }
@@ -160,19 +160,20 @@ fn load() -> String {
     text.split(' ').next().unwrap_or("?").to_owned()
 }
 
-/// Effect of one tool on one work, over all rounds.
+/// Effect of one tool on one workload over all rounds.
 pub struct Effect {
     /// Nanoseconds without the tool.
     pub untraced: f64,
-    /// With it.
+    /// Nanoseconds with the tool.
     pub traced: f64,
-    /// Median of each round's difference from the round without a tool in its cycle.
+    /// Median difference in nanoseconds between a round with the tool and the round without a tool in the same cycle.
     pub added: f64,
-    /// Median ratio of the two, and its quartiles.
+    /// Median and quartiles of the ratio of these two rounds.
     pub ratio: Spread,
 }
 
-/// Returns the effect of the tool at `tool` on the work at `work`, or the reason why it has no figures.
+/// Returns the effect of the tool at index `tool` on the workload at index `work`, or the reason why the tool has no
+/// figures.
 pub fn effect(all: &Alternated, tool: usize, work: usize) -> std::result::Result<Effect, String> {
     let traced = &all.traced[tool];
     let ns = |rounds: &[memhook_measurements::Round]| -> Vec<f64> {

@@ -1,5 +1,5 @@
-//! Sharma, "Dynamic Tracing in Userspace": many calls of a function that increments a variable, with and without a
-//! probe at its entry, and the time to place the probe.
+//! Sharma, "Dynamic Tracing in Userspace": measures many calls of a function that increments a variable, with and
+//! without a probe at its entry, and the time to place the probe.
 
 use super::sheet::{Sheet, Sheets, number};
 use memhook_measurements::uprobe::address;
@@ -12,10 +12,11 @@ use std::process::Command;
 
 /// Number of calls in the slides: ten billion.
 const THEIR_CALLS: f64 = 1e10;
-/// Alternating rounds with and without a probe, and the milliseconds of each: about ten billion calls without.
+/// Number of alternating rounds with and without a probe, and the milliseconds of each round. All rounds without a
+/// probe together make about ten billion calls.
 const ROUNDS: usize = 15;
 const ROUND_MS: f64 = 400.0;
-/// gdbserver's agent collects each call, probed or not requested, until its buffer of 5 MiB is full.
+/// gdbserver's agent collects each call, even without a requested action, until its buffer of 5 MiB is full.
 const COLLECTED_MS: f64 = 2.0;
 const FULL_AT: u64 = 873_812;
 
@@ -44,7 +45,7 @@ fn probed(target: &mut Measured, probe: FunctionProbe, ms: f64) -> Result<Rounds
 /// Measures a fast tracepoint without actions, as in the slides.
 fn gdbserver(processors: &str) -> Result<Rounds, String> {
     let agent = in_process_agent()?;
-    // gdbserver's jumps do not reach a position-independent program, and need an instruction of five bytes.
+    // gdbserver's jumps cannot reach a position-independent program, and replace an instruction of five bytes.
     let flags = ["-no-pie", "-rdynamic", "-DFIVE_BYTES"];
     let program = build("bar", &flags);
     let mut plain = Measured::start(&program, &["1"], processors);

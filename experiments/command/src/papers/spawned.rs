@@ -1,4 +1,4 @@
-//! Foreign tracers, as programs next to the target.
+//! Foreign tracers that run as separate processes.
 
 use memhook_measurements::uprobe::file_offset;
 use memhook_measurements::{Outcome, Running, Tool};
@@ -12,11 +12,11 @@ use std::time::Duration;
 /// Time limit for a tracer to report that it has attached.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Tracer that is started for a process.
+/// Tracer that was started for a process.
 pub struct Spawned {
     name: String,
     command: Box<dyn Fn(u32) -> Result<Command, String>>,
-    /// Part of the line that it writes when it attaches.
+    /// Part of the line that the tracer prints once it has attached.
     ready: &'static str,
     /// Time from that line until all of its probes are in place.
     settles_in: Duration,

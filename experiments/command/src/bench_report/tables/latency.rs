@@ -1,5 +1,5 @@
-//! Cost of malloc by size, in the form of the tables of the thesis behind this tool: probes (5.1), hooked without a
-//! record (5.3), recorded with call stacks (6.1).
+//! Cost of malloc by size, in the format of three tables of the thesis: with probes (5.1), hooked without recording
+//! (5.3), and recorded with call stacks (6.1).
 
 use crate::bench_report::markdown::{compared, ns, table};
 use crate::bench_report::results::{Results, Row};
@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 /// Size at which mallocs are compared with the probes.
 const COMPARED: &str = "64 B";
-/// Tool with which the others are compared.
+/// Tool that all other tools are compared with.
 const OURS: &str = "table 10";
 
 /// Writes a table by size: one column per tool, in nanoseconds per malloc.

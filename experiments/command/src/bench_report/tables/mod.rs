@@ -179,7 +179,7 @@ fn peers(page: &mut String, results: &Results) {
         &RATIO_COLUMNS,
         rows,
     );
-    // This is done only for the tight pair: elsewhere the difference of two noisy figures would be divided.
+    // Only the tight pair is compared, because other workloads would divide by the difference of two noisy figures.
     let rows: Vec<Row> = results
         .rows("peers")
         .filter(|row| row.work == "pair, depth 10")

@@ -1,5 +1,5 @@
-//! Figure 13: a database under load whose backend is scanned at several periods, with the search here and elsewhere.
-//! The paper's OSDB is no longer available; this uses PostgreSQL under pgbench.
+//! Figure 13: scans the backend of a database under load at several periods, with the search on this machine and on
+//! another. The paper's OSDB is no longer available, so this experiment uses PostgreSQL under pgbench.
 
 use super::super::needs::postgresql;
 use super::super::scanner::{Search, scan_behind, scanning};
@@ -17,7 +17,7 @@ const ROUNDS: usize = 3;
 const PERIODS: [u64; 2] = [2, 4];
 const NOBODY: u32 = 65534;
 
-/// PostgreSQL does not run as root. Server and clients may use both processors, as in the paper.
+/// PostgreSQL refuses to run as root. The server and the clients may use both processors, as in the paper.
 fn as_nobody(program: PathBuf) -> Command {
     let mut command = Command::new("taskset");
     command.args(["-c", &placement().all]);
@@ -34,7 +34,7 @@ fn start(folder: &Folder) -> Result<Target, String> {
     let say = |error: std::io::Error| error.to_string();
     std::fs::create_dir(&data).map_err(say)?;
     for path in [folder.path(""), data.clone()] {
-        // Without root the owner cannot be changed.
+        // Only root can change the owner.
         let _ = std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY));
     }
     let mut initdb = as_nobody(postgresql("initdb")?);
@@ -139,7 +139,7 @@ pub fn run(sheets: &mut Sheets) -> Result<(), String> {
         }
     }
     sheets.add(&sheet);
-    // The postmaster ends its backends and itself.
+    // The postmaster ends its backends, then exits.
     postmaster.signal(libc::SIGINT);
     until("the server ends", || !postmaster.is_alive());
     Ok(())

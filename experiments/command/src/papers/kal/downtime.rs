@@ -1,5 +1,5 @@
-//! Time that a process is stopped for a snapshot, compared with stop and copy of the same process: the downtimes of
-//! figures 8 and 10.
+//! Time for which a process is stopped for a snapshot, compared with a stop and copy of the same process (the downtimes
+//! of figures 8 and 10).
 
 use super::super::held::Copier;
 use super::super::scanner::{Search, scan};
@@ -9,7 +9,7 @@ use memhook_tests::{Target, build_target};
 use std::process::Command;
 
 const ROUNDS: usize = 7;
-/// Name, blocks, mean bytes of their payload, megabytes written per second.
+/// Name, number of blocks, mean payload in bytes, megabytes written per second.
 const WORKS: [(&str, [&str; 3]); 4] = [
     ("10 MB, idle", ["90000", "72", "0"]),
     ("10 MB, writing 100 MB/s", ["90000", "72", "100"]),

@@ -1,5 +1,6 @@
-//! Figures 7 and 9: a program that keeps a sorted list and loses a part of the removed nodes. It runs alone, with the
-//! lost blocks released at several periods, and with Boehm's conservative collector.
+//! Figures 7 and 9: a program that keeps a sorted list and leaks some of the removed nodes. It runs
+//! alone, with the leaked blocks released at several periods, and with Boehm's conservative
+//! collector.
 
 use super::super::scanner::Reclaimer;
 use super::super::sheet::{Sheet, Sheets, number};
@@ -10,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Percentage of the removed nodes that is lost.
+/// Percentage of removed nodes that are leaked.
 const LOST: &str = "10";
-/// Pause between two operations in µs, so that the leak is equally fast on any machine.
+/// Pause between two operations in µs, so that the leak rate is the same on every machine.
 const PACE: &str = "20";
 const TIME: Duration = Duration::from_secs(42);
 const PERIODS: [u64; 3] = [2, 5, 10];
@@ -25,7 +26,7 @@ const WRAPPED: [&str; 6] = [
     "pthread_join",
 ];
 
-/// Program with a treatment of its leaks.
+/// One variant of the program, by the handling of its leaks.
 struct Case {
     name: String,
     program: PathBuf,
@@ -35,12 +36,13 @@ struct Case {
 
 struct Outcome {
     name: String,
-    /// Time in seconds, and MiB that the allocator has from the system.
+    /// Time in seconds, and the size of the heap in MiB.
     heap: Vec<(f64, f64)>,
     /// Processor time per operation in microseconds.
     cost: f64,
     released_mib: f64,
-    /// Held milliseconds: of all threads for each snapshot, and of one thread for the releases.
+    /// Hold times in milliseconds: of all threads for each snapshot, and of one thread for the
+    /// releases.
     held: Vec<f64>,
     releasing: Vec<f64>,
 }
@@ -62,7 +64,7 @@ fn collected(folder: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// Returns the processor time of its threads in microseconds.
+/// Returns the processor time of the process's threads in microseconds.
 fn cpu_us(pid: u32) -> f64 {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
     let tasks = tasks.into_iter().flatten().flatten();
@@ -148,7 +150,8 @@ pub fn run(sheets: &mut Sheets) -> Result<(), String> {
         }
         Err(why) => sheets.say(why),
     }
-    // The cases run concurrently: each needs little processor time, and all see the same machine.
+    // The cases run concurrently, because each needs little processor time, and other load affects
+    // all of them equally.
     let outcomes: Result<Vec<Outcome>, String> = std::thread::scope(|scope| {
         let running: Vec<_> = cases
             .into_iter()

@@ -1,5 +1,5 @@
-//! Figure 10: how long a client waits for its answers while snapshots of the server are taken. The paper requests files
-//! of 64 KiB from a web server; this requests values of 64 KiB from redis-server.
+//! Figure 10: response times of a server while snapshots of it are taken. The paper requests files of 64 KiB from a web
+//! server. This experiment requests values of 64 KiB from redis-server.
 
 use super::super::held::Copier;
 use super::super::scanner::{Search, scan};
@@ -33,7 +33,8 @@ const WAYS: [(Copying, &str); 3] = [
     (Copying::StopAndCopy, "stop and copy"),
 ];
 
-/// Sends requests until the end; returns seconds since the start, and milliseconds of each answer.
+/// Sends requests until `ended` is set. Returns for each response its time since the start in seconds, and its duration
+/// in milliseconds.
 fn ask(socket: &str, ended: &AtomicBool, since: Instant) -> Vec<(f64, f64)> {
     let mut client = Client::connect(socket);
     let mut answers = Vec::new();
@@ -49,7 +50,7 @@ fn ask(socket: &str, ended: &AtomicBool, since: Instant) -> Vec<(f64, f64)> {
     answers
 }
 
-/// Returns the smallest value that this share of all does not exceed.
+/// Returns the quantile of the sorted values at this fraction.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let at = (sorted.len() as f64 * share).ceil() as usize;
     sorted
@@ -63,7 +64,7 @@ pub fn run(sheets: &mut Sheets) -> Result<(), String> {
     let folder = Folder::new("papers-redis");
     let socket = folder.path("socket");
     let mut command = placement().command(&program);
-    // Debian's redis uses jemalloc, whose blocks a scan cannot distinguish.
+    // Debian's redis uses jemalloc, and a scan cannot find the boundaries of jemalloc's blocks.
     command.env("LD_PRELOAD", libc_of(&program.to_string_lossy())?);
     command.args(["--port", "0", "--save", "", "--appendonly", "no"]);
     command.args(["--loglevel", "warning", "--unixsocket", &socket]);
@@ -161,7 +162,7 @@ pub fn run(sheets: &mut Sheets) -> Result<(), String> {
     Ok(())
 }
 
-/// Plots the first windows, one line per kind.
+/// Plots the first windows, with one line per kind of copying.
 fn plot(sheets: &mut Sheets, windows: &[Vec<(f64, f64)>; 3], answers: &[(f64, f64)]) {
     let line = |(windows, (_, name)): (&Vec<(f64, f64)>, &(Copying, &str))| -> Line {
         let (from, to) = windows.get(1).copied().unwrap_or_default();

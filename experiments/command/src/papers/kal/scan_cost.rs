@@ -1,5 +1,5 @@
-//! Cost of scanning by the size of the heap and by the period, with the search here and elsewhere: figures 8 and 11. In
-//! place of figure 11's background job, SPEC CPU 2000, this uses a loop of calls.
+//! Figures 8 and 11: cost of scanning by heap size and by period, with the search on this machine and on another. A
+//! loop of calls replaces SPEC CPU 2000, the background job of figure 11.
 
 use super::super::scanner::{Search, scan, scan_behind, scanning};
 use super::super::sheet::{Sheet, Sheets, number};
@@ -79,7 +79,7 @@ fn by_size(sheets: &mut Sheets) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the calls of the job per nanosecond, including waits for the processor, which the job's own figure excludes.
+/// Returns the job's calls per nanosecond of elapsed time. The job's own figure excludes waits for the processor.
 fn speed(job: &mut Measured) -> Result<f64, String> {
     let (begin, cpu) = (Instant::now(), cpu_ns(job.pid()));
     job.send(ROUND_MS)?;
@@ -95,7 +95,7 @@ fn cpu_ns(pid: u32) -> f64 {
     first.and_then(|ns| ns.parse().ok()).unwrap_or(f64::NAN)
 }
 
-/// Measures a loop on the processor that the scans also use.
+/// Measures a loop that shares its processor with the scans.
 fn beside_a_job(sheets: &mut Sheets) -> Result<(), String> {
     let place = placement();
     bind_to(&place.target);

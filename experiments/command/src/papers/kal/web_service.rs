@@ -1,5 +1,5 @@
-//! Figures 14 and 15: a web service that leaks, with and without a release of the lost blocks. The paper plants a leak
-//! in PHP below Apache; here the leak is in an extension that php-fpm loads.
+//! Figures 14 and 15: a web service that leaks, with and without the release of leaked blocks. The paper plants a leak
+//! in PHP under Apache. Here, an extension loaded by php-fpm leaks.
 
 use super::super::scanner::Reclaimer;
 use super::super::sheet::{Sheet, Sheets, number};
@@ -15,10 +15,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const TIME: Duration = Duration::from_secs(75);
-/// Pause between two requests, which gives about the request rate of the paper's services.
+/// Pause between two requests, chosen for about the request rate of the paper's services.
 const PACE: Duration = Duration::from_millis(10);
 const PERIOD: u64 = 10;
-/// Name, blocks that a request loses, and true if they are released.
+/// Name, number of blocks leaked per request, and true if leaked blocks are released.
 const CASES: [(&str, u32, bool); 3] = [
     ("no leak", 0, false),
     ("leak", 1, false),
@@ -94,7 +94,7 @@ impl Service {
         })
     }
 
-    /// Returns the milliseconds until the answer.
+    /// Sends a request. Returns its response time in milliseconds.
     fn request(&self, lost: u32) -> Result<f64, String> {
         let begin = Instant::now();
         let answer = fast_cgi(&self.socket, &self.script, lost);
@@ -105,7 +105,7 @@ impl Service {
         }
     }
 
-    /// Returns the anonymous memory in MiB.
+    /// Returns the anonymous memory of the worker in MiB.
     fn anonymous(&self) -> f64 {
         let path = format!("/proc/{}/status", self.worker);
         let status = std::fs::read_to_string(path).unwrap_or_default();
@@ -119,13 +119,13 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // The manager ends its worker and itself.
+        // The manager ends its worker, then exits.
         self.manager.signal(libc::SIGTERM);
         until("php-fpm ends", || !self.manager.is_alive());
     }
 }
 
-/// Makes one request of the FastCGI protocol (its specification, sections 3 to 6); returns the answer.
+/// Makes one FastCGI request (FastCGI specification, sections 3 to 6), and returns the response.
 fn fast_cgi(socket: &str, script: &str, lost: u32) -> std::io::Result<Vec<u8>> {
     fn record(to: &mut Vec<u8>, kind: u8, content: &[u8]) {
         let length = (content.len() as u16).to_be_bytes();
@@ -143,7 +143,7 @@ fn fast_cgi(socket: &str, script: &str, lost: u32) -> std::io::Result<Vec<u8>> {
         parameters.extend(name.bytes().chain(value.bytes()));
     }
     let mut request = Vec::new();
-    // Begin as a responder that closes the connection, parameters, end of parameters, no input.
+    // The records are: begin as a responder that closes the connection, parameters, end of parameters, no input.
     record(&mut request, 1, &[0, 1, 0, 0, 0, 0, 0, 0]);
     record(&mut request, 4, &parameters);
     record(&mut request, 4, &[]);
