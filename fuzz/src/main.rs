@@ -1,4 +1,4 @@
-//! libFuzzer's program for all surfaces; MEMHOOK_SURFACE names the one to run.
+//! libFuzzer target for all surfaces. MEMHOOK_SURFACE names the surface to run.
 
 #![no_main]
 

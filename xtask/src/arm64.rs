@@ -8,33 +8,34 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-/// Options of `arm64`.
+/// Options of the task.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Processor of the machine: max, neoverse-n1, cortex-a53, or another name that QEMU knows
+    /// Processor of the machine: max, neoverse-n1, cortex-a53, or another name that QEMU accepts
     #[arg(long, default_value = "max")]
     cpu: String,
-    /// Time that the command may take, in seconds
+    /// Time limit of the command in seconds
     #[arg(long, default_value_t = 300)]
     seconds: u64,
-    /// Program of tests/targets to compile and take along, such as leaks.cc
+    /// Program of tests/targets to compile and copy into the machine, such as leaks.cc
     #[arg(long, value_name = "FILE")]
     target: Vec<String>,
-    /// C program of tests/targets to compile for musl; its name ends with -musl in the machine
+    /// C program of tests/targets to compile for musl and copy into the machine; -musl is added to
+    /// its name
     #[arg(long, value_name = "FILE")]
     musl: Vec<String>,
-    /// Other file to take along, into the folder where the command runs
+    /// Other file to copy into the command's working directory in the machine
     #[arg(long, value_name = "FILE")]
     file: Vec<PathBuf>,
-    /// Existing folder for the files that the command leaves in its working directory
+    /// Existing directory that receives the files that the command leaves in its working directory
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
-    /// The command and its words; one word alone is a shell script
+    /// The command and its arguments; a single word is run as a shell script
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
 }
 
-/// Runs the command; its output, standard error and exit code become those of this one.
+/// Runs the command, and passes on its output, standard error and exit code.
 pub fn run(args: &Args) -> ExitCode {
     ended(args).unwrap_or_else(|why| {
         eprintln!("arm64: {why}");
@@ -77,7 +78,7 @@ fn stem(name: &str) -> &str {
     name.rsplit_once('.').map_or(name, |(stem, _)| stem)
 }
 
-/// The command as a shell reads it.
+/// Quotes the command for a shell.
 fn script(words: &[String]) -> String {
     if let [script] = words {
         return script.clone();

@@ -1,20 +1,21 @@
-//! Conditions that a target must meet between two cycles.
+//! Conditions that a target must meet between cycles.
 
 use memhook_tests::Target;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// State that an attach must not change, except for the mappings that the first attach leaves.
+/// State that an attach must not change, except for the mappings that the first attach leaves behind.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Footprint {
-    /// Number of our mappings, not counting the guide next to each region, which has a name only if others can see it.
+    /// Number of our mappings. The guide next to each region is not counted, because it has a name only if other
+    /// processes can see it.
     pub mappings: usize,
     /// Locked memory, in KiB.
     pub locked_kib: i64,
     /// Open files.
     pub files: Vec<PathBuf>,
-    /// Blocked signals of the main thread, without the signals that the program has a handler for: such a signal is
-    /// blocked while its handler runs (sigaction(2)).
+    /// Blocked signals of the main thread, except signals with a handler, which are blocked while the handler runs
+    /// (sigaction(2)).
     pub blocked: u64,
 }
 
@@ -33,7 +34,7 @@ impl Footprint {
         }
     }
 
-    /// Reads the state when it has not changed for a while: a fork blocks all signals for a moment.
+    /// Reads the state once it has stopped changing, because a fork briefly blocks all signals.
     pub fn settled(target: &Target) -> Footprint {
         let start = Instant::now();
         let mut seen = Footprint::of(target);
@@ -58,13 +59,13 @@ fn kib(target: &Target, name: &str) -> i64 {
     text.trim_end_matches("kB").trim().parse().unwrap_or(0)
 }
 
-/// Returns a set of signals in the target's status (proc_pid_status(5)).
+/// Returns a signal set from the target's status (proc_pid_status(5)).
 fn signals(target: &Target, name: &str) -> u64 {
     u64::from_str_radix(&target.status(name), 16).unwrap_or(0)
 }
 
-/// Checks that the target is there, untraced, and runs, sleeps or is stopped as it should. After a kill or a stop of
-/// its attacher it has some seconds to recover by itself.
+/// Checks that the target exists and is untraced, and that it runs, sleeps or is stopped as expected. After its
+/// attacher was killed or stopped, the target has some seconds to recover.
 pub fn healthy(target: &Target, stopped: bool) -> Result<(), String> {
     let start = Instant::now();
     loop {

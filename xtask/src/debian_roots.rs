@@ -4,9 +4,9 @@ use memhook_tests::DebianPackages;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Releases that stay available.
+/// Releases that remain available.
 const RELEASES: [&str; 2] = ["bullseye", "trixie"];
-/// Releases that change, with the newest C libraries. A mirror may lack them.
+/// Rolling releases with the newest C libraries. A mirror may lack them.
 const MOVING: [&str; 2] = ["sid", "experimental"];
 /// Packages, including the start files and the linker script for linking against an older C library.
 const PACKAGES: [&str; 4] = ["libc6", "libc6-dev", "libstdc++6", "libgcc-s1"];
@@ -14,7 +14,7 @@ const PACKAGES: [&str; 4] = ["libc6", "libc6-dev", "libstdc++6", "libgcc-s1"];
 /// Allocators of releases that are newer than this system's. Names differ between releases, and a release may lack one.
 const ALLOCATORS: [&str; 3] = ["libjemalloc2", "libtcmalloc-minimal4t64", "libmimalloc3"];
 
-/// An interpreter that the permanent releases lack. The changing ones have it for a time.
+/// A Python version that the stable releases lack. The rolling releases have it for some time.
 const PYTHON: [&str; 5] = [
     "python3.14-minimal",
     "libpython3.14-minimal",
@@ -23,8 +23,8 @@ const PYTHON: [&str; 5] = [
     "zlib1g",
 ];
 
-/// Fetches the packages and unpacks them into `target/debian-roots/RELEASE`. apt's state is there too, so nothing of
-/// this system changes.
+/// Fetches the packages and unpacks them into `target/debian-roots/RELEASE`. apt's state is also kept there, so this
+/// system does not change.
 pub fn run() -> ExitCode {
     for release in RELEASES {
         if let Err(why) = fetch(release) {
@@ -67,7 +67,7 @@ fn fetch(release: &str) -> Result<(), String> {
     if work.exists() {
         std::fs::remove_dir_all(&work).map_err(fail)?;
     }
-    // Experimental has only the packages that differ from sid.
+    // Experimental contains only the packages that differ from sid.
     let suites = if release == "experimental" {
         vec!["sid", release]
     } else {

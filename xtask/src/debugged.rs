@@ -1,4 +1,4 @@
-//! A debugger that is attached to a target of a storm, as a user might do.
+//! Attaches a debugger to a target of a storm, as a user might do.
 
 use crate::{
     looks::{end_of, waits_of},
@@ -10,7 +10,7 @@ use std::{
     process::{Command, ExitStatus, Stdio},
 };
 
-/// Makes gdb show a backtrace of the process and detach.
+/// Runs gdb to print a backtrace of the process and to detach.
 pub fn is_shown_by_gdb(pid: u32) -> Result<(), Failure> {
     let (status, text) = match run(pid) {
         Ok(ended) => ended,
@@ -27,18 +27,18 @@ pub fn is_shown_by_gdb(pid: u32) -> Result<(), Failure> {
         }
         Err(what) => {
             let waits = waits_of(pid);
-            // PTRACE_ATTACH sends a SIGSTOP to each thread. If gdb was killed before it had waited for all of them, the
-            // rest stop the process (ptrace(2)), which would look as if we had left it stopped. SAFETY: kill takes
-            // plain integers; the target has not been waited for.
+            // PTRACE_ATTACH sends a SIGSTOP to each thread. If gdb was killed before it had waited for all of these
+            // stops, the remaining signals stop the process (ptrace(2)). This would look like a fault of ours. SAFETY:
+            // kill takes plain integers; the target has not been waited for.
             unsafe { libc::kill(pid as i32, libc::SIGCONT) };
             failed(Class::Debugger, format!("gdb: {what}{text}{waits}"))
         }
     }
 }
 
-/// Runs gdb. Returns how it ended, or where it hung, and its output.
+/// Runs gdb. Returns its exit status or a description of its hang, and its output.
 fn run(pid: u32) -> io::Result<(Result<ExitStatus, String>, String)> {
-    // gdb writes a line for each thread, which may be more than a pipe holds.
+    // gdb writes a line for each thread, which may exceed the capacity of a pipe.
     let path = std::env::temp_dir().join(format!("storm-{}-gdb", std::process::id()));
     let mut said = File::options()
         .read(true)
@@ -50,7 +50,7 @@ fn run(pid: u32) -> io::Result<(Result<ExitStatus, String>, String)> {
         .args(["-nx", "-batch", "-p"])
         .arg(pid.to_string())
         .args(["-ex", "bt", "-ex", "detach"])
-        // Otherwise it would ask the network.
+        // Otherwise, gdb would query debuginfod servers.
         .env_remove("DEBUGINFOD_URLS")
         .stdin(Stdio::null())
         .stdout(said.try_clone()?)

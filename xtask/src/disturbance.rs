@@ -3,9 +3,9 @@
 use std::process::Child;
 use std::time::Duration;
 
-/// Latest time of a disturbance after the start, which includes the injection.
+/// Latest time of a disturbance after the attacher's start. The injection ends before this time.
 const LATEST_US: u64 = 120_000;
-/// Longest time that an attacher stays stopped: longer than its watchdog waits.
+/// Longest stop of an attacher, which exceeds the wait of its watchdog.
 const LONGEST_STOP_US: u64 = 800_000;
 
 /// xorshift64
@@ -25,12 +25,12 @@ impl Random {
         self.0 % limit
     }
 
-    /// Returns true in one of `count` cases; 0: never.
+    /// Returns true in one of `count` cases, or never if `count` is 0.
     pub fn one_in(&mut self, count: u64) -> bool {
         count > 0 && self.below(count) == 0
     }
 
-    /// Returns a moment during an attach.
+    /// Returns a random time during an attach.
     pub fn moment(&mut self) -> Duration {
         Duration::from_micros(self.below(LATEST_US))
     }
@@ -48,7 +48,7 @@ pub enum Disturbance {
 }
 
 impl Disturbance {
-    /// Chooses a disturbance: one kill in `kill` cycles, and one stop in `stop`.
+    /// Chooses a disturbance: a kill in one of `kill` cycles, and a stop in one of `stop` cycles.
     pub fn choose(kill: u64, stop: u64, random: &mut Random) -> Disturbance {
         let at = random.moment();
         if random.one_in(kill) {
@@ -66,7 +66,7 @@ impl Disturbance {
         matches!(self, Disturbance::Kill(_) | Disturbance::Stop(_, _, true))
     }
 
-    /// Disturbs the attacher; `between` is called while it is stopped.
+    /// Disturbs the attacher. Calls `between` while the attacher is stopped.
     pub fn apply(
         self,
         attacher: &mut Child,

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Flags for coverage as libFuzzer reads it (clang's manual, SanitizerCoverage): the passes that `cargo fuzz` requests,
-/// which a stable compiler also has. As RUSTFLAGS they replace those of `.cargo/config.toml`.
+/// Flags for libFuzzer's coverage instrumentation (clang's manual, SanitizerCoverage). They select the same passes as
+/// `cargo fuzz`, which a stable compiler also supports. As RUSTFLAGS, they replace the flags of `.cargo/config.toml`.
 const FLAGS: [&str; 8] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -20,18 +20,18 @@ const FLAGS: [&str; 8] = [
 /// Options of `fuzz`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The surface to fuzz, a directory of fuzz/corpus; all of them in turn by default
+    /// Surface to fuzz, a directory of fuzz/corpus; by default all surfaces in turn
     surface: Option<String>,
-    /// How long to run each surface
+    /// Duration of the run of each surface, in seconds
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// The largest number of executions of each surface
+    /// Maximum number of executions of each surface
     #[arg(long, default_value_t = u64::MAX)]
     runs: u64,
     /// Run only this input
     #[arg(long, value_name = "FILE", requires = "surface")]
     input: Option<PathBuf>,
-    /// Replace the kept inputs without a name by small ones that together reach as much of the code
+    /// Replace the kept inputs without a name by small inputs with the same coverage
     #[arg(long, conflicts_with = "input")]
     keep: bool,
     /// Arguments for libFuzzer
@@ -95,17 +95,17 @@ fn build(fuzz_dir: &Path) -> std::io::Result<PathBuf> {
     Ok(fuzz_dir.join("target/x86_64-unknown-linux-gnu/release/memhook-fuzz"))
 }
 
-/// Runs or reduces one surface; returns true if nothing was found.
+/// Runs or minimizes one surface. Returns true if no fault was found.
 fn one(args: &Args, fuzz_dir: &Path, program: &Path, name: &str) -> std::io::Result<bool> {
     let kept = fuzz_dir.join("corpus").join(name);
-    // New inputs go here; only --keep changes the kept ones.
+    // New inputs go here. Only --keep changes the kept inputs.
     let found = fuzz_dir.join("target/found").join(name);
     std::fs::create_dir_all(&found)?;
     let mut command = Command::new(program);
     command
         .env("MEMHOOK_SURFACE", name)
         .current_dir(fuzz_dir.join("target"));
-    // Allocated memory that is never touched does no harm, so resident memory is limited instead.
+    // Untouched allocated memory does no harm, so resident memory is limited instead.
     command.args([
         "-malloc_limit_mb=65536",
         "-rss_limit_mb=2048",
@@ -131,8 +131,8 @@ fn one(args: &Args, fuzz_dir: &Path, program: &Path, name: &str) -> std::io::Res
     Ok(command.status()?.success())
 }
 
-/// Replaces the kept inputs by small ones that together reach the same code. Named inputs stay: they show a finding, or
-/// are starting points of the search.
+/// Replaces the kept inputs by small inputs with the same coverage. Named inputs are kept, because they reproduce a
+/// finding or are seeds.
 fn keep(mut command: Command, kept: &Path, found: &Path) -> std::io::Result<bool> {
     let best = found.with_extension("best");
     let _ = std::fs::remove_dir_all(&best);
@@ -168,7 +168,7 @@ fn keep(mut command: Command, kept: &Path, found: &Path) -> std::io::Result<bool
     for path in unnamed {
         std::fs::remove_file(path)?;
     }
-    // This takes some inputs of every length.
+    // The step selects some inputs of every length.
     let step = small.len().div_ceil(MOST_KEPT).max(1);
     let chosen: Vec<_> = small.iter().rev().step_by(step).collect();
     for (_, name, input) in &chosen {
@@ -178,7 +178,7 @@ fn keep(mut command: Command, kept: &Path, found: &Path) -> std::io::Result<bool
     Ok(true)
 }
 
-/// Length of an input's name without a given one: digits of its SHA-1, which libFuzzer uses as a name.
+/// Length of a generated input name. libFuzzer names an input by its SHA-1, of which this number of digits is kept.
 const NAME_DIGITS: usize = 12;
 
 fn is_unnamed(path: &Path) -> bool {

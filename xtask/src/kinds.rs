@@ -5,7 +5,7 @@ use clap::ValueEnum;
 /// Kind of target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    /// Threads that constantly allocate and check every block
+    /// Threads that constantly allocate blocks and check their contents
     Hammer,
     /// One thread that waits for input
     Idle,
@@ -17,15 +17,15 @@ pub enum Kind {
     Signals,
     /// Vector registers and control words that are checked constantly
     Registers,
-    /// Is killed at a random moment of the attach
+    /// Is killed at a random time during the attach
     Dying,
-    /// Ends by itself at such a moment: by exit, by a signal, or by executing another program
+    /// Ends at a random time during the attach: by exit, by a signal, or by executing another program
     Ending,
-    /// A server that forks its workers in advance; the server or a worker is attached to
+    /// A preforking server; the storm attaches to the server or to a worker
     Prefork,
     /// Opens and closes system libraries
     Plugins,
-    /// Under a seccomp filter that kills
+    /// Under a seccomp filter that kills the process
     Sandboxed,
     /// In a cgroup with little memory
     Limited,
@@ -37,43 +37,43 @@ pub enum Kind {
     Waits,
     /// Threads that fill their stacks and are constantly joined
     Joining,
-    /// Thousands of threads a second
+    /// Creates thousands of detached threads per second
     Detached,
     /// Constantly sets its effective user id
     Setxid,
-    /// Its memory is locked (mlockall)
+    /// Locks its memory (mlockall)
     Locked,
-    /// Its address space has a limit
+    /// With a limited address space
     Bounded,
-    /// Its first thread has ended
+    /// Without its first thread, which has ended
     Leaderless,
-    /// Coroutines on local arrays of main
+    /// Coroutines whose stacks are local arrays of main
     Coroutines,
-    /// Children of vfork that live for a while
+    /// Creates children with vfork that live for a while
     Vforks,
-    /// Closes unknown descriptors
+    /// Closes descriptors that it did not open
     Closing,
-    /// Children with fewer rights that write to all memory that they share with it
+    /// Children with fewer privileges that overwrite all memory shared with their parent
     Intruding,
     /// Threads inside restartable sequences
     Sequences,
-    /// Gets one synchronous signal after another: from a filter, from breakpoints, from itself
+    /// Constantly receives synchronous signals: from a seccomp filter, from breakpoints, from itself
     Trapping,
     /// Handles its own system calls (syscall user dispatch)
     Dispatching,
     /// An allocator in the executable, with a mutex
     Mutexed,
-    /// The same allocator with a spin lock
+    /// An allocator in the executable, with a spin lock
     Spinning,
-    /// The same allocator with a cache for each thread
+    /// An allocator in the executable, with a cache for each thread
     Cached,
     /// jemalloc, linked into the executable
     Linked,
     /// An allocator in the executable, whose hook takes a lock that a thread holds while it sleeps
     Lent,
-    /// The same allocator, preloaded
+    /// A preloaded allocator, whose hook takes a lock that a thread holds while it sleeps
     Preloaded,
-    /// An auditor that takes such a lock
+    /// An auditor that takes a lock that a thread holds while it sleeps
     Audited,
     /// Python whose greenlets switch the C stack
     Greenlets,
@@ -85,15 +85,15 @@ pub enum Kind {
     Faulting,
     /// Huge pages that it writes to, and must keep
     Huge,
-    /// Packed rows of pointers, across the border of two mappings
+    /// Packed arrays of pointers, across the boundary of two mappings
     Packed,
-    /// Children with fewer rights that attack what their parent calls, reads and writes
+    /// Children with fewer privileges that attack the code and data of their parent
     Haunted,
 }
 
 impl Kind {
     /// Returns true if a program of this kind answers a request to use the locks of its C library. The sandbox forbids
-    /// it.
+    /// that.
     pub fn answers(self) -> bool {
         let is_silent = [
             Kind::Hammer,
@@ -110,7 +110,7 @@ impl Kind {
         !is_silent.contains(&self)
     }
 
-    /// Returns true if each attach must be the first one to its process: only the first one loads the hook.
+    /// Returns true if each attach needs a new process. Only the first attach to a process loads the hook.
     pub fn is_renewed(self) -> bool {
         let kinds = [
             Kind::Dying,
@@ -132,12 +132,12 @@ impl Kind {
         kinds.contains(&self)
     }
 
-    /// Returns true if it ends during a cycle.
+    /// Returns true if the target ends during a cycle.
     pub fn ends(self) -> bool {
         matches!(self, Kind::Dying | Kind::Ending)
     }
 
-    /// Returns true if an attach to it may be refused.
+    /// Returns true if an attach may be refused.
     pub fn may_refuse(self) -> bool {
         let kinds = [
             Kind::Stopped,
@@ -148,19 +148,19 @@ impl Kind {
         kinds.contains(&self)
     }
 
-    /// Returns true if its children may overwrite its counts. Such a child may have the region while the last numbers
-    /// are read.
+    /// Returns true if children of the target may overwrite its counts. Such a child may have the region mapped while
+    /// the last counts are read.
     pub fn spoils_numbers(self) -> bool {
         matches!(self, Kind::Intruding | Kind::Haunted)
     }
 
-    /// Returns true if it loses blocks that a search should find.
+    /// Returns true if the target leaks blocks that a search should find.
     pub fn loses_blocks(self) -> bool {
         matches!(self, Kind::Hooked | Kind::Packed)
     }
 
-    /// Returns the ways in which its memory may be copied for a search. A write to a huge page that a forked process
-    /// shares splits the page.
+    /// Returns the kinds of snapshots that a search may use. A fork is excluded for huge pages, because a write to a
+    /// huge page that a forked process shares splits the page.
     pub fn snapshots(self) -> &'static [&'static str] {
         match self {
             Kind::Huge => &["precopy", "stop"],
@@ -168,8 +168,8 @@ impl Kind {
         }
     }
 
-    /// Returns true if gdb leaves it unchanged. gdb mistakes the signals of breakpoints for its own, continues a
-    /// stopped process, and refuses a process without its first thread.
+    /// Returns true if gdb leaves the target unchanged. gdb mistakes the signals of breakpoints for its own, continues
+    /// a stopped process, and refuses a process without its first thread.
     pub fn may_be_debugged(self) -> bool {
         let kinds = [
             Kind::Stopped,

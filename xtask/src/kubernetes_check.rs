@@ -1,5 +1,5 @@
 //! `cargo xtask kubernetes-check`: checks the manifests for Kubernetes and the Helm chart, without a cluster. The chart
-//! must render the same objects as the manifests, and both must conform to the schemas of Kubernetes.
+//! must render the same objects as the manifests, and both must conform to Kubernetes's schemas.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -28,11 +28,11 @@ const KINDS: [&str; 6] = [
     "daemonset-apps-v1",
     "networkpolicy-networking-v1",
 ];
-/// Time limit in seconds for a download with its build.
+/// Time limit in seconds for a download and its build.
 const PATIENCE: &str = "600";
 const NAME: &str = "memhook-rs-agent";
 const NAMESPACE: &str = "monitoring";
-/// Values that set what the defaults leave empty, and nothing for the kubelet.
+/// Values that set everything that is empty by default, without settings for the kubelet.
 const OTHER_VALUES: &str = r#"
 image: {repository: registry.example/memhook-rs, tag: "1"}
 imagePullSecrets: [{name: registry}]
@@ -49,7 +49,7 @@ extraVolumes: [{name: token, secret: {secretName: store}}]
 extraVolumeMounts: [{name: token, mountPath: /run/store, readOnly: true}]
 "#;
 
-/// Runs the checks if the programs and the schemas are available, otherwise reports why not.
+/// Runs the checks. If programs or schemas are unavailable, reports the reason instead.
 pub fn run() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let kept = root.join("target/kubernetes");
@@ -83,7 +83,7 @@ struct Tools {
 }
 
 impl Tools {
-    /// Builds the missing tools, each within a time limit.
+    /// Builds missing tools, each within a time limit.
     fn fetch(kept: &Path) -> Result<Tools> {
         std::fs::create_dir_all(kept)?;
         let kept = kept.canonicalize()?;
@@ -145,7 +145,7 @@ impl Tools {
         for version in VERSIONS {
             self.conforms(&plain, version, kept)?;
             self.conforms(&other, version, kept)?;
-            // A check that finds no mistake must also be able to find one.
+            // Proves that the check can find a mistake.
             let wrong = plain.replace("hostPID:", "hostPid:");
             ensure!(
                 wrong != plain && self.conforms(&wrong, version, kept).is_err(),
@@ -221,13 +221,13 @@ fn path(path: &Path) -> Result<&str> {
     path.to_str().context("a path is not UTF-8 text")
 }
 
-/// Returns the first line in which two texts differ.
+/// Returns the index of the first line that differs between two texts.
 fn first_difference(one: &[&str], other: &[&str]) -> Option<usize> {
     (0..one.len().max(other.len())).find(|&at| one.get(at) != other.get(at))
 }
 
-/// Copies the schemas of the used kinds to where kubeconform looks for them. Their references are web addresses, which
-/// are replaced by the names of neighbouring files.
+/// Copies the schemas of the used kinds to the directory in which kubeconform looks for them. References to web
+/// addresses are replaced by the names of neighbouring files.
 fn fetch_schemas(kept: &Path, schemas: &Path) -> Result<()> {
     let work = kept.join("schemas.unfinished");
     if work.exists() {
@@ -281,7 +281,7 @@ fn fetch_schemas(kept: &Path, schemas: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the output of a program, or an error with its messages if it fails.
+/// Returns the output of a program. If the program fails, the error contains its messages.
 fn output(command: &mut Command) -> Result<String> {
     let output = command
         .output()

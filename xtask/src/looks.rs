@@ -1,4 +1,4 @@
-//! Commands of a storm: the operations on a target in a cycle, and how such a command ended.
+//! Commands that a storm runs on a target, and their results.
 
 use crate::{
     disturbance::Random,
@@ -15,9 +15,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time after which a command counts as hanging, unless it gets hardly any processor time.
+/// Time after which a command counts as hung, unless it gets hardly any processor time.
 const LIMIT: Duration = Duration::from_secs(180);
-/// Divisor of a time: a thread that waits for a processor is starved if it ran for less than this fraction (1/n).
+/// Divisor of the elapsed time. A thread that waits for a processor is starved if it ran for less than 1/n of that
+/// time.
 const STARVED: u32 = 20;
 /// Factor of the time limit for a starved command.
 const PATIENCE: u32 = 5;
@@ -33,7 +34,7 @@ pub enum Look {
     Stale,
     /// Trace allocations, and sample accesses to their blocks
     Access,
-    /// Trace children from their birth
+    /// Trace child processes from their start
     Follow,
     /// Search for unreachable blocks
     Scan,
@@ -68,7 +69,7 @@ impl Look {
         }
     }
 
-    /// Returns true if the command traces, and reports at its end what was traced.
+    /// Returns true if the command traces, and reports its result when it ends.
     pub fn traces(self) -> bool {
         !matches!(self, Look::Scan | Look::Reclaim)
     }
@@ -80,7 +81,7 @@ impl Look {
         if self.traces() {
             let time = format!("{}ms", 1 + random.below(40));
             command.args(["-d", &time]);
-            // The command reports what it traces, and why it traces nothing, only next to its reports.
+            // With `-q`, the command does not report which processes it traces, or why it traces none.
             if self != Look::Follow {
                 command.arg("-q");
             }
@@ -102,7 +103,7 @@ impl Look {
     }
 }
 
-/// End of a command.
+/// Result of a command.
 pub struct Outcome {
     pub code: Option<i32>,
     pub output: String,
@@ -110,9 +111,9 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Waits for the end of a command.
+    /// Waits until a command exits.
     pub fn of(mut child: Child) -> Result<Outcome, Failure> {
-        // Reports are smaller than a pipe's buffer.
+        // The output must fit into the pipe's buffer, because nobody reads it before the end.
         let status = end_of(&mut child).map_err(|what| Failure(Class::Attacher, what))?;
         let (mut output, mut errors) = (String::new(), String::new());
         if let Some(mut pipe) = child.stdout.take() {
@@ -138,8 +139,8 @@ impl Outcome {
         })
     }
 
-    /// Checks, for a target that ends by itself, that a refusal names the end, and not an item that was missing because
-    /// of it.
+    /// For a target that ends by itself, checks that a refusal says that the process has ended, instead of naming
+    /// something that was missing because of that.
     pub fn says_that_it_ended(&self) -> Result<(), Failure> {
         let says_so = ENDED.iter().any(|words| self.errors.contains(words));
         if self.code == Some(2) && !says_so && !is_for_want_of_a_processor(&self.errors) {
@@ -148,15 +149,15 @@ impl Outcome {
         Ok(())
     }
 
-    /// Checks that a target that does not exist or is not accessible gives one line, and a target that ends during the
-    /// trace a report.
+    /// Checks that the command printed one line if the target does not exist or is not accessible, and a report if the
+    /// target ended during the trace.
     pub fn is_refused_or_reported(&self, look: Look) -> Result<(), Failure> {
         match self.code {
-            // Refused without a reason.
+            // A refusal without a reason is not accepted.
             Some(2) if self.errors == "memhook-rs: no process was traced" => {
                 failed(Class::Attacher, &*self.errors)
             }
-            // If accesses were requested for a process that had already ended, the exit code is 2.
+            // The exit code is 2 if accesses were requested for a process that had already ended.
             Some(0 | 2) if self.output.contains("\"final\":true") => Ok(()),
             Some(0 | 3) if !look.traces() && self.output.starts_with('{') => Ok(()),
             Some(2) if self.errors.lines().count() == 1 || look == Look::Follow => Ok(()),
@@ -169,7 +170,7 @@ impl Outcome {
     }
 }
 
-/// Words in the refusals of a process that has ended, is about to end, or executes another program.
+/// Texts in refusals of a process that has ended, is about to end, or executes another program.
 const ENDED: [&str; 11] = [
     "is gone",
     "ended",
@@ -178,15 +179,15 @@ const ENDED: [&str; 11] = [
     "zombie",
     "is ending",
     "another program",
-    // One of its threads may be inside malloc when it ends.
+    // A thread may be inside malloc when the process ends.
     "stayed inside malloc",
-    // A process that has just begun.
+    // The process has just started.
     "still being loaded",
     "has no glibc",
     "has no heap yet",
 ];
 
-/// Waits for a command. Kills one that hangs, and returns an error with what it was doing.
+/// Waits for a command. If the command hangs, kills it and returns an error that describes its threads.
 pub fn end_of(child: &mut Child) -> Result<ExitStatus, String> {
     let start = Instant::now();
     loop {
@@ -206,7 +207,7 @@ pub fn end_of(child: &mut Child) -> Result<ExitStatus, String> {
     }
 }
 
-/// Returns true if the first thread of a process that has run for a time is starved.
+/// Returns true if the first thread of a process is starved after this elapsed time.
 fn is_starved(pid: u32, elapsed: Duration) -> bool {
     let pid = pid as i32;
     let figures = SchedulingFile::of(pid, pid).and_then(|file| file.read());
@@ -215,8 +216,8 @@ fn is_starved(pid: u32, elapsed: Duration) -> bool {
     figures.is_some_and(|(ran, waited)| gets_next_to_nothing(ran, waited, waits_now, elapsed))
 }
 
-/// Returns true if a thread has waited for a processor most of the time. The kernel adds a wait when it ends, so a
-/// thread that waits now is judged by its run time.
+/// Returns true if a thread has waited for a processor most of the time. The kernel counts a wait only when the wait
+/// ends, so a thread that is waiting now is judged by its run time.
 fn gets_next_to_nothing(ran: Duration, waited: Duration, waits_now: bool, all: Duration) -> bool {
     waited * 2 > all || (waits_now && ran * STARVED < all)
 }
@@ -250,7 +251,7 @@ pub fn waits_of(pid: u32) -> String {
 mod tests {
     use super::*;
 
-    /// A command may sleep for a moment between two waits for a processor, and may be examined just then.
+    /// A command may be examined while it sleeps briefly between two waits for a processor.
     #[test]
     fn a_starved_command_does_not_hang() {
         let is_starved = |ran, waited, waits_now| {

@@ -30,9 +30,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Attach and detach thousands of times, sometimes with a kill, and count failures
+    /// Attach and detach thousands of times, sometimes killing the attacher, and count failures
     Storm(storm::Args),
-    /// Run what takes too long for CI: storms, all C libraries, fuzzing, experiments, measurements
+    /// Run jobs that take too long for CI: storms, all C libraries, fuzzing, experiments,
+    /// measurements
     Nightly(nightly::Args),
     /// Fetch the C libraries of other Debian releases, for the tests of scan
     DebianRoots,
@@ -40,7 +41,7 @@ enum Task {
     Arm64(Box<arm64::Args>),
     /// Check the manifests for Kubernetes and the Helm chart, without a cluster; needs Go and pip
     KubernetesCheck,
-    /// Search for inputs that break the readers of foreign bytes
+    /// Fuzz the parsers of untrusted input
     Fuzz(fuzz::Args),
     /// Build a release: archives, packages, an image, and their checksums
     Dist(dist::Args),

@@ -8,7 +8,7 @@ use std::{
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The directory for the pages
+    /// Output directory
     directory: PathBuf,
 }
 

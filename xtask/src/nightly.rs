@@ -38,7 +38,7 @@ const fn on_release(name: &'static str, release: &'static [(&'static str, &'stat
     }
 }
 
-/// Jobs in the order of running: those that may find a fault that harms a target come first.
+/// Jobs in the order of execution. Jobs that may find a fault that harms a target are first.
 const JOBS: [Job; 19] = [
     job("storm", "cargo xtask storm --cycles 2000"),
     job(
@@ -49,7 +49,7 @@ const JOBS: [Job; 19] = [
         "storm-agent",
         "cargo test -p memhook-tests --test end_to_end agent::endings -- --ignored --nocapture",
     ),
-    // CI runs fewer cases.
+    // CI runs this test with fewer cases.
     Job {
         name: "rounds",
         command: "cargo test --workspace --no-fail-fast --test end_to_end",
@@ -72,7 +72,7 @@ const JOBS: [Job; 19] = [
         &[("MEMHOOK_TEST_RELEASE", "experimental")],
     ),
     job("fuzz", "cargo xtask fuzz --seconds 300"),
-    // No other job compiles the workspace of the experiments.
+    // No other job compiles the experiments' workspace.
     job(
         "experiments",
         "cargo clippy --manifest-path experiments/Cargo.toml --workspace --all-targets -- -D warnings",
@@ -115,7 +115,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Returns a job as a command line.
+/// Formats a job as a command line.
 fn shown(job: &Job) -> String {
     let variables = job.variables.iter();
     let variables: String = variables
@@ -124,7 +124,7 @@ fn shown(job: &Job) -> String {
     format!("{variables}{}", job.command)
 }
 
-/// Runs a job; returns one line about its end.
+/// Runs a job. Returns one line about its result.
 fn end_of(job: &Job) -> String {
     println!("\n--- {}: {}", job.name, shown(job));
     let start = Instant::now();

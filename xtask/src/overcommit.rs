@@ -1,4 +1,4 @@
-//! Machine-wide policy for memory that is mapped and not used (proc_sys_vm(5)), changed during a storm.
+//! Changes the machine's overcommit policy during a storm (proc_sys_vm(5)).
 
 use std::{fs, io};
 
@@ -6,9 +6,9 @@ const MODE: &str = "/proc/sys/vm/overcommit_memory";
 const PERCENT: &str = "/proc/sys/vm/overcommit_ratio";
 const KIBIBYTES: &str = "/proc/sys/vm/overcommit_kbytes";
 
-/// Guard during which all mappings are charged against a limit.
+/// Guard: while it lives, all mappings are charged against a limit.
 pub struct Charging {
-    /// Previous settings, in the order of restoring.
+    /// Previous settings, in the order in which they are restored.
     before: Vec<(&'static str, String)>,
 }
 
@@ -16,7 +16,7 @@ impl Charging {
     /// Changes the policy. The limit is far above the machine's memory, so that no other program is affected.
     pub fn begin() -> io::Result<Charging> {
         let mut before = vec![(MODE, fs::read_to_string(MODE)?)];
-        // Setting one of the two resets the other one to 0.
+        // Setting either of the two resets the other to 0.
         let kibibytes = fs::read_to_string(KIBIBYTES)?;
         match kibibytes.trim() {
             "0" => before.push((PERCENT, fs::read_to_string(PERCENT)?)),

@@ -1,4 +1,4 @@
-//! The slots of a target, read from outside, before the first attach and after each detach.
+//! Reads the slots of a target from outside, before the first attach and after each detach.
 
 use memhook_process::{find_slots, mappings, modules};
 use std::collections::BTreeMap;
@@ -21,8 +21,8 @@ impl SlotsSeen {
         ))
     }
 
-    /// Checks the changes since: a slot that lazy binding had not resolved may be resolved, but none may hold an
-    /// address of ours or a different function.
+    /// Checks the changes since then. Lazy binding may have resolved a slot, but no slot may hold an address of ours or
+    /// a different function.
     pub fn compare(&self, pid: u32) -> Result<(), String> {
         let Some(now) = SlotsSeen::of(pid) else {
             return Ok(());

@@ -19,19 +19,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Number of cycles after which a target is ended, checked, and started again.
+/// Number of cycles after which a target is ended, checked, and replaced.
 const CYCLES_OF_ONE_TARGET: u64 = 250;
-/// Number of cycles after which resident memory is compared: the first attaches leave memory that later ones reuse.
+/// Number of cycles after which resident memory is compared. The first attaches leave memory that later attaches reuse.
 const CYCLES_TO_SETTLE: u64 = 5;
-/// Growth after that which counts as a leak, whatever the program itself does.
+/// Later growth that counts as a leak. It exceeds the growth of the program itself.
 const GROWTH_KIB: i64 = 32 << 10;
 
-/// Maximum number of mappings that kills may leave in addition to the first attach's: a region and a copy of the hook,
-/// and no more with each kill.
+/// Maximum number of mappings that kills may leave in addition to the first attach's: a region and a copy of the hook.
+/// Further kills must not add to them.
 const MAPPINGS_LEFT: usize = 8;
 
-/// Duration from which a cycle is reported: nothing failed, but the machine is busy, or something waits for a long
-/// time.
+/// Duration above which a cycle is reported as slow. Nothing failed, but the machine is busy, or something waits for a
+/// long time.
 const SLOW: Duration = Duration::from_secs(60);
 
 /// Growth of locked memory that the program's own mappings may cause.
@@ -45,61 +45,62 @@ pub struct Args {
     /// Use only these kinds of targets
     #[arg(long, value_delimiter = ',')]
     kinds: Vec<Kind>,
-    /// Kill the attacher in one of this many cycles; 0: never
+    /// Kill the attacher in one of N cycles; 0 means never
     #[arg(long, default_value_t = 5)]
     kill: u64,
-    /// Stop the attacher (SIGSTOP) in one of this many cycles, and continue or kill it; 0: never
+    /// Stop the attacher (SIGSTOP) in one of N cycles, then continue or kill it; 0 means never
     #[arg(long, default_value_t = 8)]
     stop: u64,
-    /// Run gdb after one of this many cycles; 0: never
+    /// Run gdb after one of N cycles; 0 means never
     #[arg(long, default_value_t = 20)]
     gdb: u64,
-    /// The operation on the targets; random by default
+    /// Operation on the targets; random by default
     #[arg(long, value_enum)]
     look: Option<Look>,
     /// Make the kernel charge memory when it is mapped (vm.overcommit_memory 2) during the storm; needs root
     #[arg(long)]
     charged: bool,
-    /// The memhook-rs to run; by default it is built first
+    /// Path of memhook-rs; built first by default
     #[arg(long)]
     binary: Option<String>,
     /// List the kinds of targets
     #[arg(long)]
     list: bool,
-    /// Seed of the random moments
+    /// Seed of the random numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// Target, and its state before.
+/// A target, and its earlier states.
 struct Victim {
     kind: Kind,
     prey: Prey,
-    /// State before the first attach.
+    /// Slots before the first attach.
     slots: Option<SlotsSeen>,
-    /// State after the previous cycle; at first, before any attach.
+    /// State after the previous cycle, or initially before any attach.
     footprint: Footprint,
-    /// After some.
+    /// Resident memory after the first cycles.
     resident_kib: Option<i64>,
     cycles: u64,
     disturbed: bool,
-    /// Earlier operations: each leaves memory that the next one of its kind reuses.
+    /// Earlier operations. Each kind leaves memory that the next operation of the same kind reuses.
     looks: Vec<Look>,
-    /// Number of our mappings after the first undisturbed cycle that began with some; 0: there was none yet.
+    /// Number of our mappings after the first undisturbed cycle that began with some. 0 if there was no such cycle yet.
     tidy_mappings: usize,
 }
 
 impl Victim {
     fn new(kind: Kind, random: &mut Random) -> Option<Victim> {
         let mut prey = kind.start(random)?;
-        // Permanent mappings of this request (arenas, reused stacks) are the program's own.
+        // This request makes the program create permanent mappings (arenas, reused stacks), so it is sent before the
+        // first state is read.
         if kind.answers() {
             prey.target.send("u");
             prey.target.expect("usable");
         }
         Some(Victim {
             kind,
-            // A library that has just been opened is not a failure.
+            // A library that has just been opened has new slots, which is not a failure.
             slots: (kind != Kind::Plugins)
                 .then(|| SlotsSeen::of(prey.target.pid()))
                 .flatten(),
@@ -126,7 +127,7 @@ impl Victim {
         all[random.below(all.len() as u64) as usize]
     }
 
-    /// Checks that the target is well; otherwise adds the kernel's report of its end.
+    /// Checks that the target is healthy. A failure includes the kernel's report of its end.
     fn is_well(&self) -> Result<(), Failure> {
         let stopped = self.kind == Kind::Stopped;
         match healthy(&self.prey.target, stopped) {
@@ -140,7 +141,7 @@ impl Victim {
     }
 
     /// Checks that the target can still load a library, look up a user, open a character conversion, and create threads
-    /// and children. A lock that was left taken would make one of these wait forever.
+    /// and children. A lock that was left locked would make one of these operations wait forever.
     fn is_usable(&mut self) -> Result<(), Failure> {
         if !self.kind.answers() {
             return Ok(());
@@ -154,7 +155,7 @@ impl Victim {
         })
     }
 
-    /// Runs a command, disturbed or not, and checks the target afterwards.
+    /// Runs a command, with or without a disturbance, and checks the target afterwards.
     fn cycle(
         &mut self,
         look: Look,
@@ -180,7 +181,8 @@ impl Victim {
         }
         let mut well = Ok(());
         let applied = disturbance.apply(&mut attacher, || {
-            // If the attacher is stopped while it holds a thread, its watchdog continues it until the end of that hold.
+            // If the attacher is stopped while it holds a thread, its watchdog continues the attacher until the hold
+            // ends.
             well = self.is_well();
             Ok(())
         });
@@ -196,7 +198,7 @@ impl Victim {
         let may_be_refused = self.kind.may_refuse()
             || !is_parent
             || self.disturbed
-            // A search or a watch has more conditions than a trace.
+            // A search or a watch has more requirements than a trace.
             || !matches!(look, Look::Attach | Look::Follow);
         if outcome.code == Some(2) && may_be_refused {
             tally.refuse(&format!("{:?}, {look:?}: {}", self.kind, outcome.errors));
@@ -207,7 +209,7 @@ impl Victim {
             return Ok(());
         }
         if matches!(outcome.code, Some(1 | 2)) && is_for_want_of_a_processor(&outcome.errors) {
-            // The target correctly continued without the attacher, or none of its threads could be held.
+            // The target correctly continued without the attacher, or the attacher could hold none of the threads.
             tally.late += 1;
             return Ok(());
         }
@@ -230,7 +232,7 @@ impl Victim {
             }
             Err(error) => return failed(Class::Attacher, format!("the report: {error}")),
         };
-        // While it is stopped, its target does not wait for it.
+        // While the attacher is stopped, its target does not wait for it.
         let lost = |report: &serde_json::Value| report["totals"]["lost_events"].as_u64();
         let lost = reports.iter().find(|r| lost(r).unwrap_or(0) != 0);
         if let Some(report) = lost
@@ -239,7 +241,7 @@ impl Victim {
         {
             return failed(Class::Lost, format!("lost events: {}", report["totals"]));
         }
-        // The next attacher repairs what a killed attacher has left.
+        // The next attacher repairs the state that a killed attacher left behind.
         if !is_parent || (self.disturbed && !look.traces()) {
             return Ok(());
         }
@@ -280,7 +282,7 @@ impl Victim {
 
     fn compare_footprint(&mut self, look: Look) -> Result<(), Failure> {
         let target = &self.prey.target;
-        // The first attach leaves a region and the hook; a kill leaves a region that the next attach adopts or
+        // The first attach leaves a region and the hook. A kill leaves a region that the next attach adopts or
         // replaces.
         let is_first = !self.looks.contains(&look);
         if is_first {
@@ -295,8 +297,8 @@ impl Victim {
         let start = Instant::now();
         let now = loop {
             let now = Footprint::of(target);
-            // Fewer mappings are correct too: a library is open while it is loaded, and an earlier region is unmapped
-            // when no thread is inside it any more.
+            // Fewer mappings are also correct: a library file is open only while it is loaded, and an earlier region is
+            // unmapped once no thread uses it.
             let before = &self.footprint;
             let is_well = now.blocked == before.blocked
                 && now.files.len() <= before.files.len()
@@ -306,8 +308,8 @@ impl Victim {
             if is_well {
                 break now;
             }
-            // fork blocks all signals for a moment, and so does the remaining work of a thread after a kill of its
-            // attacher; a library is open while it is loaded.
+            // fork briefly blocks all signals, and so does the remaining work of a thread whose attacher was killed. A
+            // library file is open while it is loaded.
             if start.elapsed() > Duration::from_secs(2) {
                 let before = std::mem::replace(&mut self.footprint, now.clone());
                 let maps = target.maps();
@@ -324,7 +326,7 @@ impl Victim {
         Ok(())
     }
 
-    /// Ends the target. A target that does not end has no result.
+    /// Ends the target. A target that hangs has no result.
     fn end(self, tally: &mut Tally) -> Result<(), Failure> {
         let Victim { kind, prey, .. } = self;
         let ended = catch_unwind(AssertUnwindSafe(|| kind.end(prey, tally)));
@@ -332,7 +334,7 @@ impl Victim {
     }
 }
 
-/// Runs all cycles of one kind.
+/// Runs all cycles for one kind of target.
 fn storm(kind: Kind, cycles: u64, args: &Args, random: &mut Random) -> Tally {
     let mut tally = Tally::default();
     let Some(mut victim) = Victim::new(kind, random) else {
@@ -372,7 +374,7 @@ fn storm(kind: Kind, cycles: u64, args: &Args, random: &mut Random) -> Tally {
                     "{kind:?}, at the end, after cycle {cycle}: {:?}: {}",
                     failure.0, failure.1
                 );
-                // This counts it only once.
+                // If `result` is an error, the failure was already counted.
                 if result.is_ok() {
                     tally.count(&failure);
                 }
@@ -382,7 +384,7 @@ fn storm(kind: Kind, cycles: u64, args: &Args, random: &mut Random) -> Tally {
     tally
 }
 
-/// Runs the storm; exit code 1 if anything went wrong.
+/// Runs the storm. The exit code is 1 if anything failed.
 pub fn run(args: &Args) -> ExitCode {
     let kinds: Vec<Kind> = match args.kinds.as_slice() {
         [] => Kind::value_variants().to_vec(),
@@ -398,7 +400,7 @@ pub fn run(args: &Args) -> ExitCode {
     if let Some(path) = &args.binary {
         binary_is(path);
     }
-    // The first use of either builds them, which may take minutes on a busy machine.
+    // The first use builds memhook-rs and the targets, which may take minutes on a busy machine.
     println!("Building memhook-rs and the targets");
     println!("{} is attached", binary().display());
     let _charging = match args.charged.then(Charging::begin).transpose() {

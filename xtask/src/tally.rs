@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub enum Class {
     /// The target ended
     Died,
-    /// The target stood still, stopped or traced
+    /// The target hung, stopped or traced
     Stuck,
-    /// The target waits for a lock that was left taken
+    /// The target waits for a lock that was left locked
     Unusable,
     /// The target's self-check failed
     WrongAnswer,
@@ -33,32 +33,32 @@ pub enum Class {
 #[derive(Debug)]
 pub struct Failure(pub Class, pub String);
 
-/// Makes one.
+/// Returns a failure.
 pub fn failed<T>(class: Class, what: impl Into<String>) -> Result<T, Failure> {
     Err(Failure(class, what.into()))
 }
 
-/// Numbers of one kind of target, or of all.
+/// Counts for one kind of target, or for all kinds.
 #[derive(Default)]
 pub struct Tally {
-    /// Number of cycles, and of those in which the attacher was killed, was stopped, or refused to attach.
+    /// Number of all cycles, and of cycles in which the attacher was killed, was stopped, or refused to attach.
     pub cycles: u64,
     pub killed: u64,
     pub stopped: u64,
     pub refused: u64,
-    /// Cycles in which the attacher was late for lack of processor time.
+    /// Number of cycles in which the attacher was late for lack of processor time.
     pub late: u64,
-    /// Cycles that were followed by a debugger.
+    /// Number of cycles after which a debugger ran.
     pub debugged: u64,
-    /// Refusals that were printed, without the numbers in them.
+    /// Refusals that were printed, with digits removed.
     shown: BTreeSet<String>,
     failures: BTreeMap<Class, u64>,
-    /// Waits of the target, and the number that ended with EINTR.
+    /// Number of the target's waits, and of waits that ended with EINTR.
     pub waits: u64,
     pub interrupted: u64,
-    /// Largest delay of an end, in milliseconds.
+    /// Largest delay of the end of a wait, in milliseconds.
     pub latest_ms: u64,
-    /// Growth of resident memory in KiB, and the number of cycles.
+    /// Growth of resident memory in KiB, and the number of cycles in which it was measured.
     pub growth_kib: i64,
     pub growth_cycles: u64,
 }
@@ -69,7 +69,7 @@ impl Tally {
         *self.failures.entry(failure.0).or_default() += 1;
     }
 
-    /// Counts a refusal, and prints it unless a similar one was printed.
+    /// Counts a refusal, and prints it unless a similar refusal was printed before.
     pub fn refuse(&mut self, what: &str) {
         self.refused += 1;
         let without_numbers = what.replace(|c: char| c.is_ascii_digit(), "");
@@ -83,7 +83,7 @@ impl Tally {
         self.failures.values().sum()
     }
 
-    /// Adds another tally.
+    /// Adds the counts of another tally.
     pub fn add(&mut self, other: &Tally) {
         self.cycles += other.cycles;
         self.killed += other.killed;
@@ -101,7 +101,7 @@ impl Tally {
         self.growth_cycles += other.growth_cycles;
     }
 
-    /// In words.
+    /// Formats the counts.
     pub fn text(&self) -> String {
         let mut text = format!(
             "{} cycles ({} killed, {} stopped, {} refused, {} late, {} followed by gdb), {} failures",

@@ -1,4 +1,4 @@
-//! Targets of a storm: their start and their end.
+//! Starts and ends the targets of a storm.
 
 use crate::disturbance::Random;
 use crate::kinds::Kind;
@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Libraries of the distribution; the installed ones are used.
+/// Libraries of the distribution, used if they are installed.
 const PLUGINS: [&str; 6] = [
     "libxml2.so.2",
     "libcurl.so.4",
@@ -21,12 +21,12 @@ const PLUGINS: [&str; 6] = [
 const WAYS: [&str; 6] = ["exit", "_exit", "kill", "segv", "exec", "exec_by_thread"];
 /// gperftools' allocator and heap profiler.
 const TCMALLOC: &str = "libtcmalloc.so.4";
-/// Python of the distribution, which has its packages.
+/// The distribution's Python, which finds the distribution's packages.
 const PYTHON: &str = "/usr/bin/python3";
 /// Memory limit of the small cgroup.
 const LIMIT_BYTES: u64 = 96 << 20;
 
-/// Separate cgroup for a target, removed with the value.
+/// Separate cgroup for a target, removed on drop.
 struct Cgroup(PathBuf);
 
 impl Cgroup {
@@ -57,14 +57,14 @@ impl Drop for Cgroup {
 /// Running target.
 pub struct Prey {
     pub target: Target,
-    /// Way in which it ends, if it does.
+    /// Way in which the target ends by itself, if it does.
     way: &'static str,
     // Dropped after the target.
     _cgroup: Option<Cgroup>,
 }
 
 impl Prey {
-    /// Has it end.
+    /// Makes the target end by itself.
     pub fn have_end(&mut self) {
         match self.way {
             "" => self.target.signal(libc::SIGKILL),
@@ -74,7 +74,7 @@ impl Prey {
 }
 
 impl Kind {
-    /// Starts a target; if that is impossible, prints a line and returns `None`.
+    /// Starts a target. If that is impossible, prints the reason and returns `None`.
     pub fn start(self, random: &mut Random) -> Option<Prey> {
         let way = match self {
             Kind::Ending => WAYS[random.below(WAYS.len() as u64) as usize],
@@ -170,7 +170,7 @@ impl Kind {
         })
     }
 
-    /// Returns a library to load with the program, and the environment variable for it.
+    /// Returns the environment variable and the library that it preloads.
     fn library(self) -> Option<(&'static str, &'static str)> {
         match self {
             Kind::Preloaded => Some(("LD_PRELOAD", "lending_allocator")),
@@ -208,7 +208,7 @@ impl Kind {
         })
     }
 
-    /// Ends the target and takes its counts; `Err` has the result of its self-check.
+    /// Ends the target and adds its counts to the tally. Fails if the target's self-check failed.
     pub fn end(self, prey: Prey, tally: &mut Tally) -> Result<(), Failure> {
         let mut target = prey.target;
         match self {
@@ -224,7 +224,8 @@ impl Kind {
         let mut early = String::new();
         if self == Kind::Waits && target.is_alive() {
             target.go();
-            // One line for each kind of wait: rounds, ended with EINTR, early, latest end.
+            // One line for each kind of wait: number of waits, ended with EINTR, ended early,
+            // largest delay.
             for _ in 0..6 {
                 let line = target.expect("");
                 let mut words = line.split_ascii_whitespace();
@@ -259,7 +260,7 @@ impl Kind {
     }
 }
 
-/// Compares the way in which it ended with the intended one.
+/// Compares the actual end of the target with the intended end.
 fn end_by_itself(mut target: Target, way: &str) -> Result<(), Failure> {
     if way.starts_with("exec") {
         target.expect("ready");
@@ -278,7 +279,7 @@ fn end_by_itself(mut target: Target, way: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the kernel's record of a process's fault: address and module.
+/// Returns the kernel's log line about a process's fault, with address and module.
 pub fn fault_of(pid: u32) -> String {
     let log = Command::new("dmesg").output();
     let log = log.map_or(String::new(), |o| String::from_utf8_lossy(&o.stdout).into());

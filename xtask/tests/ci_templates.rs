@@ -1,5 +1,5 @@
-//! Runs the commands of the GitHub action and of the GitLab template as those services do: with a release that was
-//! packed here, and with programs with and without a leak.
+//! Runs the commands of the GitHub action and the GitLab template as these services do, with a release that was packed
+//! here, on programs with and without a leak.
 
 // This crate provides `#[test]`, which lets a test pass if a required tool is not installed.
 #[macro_use]
@@ -24,7 +24,7 @@ fn succeeds(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {errors}");
 }
 
-/// Returns the blocks of a YAML file that begin with `start` and are indented deeper.
+/// Returns the YAML blocks that begin with `start`, with their indented lines.
 fn blocks(file: &str, start: &str) -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
     let text = fs::read_to_string(path).expect("readable");
@@ -43,7 +43,7 @@ fn blocks(file: &str, start: &str) -> Vec<String> {
         .collect()
 }
 
-/// Prepares a release as on a server, and a program that leaks if its first argument begins with "a ".
+/// Creates a release directory as on a server, and a program that leaks if its first argument begins with "a ".
 fn prepare(folder: &Folder) {
     let program = folder.path("memhook-rs");
     succeeds(
@@ -107,7 +107,7 @@ fn github(folder: &Folder, releases: &str) {
     let [install, gate] = &scripts[..] else {
         panic!("{} steps", scripts.len())
     };
-    // A runner has both.
+    // A CI runner provides both.
     fs::create_dir(folder.path("runner")).expect("writable");
     fs::write(folder.path("summary.md"), "").expect("writable");
     expect(&shell(folder, install, &[("RELEASES", releases)]), 0);
@@ -169,7 +169,7 @@ fn gitlab(folder: &Folder, releases: &str) {
     let report = fs::read_to_string(folder.path("leaks.xml")).expect("written");
     assert!(report.contains("<failure"), "{report}");
 
-    // An archive that does not match the checksums is not run.
+    // An archive that does not match the checksums must not be run.
     let release = folder.path(&format!("releases/v{}", env!("CARGO_PKG_VERSION")));
     let archive = format!(
         "{release}/memhook-rs-{}-x86_64-linux.tar.gz",
@@ -182,7 +182,7 @@ fn gitlab(folder: &Folder, releases: &str) {
         text.contains("FAILED") && !output.status.success(),
         "{text}"
     );
-    // There is no place to fetch it from.
+    // Without a location of the releases, nothing can be fetched.
     let output = judge("", "./program nothing");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(

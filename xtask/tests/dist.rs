@@ -1,4 +1,4 @@
-//! The packages of `cargo xtask dist` are installed into empty roots, and run there.
+//! Installs the packages of `cargo xtask dist` into empty roots, and runs them there.
 
 // This crate provides `#[test]`, which lets a test pass if a required tool is not installed.
 #[macro_use]
@@ -21,7 +21,7 @@ fn output(command: &mut Command) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Packs a release with these options into a directory; returns the paths of the results.
+/// Packs a release with these options into a directory. Returns the paths of the results.
 fn pack(options: [&str; 2], to: &str) -> Vec<PathBuf> {
     let made = output(
         Command::new(env!("CARGO_BIN_EXE_memhook-xtask"))
@@ -51,7 +51,7 @@ fn unpack(archive: &Path, into: &str) {
     );
 }
 
-/// Runs the program with only the root into which it was installed.
+/// Runs the program in a chroot of the root into which it was installed.
 fn runs_in(root: &str, program: &str) {
     let version = output(Command::new("chroot").args([root, program, "--version"]));
     assert_eq!(
@@ -72,7 +72,7 @@ fn are_equal(made: &[PathBuf], again: &[PathBuf]) {
     }
 }
 
-/// The same commit gives the same bytes, wherever its sources are.
+/// Checks that the same commit gives the same bytes in any directory.
 #[test]
 #[ignore = "builds the command twice as a release; cargo xtask nightly runs it"]
 fn builds_in_two_places_are_equal() {
@@ -103,7 +103,8 @@ fn packages_are_reproducible_and_run_in_empty_roots() {
         return not_run("chroot and dpkg --root need root");
     }
     let folder = Folder::new("dist");
-    // The packed program has no debug information and only one symbol, because the others take long to compress.
+    // The packed program has no debug information and only one symbol, which saves time for the
+    // compression.
     let program = folder.path("memhook-rs");
     output(
         Command::new("objcopy")
@@ -176,7 +177,7 @@ fn rpm(package: &Path, root: &str) {
         checked.contains("SHA256") && !checked.contains("BAD"),
         "{checked}"
     );
-    // Debian's rpm warns on a system of another kind.
+    // Debian's rpm expects this option for packages.
     rpm(&["--force-debian", "--install", package]);
     runs_in(root, "/usr/bin/memhook-rs");
     // Modes, sizes, digests, times and owners match the package.
@@ -194,7 +195,7 @@ fn tarball(archive: &Path, root: &str) {
     runs_in(root, &format!("/{directory}/bin/memhook-rs"));
     let packed = format!("{root}/{directory}/share/doc/memhook-rs/LICENSES-DEPENDENCIES.gz");
     let texts = output(Command::new("zcat").arg(packed));
-    // C sources that one of the packages contains, a directory below its own.
+    // C sources that a package bundles in a subdirectory.
     for part in [
         "ring 0.",
         "zstd/LICENSE",

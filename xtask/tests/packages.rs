@@ -1,4 +1,4 @@
-//! Packages as cargo packs them are installed elsewhere, without this repository around them.
+//! Installs the packages that cargo packs in another place, outside this repository.
 
 // This crate provides `#[test]`, which lets a test pass if a required tool is not installed.
 #[macro_use]
@@ -15,7 +15,7 @@ fn root() -> &'static Path {
         .expect("xtask is below the root")
 }
 
-/// The files below a directory, relative to it.
+/// Collects the files below a directory, with relative paths.
 fn files_below(directory: &Path, prefix: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).expect("a directory") {
         let entry = entry.expect("readable");
@@ -28,7 +28,7 @@ fn files_below(directory: &Path, prefix: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The library that embeds the hook builds it from sources in its own package.
+/// Checks that the library that embeds the hook builds it from sources in its own package.
 #[test]
 fn the_package_holds_the_hook() {
     let output = Command::new(env!("CARGO"))
@@ -61,11 +61,11 @@ fn the_package_holds_the_hook() {
     );
 }
 
-/// The link rule of the command, applied to a small program: outside this repository no configuration requests static
-/// linking, and linkers differ in how they search archives.
+/// Applies the link rule of the command to a small program. Outside this repository, no
+/// configuration requests static linking, and linkers search archives in different ways.
 #[test]
 fn the_command_is_linked_statically_without_configuration() {
-    // Rustc's current choice, and its choice before it came with its own linker.
+    // rustc's current default linker, and its default before it shipped its own linker.
     for flags in ["", "-Clinker-features=-lld"] {
         let folder = Folder::new("static");
         let rule = root().join("crates/cli/build/static_linking.rs");
@@ -81,7 +81,7 @@ fn the_command_is_linked_statically_without_configuration() {
              [[bin]]\nname = \"linked\"\npath = \"main.rs\"\n",
         )
         .expect("written");
-        // A thread, a network name and a float need more of libc than printing.
+        // A thread, a host name lookup and a float use more of libc than printing does.
         fs::write(
             folder.path("main.rs"),
             "use std::net::ToSocketAddrs;\n\

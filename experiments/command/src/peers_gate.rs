@@ -1,7 +1,8 @@
-//! `cargo experiment peers-gate`: cost of a leak check with the gate, LeakSanitizer and memcheck, on the same programs.
+//! `cargo experiment peers-gate`: measures the cost of a leak check with the gate, LeakSanitizer and memcheck, on the
+//! same programs.
 //!
-//! The programs are a distribution's builds, and LeakSanitizer is preloaded: another build would be another program.
-//! With PYTHONMALLOC=malloc each small object of Python is an allocation.
+//! The programs are binaries of a distribution, and LeakSanitizer is preloaded, so that all tools run the same build.
+//! With PYTHONMALLOC=malloc, Python allocates each small object with malloc.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -10,13 +11,13 @@ use std::time::{Duration, Instant};
 /// Options of the task.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Runs of each tool except memcheck, which runs once; the median counts
+    /// Number of runs with each tool, of which the median is reported; memcheck runs once
     #[arg(long, default_value_t = 3)]
     runs: usize,
-    /// Factor for the usual work, which takes about ten seconds
+    /// Factor for the usual amount of work, which takes about ten seconds
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-    /// Run only programs with this in their name
+    /// Run only programs whose names contain this text
     #[arg(long)]
     program: Option<String>,
 }
@@ -39,7 +40,7 @@ print(top[0][0])
 
 const PYTHON_ROUNDS: f64 = 700.0;
 const SQL_ROWS: f64 = 2_200_000.0;
-/// Share of the work for memcheck, which is compared with an untraced run of the same share.
+/// Fraction of the work for memcheck, which is compared with an untraced run of the same fraction.
 const MEMCHECK_SHARE: f64 = 0.04;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -53,9 +54,9 @@ enum Tool {
 /// Program to measure.
 struct Program {
     name: &'static str,
-    /// Returns its command for this amount of work.
+    /// Returns the program's command for this amount of work.
     command: fn(f64) -> std::io::Result<Vec<String>>,
-    /// True if it has more runs than the others.
+    /// True if a run is so short that more runs are needed.
     is_short: bool,
 }
 
@@ -87,7 +88,7 @@ const PROGRAMS: [Program; 3] = [
     },
 ];
 
-/// Writes statements to a file, like those of dumps.
+/// Writes SQL statements to a file, as in a dump.
 fn sql(scale: f64) -> std::io::Result<Vec<String>> {
     use std::fmt::Write;
     let rows = (SQL_ROWS * scale) as u64;
@@ -111,7 +112,7 @@ fn sql(scale: f64) -> std::io::Result<Vec<String>> {
     ])
 }
 
-/// Runs the task; prints a Markdown table.
+/// Runs the task, and prints a Markdown table.
 pub fn run(args: &Args) -> ExitCode {
     match table(args) {
         Ok(table) => {
@@ -182,7 +183,7 @@ fn table(args: &Args) -> Result<String, String> {
     Ok(out)
 }
 
-/// Time, or the failure of the run; one failure makes all of a tool's runs one.
+/// Time of a run, or its failure. A single failure fails all runs of the tool.
 type Timed = Result<Duration, String>;
 
 fn add(times: &mut Result<Vec<Duration>, String>, time: Timed) {
@@ -209,7 +210,7 @@ fn cell(alone: &Timed, with: &Timed) -> String {
     }
 }
 
-/// Returns the time of a command; fails if it cannot be started at all.
+/// Returns the run time of a command. Fails if the command cannot be started.
 fn time(tool: Tool, gate: &Path, command: &[String]) -> Result<Timed, String> {
     let mut run = match tool {
         Tool::None => Command::new(&command[0]),

@@ -1,5 +1,5 @@
-//! Cost of an attach by number of threads and libraries: its duration, the longest time that a thread was held, and how
-//! long the threads stood still meanwhile, which they measure themselves.
+//! Cost of an attach by number of threads and libraries: its duration, the longest hold of a thread, and the longest
+//! stall as measured by the threads themselves.
 //!
 //! `cargo measure attach`
 
@@ -9,7 +9,7 @@ use memhook_measurements::{
 };
 use std::{path::PathBuf, time::Duration};
 
-/// Name, threads, and additional libraries.
+/// Name, number of threads, and number of additional libraries.
 const TARGETS: [(&str, usize, usize); 6] = [
     ("1 thread, 0 libraries", 1, 0),
     ("8 threads, 0 libraries", 8, 0),
@@ -27,7 +27,7 @@ const WORKS: [&str; 4] = [
     "longest hold of a thread",
 ];
 
-/// Makes copies of one library: each is a separate file and module.
+/// Copies one library. Each copy is a separate file and module.
 fn libraries(count: usize) -> Vec<String> {
     let built = build_library("library", "library.so");
     let folder: PathBuf = output_folder().join("targets/libraries");
@@ -47,7 +47,7 @@ struct Stalls {
 }
 
 impl Stalls {
-    /// Returns the longest time that any thread stood still, and the longest of all other threads.
+    /// Returns the longest stall of any thread, and the longest stall among all other threads.
     fn measure(&self, target: &mut Measured, work: impl FnOnce()) -> Result<Vec<f64>, String> {
         target.send(0.0)?;
         std::thread::sleep(Duration::from_millis(20));
@@ -55,7 +55,7 @@ impl Stalls {
         target.send(0.0)?;
         let microseconds = target.figures()?;
         let stalls = microseconds.iter().map(|us| us * 1e3);
-        // A single thread has no others.
+        // With a single thread, there are no other threads.
         Ok(stalls.take(self.threads.min(2)).collect())
     }
 }
@@ -65,7 +65,7 @@ fn figures(ns: Vec<f64>) -> Vec<Figure> {
 }
 
 impl Subject for Stalls {
-    /// Each round uses a new process: the first attach to a process is the one that loads the hook.
+    /// Each round uses a new process, because only the first attach to a process loads the hook.
     fn round(&mut self, tool: Option<&dyn Tool>) -> Result<Round, String> {
         let threads = self.threads.to_string();
         let mut args = vec![threads.as_str()];
@@ -103,7 +103,7 @@ fn main() {
     let mut figures = Figures::new("attach");
     let place = placement();
     bind_to(&place.rest);
-    // The tool is not started by name, because the rounds need the report.
+    // The tool is not started through the trait, because the rounds need its report.
     let tool = Memhook::new("attach and detach", "");
     for (name, threads, count) in TARGETS {
         let count = if is_test() { count.min(2) } else { count };

@@ -1,5 +1,5 @@
-//! Cost of a malloc/free pair on a hot stack, and of replacing blocks from thousands of stacks, in the target: one and
-//! two threads, with and without frame pointers.
+//! Cost in the target of a malloc/free pair on a hot stack, and of replacing blocks from thousands of stacks, with one
+//! and two threads, and with and without frame pointers.
 //!
 //! `cargo measure churn`
 
@@ -143,8 +143,8 @@ fn main() {
         let names: Vec<&str> = tools.iter().map(|tool| tool.name()).collect();
         figures.add(&[work.name], &names, || {
             let program = build(work.program, &[work.flags]);
-            // Two threads and the attacher share two processors. A thread waits while the attacher uses its processor;
-            // that time is not counted for the thread but shown as the tool's.
+            // Two threads and the attacher share two processors. A thread waits while the attacher uses its processor.
+            // That time is not counted for the thread, but shown as time of the tool.
             let processors = match work.threads {
                 1 => &place.target,
                 _ => &place.all,

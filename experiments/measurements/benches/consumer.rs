@@ -1,5 +1,5 @@
-//! Events per second of processor time through drain and ledger, and memory per live block. The producer's work is not
-//! timed.
+//! Throughput of the drain and the ledger in events per second of processor time, and memory per live block. The
+//! producer's work is not timed.
 //!
 //! `cargo measure consumer`
 
@@ -72,7 +72,7 @@ fn consumer(c: &mut Criterion) {
     conditions.write("consumer");
 }
 
-/// Measures reports over a million sites and as many live blocks.
+/// Measures reports with a million sites and a million live blocks.
 fn queries(c: &mut Criterion) {
     let live = 1_000_000;
     let mut stream = Churn::new(live, 4_000_000);

@@ -1,5 +1,5 @@
-//! Cost of malloc by size, in the target: untraced, through the hook without a record, with call stacks found in each
-//! way at each depth, sampled; and with user probes of the kernel.
+//! Cost of malloc in the target by size: untraced, through a hook that records nothing, with each kind of unwinding at
+//! each depth, sampled, and with user probes of the kernel.
 //!
 //! `cargo measure latency`
 
@@ -13,7 +13,7 @@ const SIZES: [&str; 9] = [
 ];
 /// Consecutive mallocs of each size in each round.
 const COUNT: u32 = 100_000;
-/// The same with probes, which are slower by two orders of magnitude.
+/// Consecutive mallocs with probes, which are slower by two orders of magnitude.
 const SLOW_COUNT: u32 = 10_000;
 
 fn main() {

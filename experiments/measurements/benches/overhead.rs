@@ -1,6 +1,6 @@
-//! Tracing within a budget: the throughput that programs lose once the budget has settled.
+//! Loss of throughput under a budget, once the budget has settled.
 //!
-//! `cargo measure overhead`; takes long, because each round begins with the settling time.
+//! `cargo measure overhead`; takes a long time, because each round begins with the settling time.
 
 use memhook_measurements::programs::PROGRAMS;
 use memhook_measurements::{
@@ -9,7 +9,7 @@ use memhook_measurements::{
 };
 use std::time::Duration;
 
-/// Settling time of the controller.
+/// Settling time of the budget's controller.
 const SETTLES_IN: Duration = Duration::from_secs(2);
 
 fn main() {
@@ -46,7 +46,7 @@ fn main() {
             run(&mut subject, 12)
         });
     }
-    // Programs that keep running while tools come and go; a compiler ends before its budget has settled.
+    // Only programs that keep running while tools attach and detach. A compiler ends before the budget has settled.
     for program in PROGRAMS.iter().filter(|program| program.stands) {
         figures.add(program.works, &names, || match (program.start)(&place) {
             Ok(mut subject) => run(&mut *subject, program.cycles),

@@ -1,4 +1,4 @@
-//! Comparison of memhook-rs with other tools on the same programs in one run. Each round is a new process.
+//! Compares memhook-rs with other tools on the same programs in one run. Each round starts a new process.
 //!
 //! `cargo measure peers`
 
@@ -9,17 +9,17 @@ use memhook_measurements::{
 };
 use memhook_tests::programs::Folder;
 
-/// Program that is started again for each round.
+/// Workload whose program is started again for each round.
 struct Work {
     names: Vec<&'static str>,
-    /// Share of a round's usual work.
+    /// Fraction of a round's usual work.
     share: f64,
     start: Box<dyn Fn(&Placement) -> Result<Box<dyn Subject>, String>>,
-    /// True if it also runs under tools that slow it down by two orders of magnitude.
+    /// True if the program also runs under tools that slow it down by two orders of magnitude.
     is_small: bool,
 }
 
-/// Program of ours, which measures itself.
+/// A program of this repository, which measures itself.
 struct Own(Measured);
 
 impl Subject for Own {

@@ -1,5 +1,6 @@
-//! Cost of a probe in a loop that calls a function that increments a counter, and the time to place the probe. Rounds
-//! with and without each tool alternate, in one process; uftrace runs the program itself, next to one without it.
+//! Cost of a probe on a function that a loop calls to increment a counter, and the time to place the probe. Rounds with
+//! and without each tool alternate in one process. uftrace must start its program, so its rounds use a second process
+//! without uftrace.
 //!
 //! `cargo measure probes`
 
@@ -14,17 +15,18 @@ use std::process::Command;
 /// Milliseconds of a round, and number of rounds.
 const ROUND_MS: f64 = 100.0;
 const ROUNDS: usize = 15;
-/// The same for a tool that writes megabytes per millisecond.
+/// Milliseconds of a round for a tool that writes megabytes per millisecond.
 const WRITTEN_MS: f64 = 20.0;
 const WRITTEN_ROUNDS: usize = 5;
 const FUNCTION: &str = "bar";
 const MANY: (&str, usize) = ("many_*", 1000);
-/// The same for a tool whose buffer is soon full.
+/// Milliseconds of a round for a tool whose buffer is soon full.
 const COLLECTED_MS: f64 = 2.0;
-/// Number of calls that fill the buffer of gdbserver's agent, of 5 MiB.
+/// Number of calls that fill the 5 MiB buffer of gdbserver's agent.
 const FULL_AT: u64 = 873_812;
 
-/// Runs one round; returns nanoseconds per call without the probe and with it, and milliseconds to place it.
+/// Runs one round. Returns the nanoseconds per call without and with the probe, and the milliseconds to place the
+/// probe.
 fn round(target: &mut Measured, probe: FunctionProbe, ms: f64) -> Result<[f64; 3], String> {
     let without = ns(target, ms)?;
     let (placed, time) = probe.place(target, FUNCTION)?;
@@ -44,7 +46,7 @@ fn median(spread: Option<Spread>) -> f64 {
     spread.map_or(f64::NAN, |spread| spread.median)
 }
 
-/// Prints a line of the table.
+/// Prints a row of the table.
 fn print(name: &str, found: Result<Vec<[f64; 3]>, String>) {
     let found = match found {
         Ok(found) => found,
@@ -64,7 +66,7 @@ fn print(name: &str, found: Result<Vec<[f64; 3]>, String>) {
     );
 }
 
-/// Measures uftrace, which runs a program that was compiled for it, and traces entry and return.
+/// Measures uftrace, which runs a specially compiled program, and traces entries and returns.
 fn uftrace(processors: &str, rounds: usize, ms: f64) -> Result<Vec<[f64; 3]>, String> {
     let is_there = Command::new("uftrace").arg("--version").output();
     is_there.map_err(|error| format!("uftrace cannot be run: {error}"))?;
@@ -104,11 +106,11 @@ fn uftrace(processors: &str, rounds: usize, ms: f64) -> Result<Vec<[f64; 3]>, St
     }
 }
 
-/// Measures a fast tracepoint without actions, which collects each call until its buffer is full; this number of calls
-/// does not fill it.
+/// Measures a fast tracepoint without actions, which collects each call until its buffer is full. The calls of a round
+/// do not fill the buffer.
 fn gdbserver(processors: &str, rounds: usize, ms: f64) -> Result<Vec<[f64; 3]>, String> {
     let agent = in_process_agent()?;
-    // gdbserver's jumps do not reach a position-independent program.
+    // gdbserver's jumps cannot reach a position-independent program.
     let flags = ["-no-pie", "-rdynamic", "-DFIVE_BYTES"];
     let program = build("bar", &flags);
     let mut plain = Measured::start(&program, &["1"], processors);
@@ -158,7 +160,7 @@ fn main() {
         "gdbserver, fast tracepoint",
         gdbserver(&place.target, written_rounds, ms.min(COLLECTED_MS)),
     );
-    // The function of the slides that measured the first such tools: only an increment.
+    // The function of Sharma's slides (`docs/papers.md`), which contains only an increment.
     let increment = build("increment", &["-rdynamic"]);
     let mut plain = Measured::start(&increment, &[], &place.target);
     for probe in [
@@ -169,7 +171,7 @@ fn main() {
         let found = (0..rounds).map(|_| round(&mut plain, probe, ms)).collect();
         print(&format!("an increment: {}", probe.name()), found);
     }
-    // Two threads, each on its own processor, which write to no common cache line.
+    // Two threads on separate processors, which write to no common cache line.
     let mut two = Measured::start(&program, &["2"], &place.all);
     for probe in [FunctionProbe::Count, FunctionProbe::Stack] {
         let found = (0..rounds).map(|_| round(&mut two, probe, ms)).collect();

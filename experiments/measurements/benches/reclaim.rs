@@ -1,10 +1,11 @@
-//! A program that keeps a sorted list and loses a share of the removed nodes: size of its heap over time without leaks,
-//! with leaks, and with leaks that are reclaimed at several intervals; operations per second of its processor time; how
-//! long threads are held. Also the holds of a scan of larger programs that write meanwhile.
+//! Measures a program that keeps a sorted list and leaks some of the removed nodes. Reports its heap size over time
+//! without leaks, with leaks, and with leaks that are reclaimed at several intervals; its operations per second of
+//! processor time; and the hold times of its threads. Also measures the hold times of scans of larger programs that
+//! keep writing.
 //!
-//! `cargo measure reclaim -- [--seconds N]`: N seconds for seven concurrent runs, each of which needs little processor
-//! time. The default is 170, because a block is released at the second scan that finds it lost. With the preceding
-//! scans it takes about four minutes. Writes `target/reclaim/heap.svg`.
+//! `cargo measure reclaim -- [--seconds N]`: seven concurrent runs take N seconds, and each needs little processor
+//! time. The default is 170, because only the second scan that finds a block lost releases it. With the preceding
+//! scans, the benchmark takes about four minutes. Writes `target/reclaim/heap.svg`.
 
 use memhook_tests::{Target, binary, build_target};
 use plotters::prelude::*;
@@ -12,19 +13,20 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Percentage of the removed nodes that is lost.
+/// Percentage of removed nodes that are leaked.
 const LOST: &str = "10";
-/// Pause between two operations in µs, so that the rate of the leak is about the same on any machine.
+/// Pause between two operations in µs, so that the leak rate is about the same on every machine.
 const PACE: &str = "20";
 const INTERVALS: [u64; 5] = [2, 10, 20, 40, 80];
 
 /// Results of one run.
 struct Run {
     name: String,
-    /// Time in seconds, and MiB that malloc has from the system.
+    /// Time in seconds, and the size of malloc's heap in MiB.
     heap: Vec<(f64, f64)>,
     operations_a_cpu_second: f64,
-    /// Held milliseconds: of all threads for each snapshot, and the longest of one thread for the releases of a round.
+    /// Hold times in milliseconds: of all threads for each snapshot, and the longest hold of one thread for the
+    /// releases of a round.
     snapshot_holds: Vec<f64>,
     release_holds: Vec<f64>,
     released_mib: f64,
@@ -90,7 +92,7 @@ fn run(name: String, lost: &str, every: Option<u64>, time: Duration) -> Run {
     }
 }
 
-/// Returns the processor time in seconds (fields 14 and 15 of proc_pid_stat(5), in ticks of 10 ms).
+/// Returns the processor time of a process in seconds (fields 14 and 15 of proc_pid_stat(5), in ticks of 10 ms).
 fn processor_time(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
     let fields = stat.rsplit(')').next().unwrap_or("").split_whitespace();
@@ -152,7 +154,7 @@ fn plot(runs: &[Run]) -> Result<PathBuf, Box<dyn std::error::Error>> {
     Ok(file)
 }
 
-/// Measures the holds of scans of a program with a heap of this size that writes meanwhile.
+/// Measures the hold times of scans of a program with a heap of this size that keeps writing.
 fn scan_holds(what: &str, blocks: &str, bytes: &str, megabytes_a_second: &str) {
     let program = build_target("scan_graph", &[]);
     let target = Target::start(&program, &[blocks, bytes, megabytes_a_second]);

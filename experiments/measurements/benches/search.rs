@@ -1,7 +1,7 @@
-//! Search of a process's heap for unreachable blocks, on heaps of several shapes: processor time to find the blocks in
-//! a snapshot and to mark them.
+//! Search of a process's heap for unreachable blocks, on heaps of several shapes: measures the processor time to find
+//! the blocks in a snapshot and to mark them.
 //!
-//! `cargo measure search`; takes two minutes, 3 GB, and one processor.
+//! `cargo measure search`; needs two minutes, 3 GB of memory, and one processor.
 
 use memhook_heap::{MarkOptions, Request, capture, dissect, leaks, mark};
 use memhook_measurements::{build, timed};

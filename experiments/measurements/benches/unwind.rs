@@ -1,5 +1,5 @@
-//! Unwind tables: compile time, size, and the cost of a frame in the target if the backtrace is remembered and if it is
-//! not.
+//! Unwind tables: compile time, size, and the cost of a frame in the target, for a cached and for an uncached
+//! backtrace.
 //!
 //! `cargo measure unwind`
 
@@ -11,10 +11,10 @@ use memhook_measurements::{
 use memhook_unwind::compile;
 use std::{path::PathBuf, process::Command, time::Duration};
 
-/// Returns modules of very different sizes that most build machines have.
+/// Returns modules of very different sizes that are installed on most build machines.
 fn modules() -> Vec<(String, Vec<u8>)> {
     let mut paths = Vec::new();
-    // The C++ compiler knows the target's libraries; this program has none.
+    // The C++ compiler knows the paths of the target's libraries. This program is linked statically.
     for library in ["libc.so.6", "libstdc++.so.6"] {
         let option = format!("-print-file-name={library}");
         let output = Command::new("c++").arg(option).output();
@@ -70,7 +70,7 @@ fn compiling(figures: &mut Figures) {
     }
 }
 
-/// The slope over the depth is the cost of a frame.
+/// The slope over the depth is the cost per frame.
 fn frames(figures: &mut Figures, name: &str, program: &str, args: &[&str]) {
     let place = placement();
     let tools = [5, 10, 20]

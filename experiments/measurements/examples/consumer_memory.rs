@@ -1,4 +1,5 @@
-//! Memory of the ledger by live blocks, and the longest pass (processor time) while it grows.
+//! Memory of the ledger by number of live blocks, and the longest pass (in processor time) while
+//! the ledger grows.
 //!
 //! `cargo run --release --manifest-path experiments/Cargo.toml --example consumer_memory`
 
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 const PASS_EVENTS: usize = 32_768;
 
-/// Returns current and largest resident memory of this process in bytes (proc_pid_status(5)).
+/// Returns current and peak resident memory of this process in bytes (proc_pid_status(5)).
 fn resident() -> (u64, u64) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| {
@@ -28,7 +29,7 @@ fn main() {
         // The stream's own memory is allocated already, but touched only as the stream grows, so its known size is
         // subtracted below.
         let before = resident().0;
-        std::fs::write("/proc/self/clear_refs", "5").ok(); // the largest so far starts anew
+        std::fs::write("/proc/self/clear_refs", "5").ok(); // resets the peak
         let (mut longest, mut total, mut passes) = (Duration::ZERO, Duration::ZERO, 0);
         let mut given = 0;
         while given < live {

@@ -1,32 +1,33 @@
-//! Model of a target with many threads that allocate concurrently: the attacher's maximum rate, the needs of rings and
-//! a recording below it, and the behaviour above it.
+//! Model of a target with many threads that allocate concurrently. Computes the attacher's maximum rate, the needs of
+//! rings and a recording below this rate, and the behaviour above it.
 //!
 //! ```text
 //! cargo run --release --manifest-path experiments/Cargo.toml --example many_cores -- [THREADS [MILLION_EVENTS_A_SECOND]]
 //! ```
 //!
-//! The costs are parameters. Those of an event were measured with the examples `recorded_stream` and `several_drains`,
-//! for programs whose live blocks fit into the caches. The machine that is modelled has a core for every thread, and no
-//! machine at hand has, so the result cannot be measured. The simulation covers, in steps of 20 µs: rings and the
-//! threads that wait for room in them, passes and their pauses (`crates/attach/src/drain/pacing.rs`), how long a thread
-//! waits before it samples, and how it returns to recording everything (`hook-cxx/ring.hpp`, `adapting.hpp`), and the
-//! rates of the threads, which change at random. Drains beyond one share rings and shards of the ledger evenly, and pay
-//! for handing each event over (`docs/several-drains.md`).
+//! The costs are parameters. The cost of an event was measured with the examples `recorded_stream` and
+//! `several_drains`, for programs whose live blocks fit into the caches. The modelled machine has a core for every
+//! thread. No such machine was available, so the result is not verified by a measurement. The simulation proceeds in
+//! steps of 20 µs. It covers the rings and the threads that wait for room in them, passes and their pauses
+//! (`crates/attach/src/drain/pacing.rs`), the time that a thread waits before it samples, its return to recording
+//! everything (`hook-cxx/ring.hpp`, `adapting.hpp`), and the threads' rates, which change at random. Several drains
+//! share the rings and the shards of the ledger evenly, and each event costs an additional hand-over
+//! (`docs/several-drains.md`).
 
-/// Nanoseconds of the attacher's processors.
+/// Costs in nanoseconds of the attacher's processor time.
 #[derive(Clone, Copy)]
 struct Costs {
-    /// Reading and decoding an event whose line comes from another core.
+    /// Reading and decoding an event whose cache line was written by another core.
     take: f64,
-    /// The ledger's work for an event.
+    /// Applying an event to the ledger.
     apply: f64,
-    /// Writing an event for a shard and reading it there; only with several drains.
+    /// Writing an event for a shard and reading it there. Only with several drains.
     hand_over: f64,
     /// Encoding an event for a recording, on the drain's thread.
     encode: f64,
-    /// Fixed cost of a pass: waking, locks, clocks.
+    /// Fixed cost of a pass: wake-up, locks, clocks.
     pass: f64,
-    /// Cost of a ring in a pass.
+    /// Cost per ring in a pass.
     ring: f64,
 }
 
@@ -41,20 +42,19 @@ const COSTS: Costs = Costs {
 const STEP_S: f64 = 20e-6;
 const SECONDS: f64 = 2.0;
 const EVENT_BYTES: f64 = 16.0;
-/// Bytes of a recording per event, as in recordings of servers.
+/// Bytes per event in a recording, as in recordings of servers.
 const RECORDED_BYTES: f64 = 0.7;
 /// Mean size of a block in bytes, and mean sampling distance of a thread whose ring is full.
 const BLOCK_BYTES: f64 = 128.0;
 const SAMPLE_BYTES: f64 = 65_536.0;
-/// A thread's patience, as in the hook: the time that it may have waited, the fraction of the time by which it forgets
-/// waits, and the most that it remembers.
+/// Wait budget of a thread, as in the hook: the budget, the rate at which it is refilled, and its maximum.
 const WAIT_BUDGET_S: f64 = 0.020;
 const WAIT_SHARE: f64 = 0.05;
 const MOST_WAITED_S: f64 = 3.0 * WAIT_BUDGET_S;
 const NEARLY_FULL: f64 = 0.75;
-/// Shortest and longest minimum time of sampling, which doubles each time the ring soon becomes full again.
+/// Limits of the minimum sampling time. The minimum doubles each time the ring soon becomes full again.
 const SAMPLING_S: (f64, f64) = (0.020, 0.640);
-/// Pacing: pauses in seconds, and target level of a ring.
+/// Pacing of the drain: shortest and longest pause in seconds, and target fill level of a ring.
 const PAUSES_S: (f64, f64) = (100e-6, 1e-3);
 const GOAL: f64 = 0.15;
 
@@ -72,20 +72,20 @@ struct Thread {
     samples: bool,
     waited_s: f64,
     wait_under_way_s: f64,
-    /// Duration of its sampling, and the end of it.
+    /// Duration and end of the current sampling.
     sampling_s: f64,
     sampling_until_s: f64,
-    /// Recorded blocks that are still to be released, in events.
+    /// Releases of recorded blocks that are still to come, in events.
     owed: f64,
 }
 
 #[derive(Default)]
 struct Outcome {
-    /// Time of the threads, and the part of it spent waiting.
+    /// Total time of the threads, and the part spent waiting.
     time_s: f64,
     waited_s: f64,
     longest_wait_s: f64,
-    /// Events that happened, events that were recorded, and events that happened while the thread recorded everything.
+    /// Number of all events, of recorded events, and of events that happened while the thread recorded everything.
     events: f64,
     recorded: f64,
     exact: f64,
@@ -147,19 +147,18 @@ fn simulate(setup: &Setup, costs: Costs) -> Outcome {
         ..Outcome::default()
     };
     let mut pause_s = PAUSES_S.1;
-    // All drains begin a pass together (the order of events requires that), so they are modelled as one that is
-    // correspondingly faster.
+    // All drains begin a pass together, as required for the order of events, so they are modelled as one faster drain.
     let mut next_pass_s = 0.0;
     let mut now_s = 0.0;
     while now_s < SECONDS {
         for thread in &mut threads {
             if random.unit() < 0.01 {
-                // Two thirds to four thirds of the mean.
+                // The rate varies between two thirds and four thirds of the mean.
                 thread.activity = (2.0 + 2.0 * random.unit()) / 3.0;
             }
             let wanted = setup.rate * thread.activity * STEP_S;
-            // Half of the events are releases, and blocks live for a while: recorded blocks are released at the same
-            // pace whether new ones are recorded or not.
+            // Half of the events are releases. Recorded blocks are released at the same pace whether or not new blocks
+            // are recorded.
             let released = (wanted / 2.0).min(thread.owed) * 0.2;
             let allocated = wanted / 2.0;
             let chosen = 1.0 - (-BLOCK_BYTES / SAMPLE_BYTES).exp();

@@ -1,13 +1,14 @@
-//! Time that each stage of the attacher takes for the events of a recording. There is no target, so the figures vary
-//! little.
+//! Measures the time that each stage of the attacher takes for the events of a recording. There is no target, so the
+//! figures vary little.
 //!
 //! ```text
 //! cargo run --release --manifest-path experiments/Cargo.toml --example recorded_stream -- FILE.mhk [EVENTS [ROUNDS]]
 //! ```
 //!
-//! The events are published in rings by a thread on another processor, pass by pass as they were drained, so that the
-//! cache lines of the rings travel as they do from a target. Stages: the drain alone, with the ledger, and with the
-//! ledger and the writer of a recording. The processor time of the draining thread is measured.
+//! A thread on another processor publishes the events in rings, in the passes in which they were drained, so that the
+//! rings' cache lines move between processors as with a target. The stages are the drain alone, the drain with the
+//! ledger, and the drain with the ledger and the writer of a recording. The figure is the processor time of the
+//! draining thread.
 
 use memhook_abi::Event;
 use memhook_ledger::{Ledger, LedgerOptions};

@@ -1,12 +1,12 @@
-//! Time that several drains take for the events of a recording, compared with one drain: processor time, and elapsed
-//! time on two idle processors.
+//! Compares two drains with one drain on the events of a recording: processor time, and elapsed time on two idle
+//! processors.
 //!
 //! ```text
 //! cargo run --release --manifest-path experiments/Cargo.toml --example several_drains -- FILE.mhk [EVENTS [ROUNDS]]
 //! ```
 //!
-//! The recording should have many threads. Its events are published in rings by a thread on another processor, which is
-//! idle while they are taken, so the second drain runs there. Rounds of one and of two alternate.
+//! The recording should have many threads. A thread on another processor publishes the events in rings. That processor
+//! is idle while the events are drained, so the second drain runs there. Rounds with one and with two drains alternate.
 
 use memhook_abi::Event;
 use memhook_attach::{Crew, Distributes};
@@ -88,7 +88,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         });
         let mut two = Taken::default();
         let mut divided = Ledger::new(LedgerOptions::default());
-        // The second thread of the drain runs where the events were published.
+        // The second thread of the drain runs on the processor where the events were published.
         bind_to(&placement().target);
         let mut crew = Crew::new(2, &mut divided, ToRouter)?.ok_or("not divided")?;
         recorded.replay(|drain, region, now_ns| {

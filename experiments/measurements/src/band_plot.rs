@@ -1,12 +1,12 @@
-//! Pictures of bands over time, as SVG.
+//! Plots of stacked bands over time, as SVG.
 
 use std::fmt::Write;
 
-/// Band: its name, and a value for each moment.
+/// A named band with its values over time.
 pub struct Band {
     /// Name in the legend.
     pub name: String,
-    /// Values, one for each moment.
+    /// One value for each time.
     pub values: Vec<f64>,
 }
 
@@ -20,7 +20,7 @@ const COLORS: [&str; 7] = [
     "#0b3954", "#155e7a", "#2a8c9b", "#5cb8a8", "#a5d6a7", "#dcedc8", "#f6f7e3",
 ];
 
-/// Returns the picture: stacked bands, the first one at the bottom. `times`: seconds.
+/// Returns the plot. The first band is at the bottom. The times are in seconds.
 pub fn band_plot(title: &str, unit: &str, times: &[f64], bands: &[Band]) -> String {
     let sum = |at: usize| bands.iter().map(|band| band.values[at]).sum::<f64>();
     let most = (0..times.len()).map(sum).fold(1.0, f64::max);

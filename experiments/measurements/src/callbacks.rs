@@ -1,6 +1,7 @@
 //! Compiler flags for programs that report their reads and writes.
 
-/// Flags from `pkg-config --variable=gcc_flags memhook-access`, and flags that keep calls of the C library.
+/// Flags from `pkg-config --variable=gcc_flags memhook-access`, and flags that prevent inlining of calls of the C
+/// library.
 pub const CALLBACKS: [&str; 8] = [
     "-fsanitize=kernel-address",
     "-fno-builtin",

@@ -1,25 +1,25 @@
-//! Conditions of a benchmark that criterion does not store: losses, used processors, growth, failures, facts.
+//! Conditions of a benchmark that criterion does not store, such as losses, processor use, growth and failures.
 
 use crate::{Machine, Phase, Spread, output_folder, ratios};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Conditions of one work with one tool.
+/// Conditions of one workload with one tool.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Condition {
-    /// Events that the tool could not record, in all rounds together. If not 0, there is no result.
+    /// Total number of events that the tool could not record. The result is invalid unless this is 0.
     pub lost: u64,
-    /// Events that it recorded, in all rounds together.
+    /// Total number of events that the tool recorded.
     pub events: u64,
     /// Median share of a processor that the tool used outside the target.
     pub tool_cpu: f64,
     /// Largest growth of the target's resident memory in a round, in bytes.
     pub growth_bytes: i64,
-    /// True if there is a figure for each cycle.
+    /// True if every cycle has a figure.
     pub is_complete: bool,
-    /// Rounds that failed and were repeated.
+    /// Number of rounds that failed and were repeated.
     pub repeated: u32,
-    /// Reason why there are no or fewer figures; or why the last of these rounds was repeated.
+    /// Reason why figures are missing, or why the last of these rounds was repeated.
     pub failure: Option<String>,
     /// Processor time of the target per operation in nanoseconds, in user and kernel mode, by cycle: without the tool
     /// and with it. Empty if it is not measured.
@@ -28,7 +28,8 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// Returns the work per second of the target's processor time, with the tool, divided by that without it.
+    /// Returns the ratio of the work per second of the target's processor time with the tool to the same without the
+    /// tool.
     pub fn cpu_throughput(&self) -> Option<Spread> {
         let (untraced, traced): (Vec<f64>, Vec<f64>) = self.target_cpu_ns.iter().copied().unzip();
         ratios(&traced, &untraced)
@@ -40,13 +41,13 @@ impl Condition {
 pub struct Conditions {
     /// Machine.
     pub machine: Machine,
-    /// Phase of the machine; `None` on one processor.
+    /// Phase of the machine. `None` on a single processor.
     #[serde(default)]
     pub phase: Option<Phase>,
-    /// Facts that are not times, by name, in words.
+    /// Text of facts other than times, by name.
     #[serde(default)]
     pub facts: Vec<(String, String)>,
-    /// Conditions by work, then by tool, in the order of the last run.
+    /// Conditions by workload, then by tool, in the order of the last run.
     pub works: Vec<(String, Vec<(String, Condition)>)>,
 }
 
@@ -56,7 +57,7 @@ impl Conditions {
         folder.join("conditions").join(format!("{bench}.json"))
     }
 
-    /// Reads the conditions of the last run; empty if there are none.
+    /// Reads the conditions of the last run. Returns empty conditions if there are none.
     pub fn read(folder: &Path, bench: &str) -> Conditions {
         let text = std::fs::read(Self::path(folder, bench)).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default()
@@ -70,7 +71,7 @@ impl Conditions {
         }
     }
 
-    /// Sets the conditions of one work with one tool.
+    /// Sets the conditions of one workload with one tool.
     pub(crate) fn set(&mut self, work: &str, tool: &str, condition: Condition) {
         let at = self.works.iter().position(|(name, _)| name == work);
         let at = at.unwrap_or_else(|| {

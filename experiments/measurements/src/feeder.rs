@@ -1,4 +1,4 @@
-//! Region whose rings are filled from Rust, without a target.
+//! Fills the rings of a region from Rust, without a target.
 
 use memhook_abi::{
     Event, RING_PREFIX_BYTES, RINGS_OFFSET, RawEvent, RingHeader, TALLY_OFFSET, Tally,
@@ -26,13 +26,13 @@ impl Sink for ToLedger<'_> {
     }
 }
 
-/// Producer of rings. It writes through the file of the mapping, so it needs no mapping of its own.
+/// Producer that fills rings. It writes to the file of the region, so it needs no mapping.
 pub struct Feeder {
     file: File,
     /// Region as the consumer sees it.
     pub region: Region,
     ring_bytes: usize,
-    /// By ring.
+    /// Head of each ring.
     heads: Vec<u64>,
     /// Thread in the header of each ring.
     tids: Vec<u32>,
@@ -40,12 +40,12 @@ pub struct Feeder {
 }
 
 impl Feeder {
-    /// Creates a region with one ring of `ring_bytes`.
+    /// Creates a region with one ring of `ring_bytes` bytes.
     pub fn new(ring_bytes: usize) -> Self {
         Self::with_rings(1, ring_bytes)
     }
 
-    /// Creates a region with this many rings of `ring_bytes`.
+    /// Creates a region with `rings` rings of `ring_bytes` bytes.
     pub fn with_rings(rings: usize, ring_bytes: usize) -> Self {
         let file = sealed_file(region_bytes(ring_bytes) as u64).expect("a sparse file");
         let file = File::from(file);
@@ -91,17 +91,17 @@ impl Feeder {
         Region::map(&self.file).expect("a mapping")
     }
 
-    /// Returns the number of events that fit into the ring.
+    /// Returns the number of events that fit into a ring.
     pub fn capacity(&self) -> usize {
         self.ring_bytes / size_of::<RawEvent>()
     }
 
-    /// Publishes events in the first ring, which must be empty and large enough.
+    /// Publishes events in the first ring. The ring must be empty and large enough.
     pub fn publish(&mut self, events: &[RawEvent]) {
         self.publish_to(0, events);
     }
 
-    /// Publishes events in a ring, which must be empty and large enough.
+    /// Publishes events in a ring. The ring must be empty and large enough.
     pub fn publish_to(&mut self, ring: usize, events: &[RawEvent]) {
         assert!(events.len() <= self.capacity());
         let start = self.heads[ring] as usize % self.capacity();

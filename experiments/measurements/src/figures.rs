@@ -11,7 +11,7 @@ use criterion::{
 };
 use std::time::{Duration, Instant};
 
-/// Measurement in nanoseconds by another program, with fractions, which [`WallTime`] does not support.
+/// Criterion measurement in fractional nanoseconds taken by another program. [`WallTime`] does not support this.
 pub struct Nanoseconds;
 
 impl Measurement for Nanoseconds {
@@ -38,8 +38,8 @@ impl Measurement for Nanoseconds {
     }
 }
 
-/// Returns the filter on the command line, a part of an id: an argument that is neither an option nor an option's
-/// value.
+/// Returns the filter on the command line: the argument that is neither an option nor an option's value. It matches
+/// part of an id.
 fn filter() -> Option<String> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let plain = |text: &str| !text.starts_with('-');
@@ -67,30 +67,30 @@ pub fn criterion() -> Criterion<Nanoseconds> {
         .with_measurement(Nanoseconds)
         .output_directory(&output_folder())
         .configure_from_args()
-        // The rounds are measured before criterion asks for them: one call for the warm-up, one per sample.
+        // The rounds are measured before criterion requests them with one call for the warm-up and one per sample.
         .warm_up_time(Duration::from_nanos(1))
         .measurement_time(Duration::from_millis(1))
-        // Ten rounds need no more; there are hundreds of figures.
+        // Ten rounds need no more resamples, and there are hundreds of figures.
         .nresamples(5000)
 }
 
-/// Passes rounds to criterion, and remembers their conditions.
+/// Passes rounds to criterion, and keeps their conditions.
 pub struct Figures {
     bench: &'static str,
     criterion: Criterion<Nanoseconds>,
     conditions: Conditions,
     lines: Vec<String>,
-    /// Cost added by tools without losses, by work and tool.
+    /// Cost added by tools without losses, by workload and tool.
     added: Vec<(String, String, Spread)>,
 }
 
 impl Figures {
-    /// Creates the figures of the benchmark program with this name.
+    /// Creates the figures for the benchmark program with this name.
     pub fn new(bench: &'static str) -> Figures {
         guard();
-        // This is built now, on all processors and not within a round.
+        // The binary is built now, on all processors and outside of a round.
         memhook_tests::binary();
-        // With a filter the other figures stay as in the last run.
+        // With a filter, all other figures keep the values of the last run.
         let last = match filter() {
             Some(_) => Conditions::read(&output_folder(), bench),
             None => Conditions::default(),
@@ -113,12 +113,12 @@ impl Figures {
         Self::cycles_of(10)
     }
 
-    /// Returns this number of rounds, or one in a test.
+    /// Returns this number of rounds, or 1 in a test.
     pub fn cycles_of(count: usize) -> usize {
         if is_test() { 1 } else { count }
     }
 
-    /// Returns criterion for figures that are measured here and not by a target.
+    /// Returns criterion for figures that this process measures instead of a target.
     pub fn criterion(&mut self) -> &mut Criterion<Nanoseconds> {
         &mut self.criterion
     }
@@ -129,8 +129,8 @@ impl Figures {
         self.conditions.set_fact(name, value);
     }
 
-    /// Passes the rounds of `works` with `tools` to criterion. They are measured only if the filter on the command
-    /// line, part of an id, selects any of them.
+    /// Passes the rounds of `works` with `tools` to criterion. The rounds are measured only if the filter on the
+    /// command line selects any of them.
     pub fn add(&mut self, works: &[&str], tools: &[&str], collect: impl FnOnce() -> Alternated) {
         let group = |work: &str| format!("{}/{work}", self.bench);
         let is_wanted = |work: &str, tool: &str| {
@@ -150,7 +150,7 @@ impl Figures {
             group.sampling_mode(SamplingMode::Flat);
             for traced in all.traced.iter().filter(|t| !t.rounds.is_empty()) {
                 for (value, rounds) in [("untraced", &all.untraced), ("traced", &traced.rounds)] {
-                    // Some figures exist only with a tool.
+                    // Some workloads have figures only with a tool.
                     if rounds.iter().any(|round| round.figures.len() <= at) {
                         continue;
                     }
@@ -166,7 +166,7 @@ impl Figures {
             group.finish();
         }
         self.note(works, &all);
-        // These figures stay if the rest is interrupted.
+        // These figures are kept if a later benchmark is interrupted.
         if !is_test() {
             self.conditions.write(self.bench);
         }
@@ -215,7 +215,7 @@ impl Figures {
         }
     }
 
-    /// Stores the ratios of the other tools' added cost to this one's.
+    /// Stores the ratio of each other tool's added cost to the added cost of `ours`.
     pub fn compare(&mut self, work: &str, ours: &str) {
         let of_work = || self.added.iter().filter(|(name, ..)| name == work);
         let Some((.., own)) = of_work().find(|(_, tool, _)| tool == ours) else {

@@ -1,4 +1,4 @@
-//! Probes at the entry of a function of a program, by several tools: for `--bench probes`.
+//! Probes that several tools place at the entry of a function, for `--bench probes`.
 
 use crate::Measured;
 use crate::uprobe::{Event, Place, file_offset};
@@ -9,31 +9,31 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Way to count the calls of a function.
+/// Method of counting the calls of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FunctionProbe {
     /// `memhook-rs probe`.
     Count,
-    /// `memhook-rs probe --args 1`: an event, whose value is counted.
+    /// `memhook-rs probe --args 1`: an event for each call, with a count of its argument.
     Arguments,
-    /// `memhook-rs probe --args 1 --stack`: an event with its call stack.
+    /// `memhook-rs probe --args 1 --stack`: an event with a call stack for each call.
     Stack,
     /// `memhook-rs probe --latency`.
     Latency,
-    /// A user probe of the kernel that counts.
+    /// A counting user probe of the kernel.
     Uprobe,
 }
 
-/// Probe that is in place.
+/// A probe that has been placed.
 pub enum Placed {
     /// A running `memhook-rs probe`.
     Prober(Child),
-    /// Kernel events of the threads.
+    /// Kernel events, one per thread.
     Events(Vec<Event>),
 }
 
 impl FunctionProbe {
-    /// All of these ways.
+    /// All methods.
     pub const ALL: [FunctionProbe; 5] = [
         FunctionProbe::Count,
         FunctionProbe::Arguments,
@@ -42,7 +42,7 @@ impl FunctionProbe {
         FunctionProbe::Uprobe,
     ];
 
-    /// Returns the name.
+    /// Returns the name in tables.
     pub fn name(self) -> &'static str {
         match self {
             FunctionProbe::Count => "memhook-rs probe",
@@ -53,7 +53,7 @@ impl FunctionProbe {
         }
     }
 
-    /// Places the probe; returns the time from the command to the probe.
+    /// Places the probe. Returns the time that this took.
     pub fn place(
         self,
         target: &Measured,
@@ -62,7 +62,7 @@ impl FunctionProbe {
         self.place_at(target.pid(), function)
     }
 
-    /// Like [`FunctionProbe::place`], in any process.
+    /// Places the probe in the process with this id. Returns the time that this took.
     pub fn place_at(self, pid: u32, function: &'static str) -> Result<(Placed, Duration), String> {
         let begin = Instant::now();
         let placed = match self {
@@ -76,8 +76,8 @@ impl FunctionProbe {
     }
 }
 
-/// Returns the time of `memhook-rs probe` to place a probe at each matching function, of which there must be this many:
-/// in total, and with all threads held, in milliseconds, as reported.
+/// Places a probe with `memhook-rs probe` at each matching function, and checks their number. Returns the reported time
+/// in milliseconds: in total, and with all threads held.
 pub fn place_many(pid: u32, functions: &str, count: usize) -> Result<[f64; 2], String> {
     let Placed::Prober(child) = prober(pid, functions, &[])? else {
         return Err("no prober".into());
@@ -132,7 +132,7 @@ fn events(pid: u32, function: &str) -> Result<Placed, String> {
 }
 
 impl Placed {
-    /// Removes the probe; returns the number of calls that it has counted.
+    /// Removes the probe. Returns the number of calls that the probe has counted.
     pub fn finish(self) -> Result<u64, String> {
         match self {
             Placed::Events(events) => {
@@ -151,7 +151,7 @@ impl Placed {
     }
 }
 
-/// Ends a prober; returns its report.
+/// Ends a prober, and returns its report.
 fn report_of(child: Child) -> Result<serde_json::Value, String> {
     let pid = Pid::from_raw(child.id() as i32);
     kill(pid, Signal::SIGINT).map_err(|e| e.to_string())?;

@@ -1,5 +1,5 @@
-//! Fast tracepoint of gdbserver, placed as GDB places it, by GDB's remote protocol, in a program that has loaded the
-//! in-process agent (GDB manual, "Tracepoint Packets" and "Relocate instruction reply packet").
+//! Fast tracepoints of gdbserver. They are placed through GDB's remote protocol, as GDB does, in a program that has
+//! loaded the in-process agent (GDB manual, "Tracepoint Packets" and "Relocate instruction reply packet").
 
 use memhook_process::mappings;
 use std::collections::HashMap;
@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Paths of the agent that a program must have loaded.
+/// Possible paths of the in-process agent.
 const AGENTS: [&str; 2] = [
     "/usr/lib/libinproctrace.so",
     "/usr/lib/x86_64-linux-gnu/libinproctrace.so",
 ];
-/// Required beginning of the function: an instruction of the length of a jump that has the same effect at any address.
+/// Required first instruction of the function. It is as long as a jump, and position-independent.
 const FIVE_BYTES: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Returns the in-process agent, to be preloaded into the program.
+/// Returns the path of the in-process agent, which must be preloaded into the program.
 pub fn in_process_agent() -> Result<PathBuf, String> {
     let is_there = Command::new("gdbserver").arg("--version").output();
     is_there.map_err(|error| format!("gdbserver cannot be run: {error}"))?;
@@ -26,15 +26,15 @@ pub fn in_process_agent() -> Result<PathBuf, String> {
     Ok(agent.ok_or("libinproctrace.so is not installed")?.into())
 }
 
-/// Tracepoint that is in place while the program runs.
+/// A tracepoint in a running program.
 pub struct FastTracepoint {
     server: Child,
     connection: Connection,
 }
 
 impl FastTracepoint {
-    /// Places a tracepoint in a function of a program, given by its address; returns the time from the command on. The
-    /// program must lead a process group, because gdbserver interrupts by a signal to the group.
+    /// Places a tracepoint at the address of a function in a program. Also returns the time that this took. The program
+    /// must lead a process group, because gdbserver interrupts it with a signal to the group.
     pub fn place(
         pid: u32,
         agent: &Path,
@@ -90,7 +90,7 @@ impl FastTracepoint {
         connection.send("vCont;c")
     }
 
-    /// Removes the tracepoint, detaches from the program, and returns the number of calls that were collected.
+    /// Removes the tracepoint, detaches from the program, and returns the number of collected calls.
     pub fn finish(mut self) -> Result<u64, String> {
         let connection = &mut self.connection;
         connection.stream().write_all(&[3]).map_err(lost)?;
@@ -112,7 +112,7 @@ impl Drop for FastTracepoint {
     }
 }
 
-/// Returns gdbserver's port, from its first messages.
+/// Reads gdbserver's port from its first messages.
 fn port(server: &mut Child) -> Result<String, String> {
     let mut said = BufReader::new(server.stderr.take().expect("piped"));
     let mut line = String::new();
@@ -120,7 +120,7 @@ fn port(server: &mut Child) -> Result<String, String> {
     while said.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
         if let Some(port) = line.trim().strip_prefix("Listening on port ") {
             let port = port.to_owned();
-            // gdbserver continues to write, and must not wait for a reader.
+            // gdbserver keeps writing, and must not block on a full pipe.
             std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
             return Ok(port);
         }
@@ -161,7 +161,7 @@ fn is_ok(request: &str, reply: &str) -> Result<(), String> {
     }
 }
 
-/// Packets of the remote protocol.
+/// Connection that exchanges packets of the remote protocol.
 struct Connection {
     reader: BufReader<TcpStream>,
     acknowledges: bool,
@@ -218,7 +218,7 @@ impl Connection {
         Ok(bytes(&reply))
     }
 
-    /// Answers gdbserver's symbol requests as long as there are any.
+    /// Answers gdbserver's symbol requests until there are no more.
     fn tell_symbols(&mut self, symbols: &HashMap<String, u64>) -> Result<(), String> {
         let mut reply = self.ask("qSymbol::")?;
         while let Some(asked) = reply.strip_prefix("qSymbol:") {

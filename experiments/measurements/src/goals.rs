@@ -2,13 +2,13 @@
 
 use crate::{Spread, times};
 
-/// Tools, and the minimum ratio of their added cost to that of memhook-rs, for a pair of 64 B, 10 frames deep.
+/// Tools, each with the required minimum of its added cost divided by memhook-rs's, for a pair of 64 B, 10 frames deep.
 pub const GOALS: [(&str, f64); 2] = [
     ("uprobe, BPF, stack 10, malloc", 60.0),
     ("heaptrack, attached", 15.0),
 ];
 
-/// Describes the ratio of a tool's added cost, with the goal if there is one for it.
+/// Describes the ratio of a tool's added cost to ours, with the goal if the tool has one.
 pub fn times_goal(tool: &str, theirs: Spread, ours: Spread) -> String {
     let t = times(theirs, ours);
     let goal = GOALS.iter().find(|(name, _)| *name == tool);

@@ -1,8 +1,9 @@
-//! Parts of the benchmarks that keep their figures, in addition to those that `cargo bench` of the product uses.
+//! Code for the benchmarks that keep their figures, in addition to the code that is shared with `cargo bench` of the
+//! product.
 //!
-//! [`Figures`] passes the rounds of an [`alternate`] run to criterion, whose files `cargo experiment bench-report`
-//! reads, together with conditions that criterion does not store ([`Conditions`]): events lost, the attacher's share of
-//! a processor, growth of the target.
+//! [`Figures`] passes the rounds of an [`alternate`] run to criterion. [`Conditions`] stores data that criterion does
+//! not store: lost events, the attacher's share of a processor, growth of the target. `cargo experiment bench-report`
+//! reads both.
 //!
 //! The consumer is measured without a target: [`Feeder`] fills a region with a [`Stream`], or with [`Recorded`] events.
 

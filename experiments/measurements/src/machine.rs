@@ -1,12 +1,12 @@
-//! Machine of the figures.
+//! Description of the machine on which figures were measured.
 
 use serde::{Deserialize, Serialize};
 use std::process::Command;
 
-/// The machine and its programs.
+/// The machine and the versions of its software.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Name in /proc/cpuinfo.
+    /// Name of the processor in /proc/cpuinfo.
     pub processor: String,
     /// Number of processors.
     pub processors: usize,
@@ -41,7 +41,7 @@ fn count(file: &str, name: &str) -> usize {
 }
 
 impl Machine {
-    /// This one.
+    /// Describes this machine.
     pub fn here() -> Machine {
         let kib = field("/proc/meminfo", "MemTotal");
         let kib: u64 = kib.trim_end_matches(" kB").parse().unwrap_or(0);

@@ -15,18 +15,18 @@ use std::{
 pub struct Peer {
     /// Name in tables.
     pub name: &'static str,
-    /// Its way to the target; or what is missing, and how to install it.
+    /// How the tool reaches its target. The error names the missing program and how to install it.
     pub way: Result<Way, String>,
-    /// True if it slows targets down so much that only the smallest programs are run.
+    /// True if the tool slows targets down so much that it runs only the smallest programs.
     pub is_slow: bool,
 }
 
-/// Way of a tool to its target.
+/// How a tool reaches its target.
 pub enum Way {
-    /// Attached to the running process. The target ends with the tool in it, because not all of them can be detached
-    /// safely.
+    /// The tool attaches to the running process. It stays attached until the target ends, because
+    /// some tools cannot be detached safely.
     Attached(Box<dyn Tool>),
-    /// The tool starts the target, finally in the same process.
+    /// The tool starts the target, and executes it in its own process.
     Wrapped {
         /// Command through which the target is started for comparison.
         without: Vec<String>,
@@ -42,7 +42,7 @@ fn words(text: &str) -> Vec<String> {
     text.split(' ').map(str::to_owned).collect()
 }
 
-/// Returns a file of a package.
+/// Checks that a file of a package is installed.
 fn file(path: &str, package: &str) -> Result<(), String> {
     let there = Path::new(path).is_file();
     let why = || format!("{path} is not there: apt-get install {package}");
@@ -86,7 +86,8 @@ fn jemalloc(name: &'static str, options: &str) -> Peer {
     Peer {
         name,
         way: file(JEMALLOC, "libjemalloc2").map(|()| Way::Wrapped {
-            // The other allocator is not an effect of the profiler.
+            // Both runs use the same allocator, because the change of allocator is not a cost of
+            // the profiler.
             without: start("prof:false"),
             with: start(options),
         }),
@@ -105,7 +106,7 @@ fn valgrind(name: &'static str, options: &str) -> Peer {
     }
 }
 
-/// Returns memhook-rs and the others, whose output goes to the folder.
+/// Returns memhook-rs and all other tools. Their output goes to the folder.
 pub fn peers(folder: &Folder) -> Vec<Peer> {
     let preloaded = file(PRELOADED, "heaptrack").map(|()| {
         let output = folder.path("preloaded");
@@ -143,7 +144,7 @@ pub fn peers(folder: &Folder) -> Vec<Peer> {
     ]
 }
 
-/// Program that attaches, reports that, and stays until its target ends.
+/// Program that attaches, reports the attach, and runs until its target ends.
 struct Attaching {
     name: &'static str,
     program: PathBuf,
@@ -151,15 +152,15 @@ struct Attaching {
     before: Vec<String>,
     /// Arguments after the process id.
     after: Vec<String>,
-    /// Returns its arguments about the target's allocator.
+    /// Returns the arguments that select the target's allocator.
     allocator: fn(u32) -> Vec<String>,
     /// Beginning of the line that reports the attach.
     ready: &'static str,
-    /// Tools whose targets have ended, or are about to.
+    /// Tools whose targets have ended or are about to end.
     left: RefCell<Vec<Child>>,
 }
 
-/// memleak uses libc by default, and reports nothing if no allocation comes from there.
+/// memleak traces libc by default, which finds nothing if the program uses another allocator.
 fn memleak_object(pid: u32) -> Vec<String> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let mut paths = maps
@@ -247,7 +248,7 @@ impl Tool for Attaching {
             };
             return Err(format!("{last}{advice}"));
         }
-        // The tool must not wait for us to read more, nor end because its output has no reader.
+        // The tool must neither block on a full pipe nor end because its output has no reader.
         std::thread::spawn(move || lines.for_each(drop));
         std::thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
         Ok(Box::new(Attached(id)))

@@ -1,7 +1,7 @@
-//! Phase of the machine: the time of a cache line from the target's processor to the attacher's and back.
+//! Phase of the machine: the round-trip time of a cache line between the target's and the attacher's processor.
 //!
-//! On a virtual machine this time changes from hour to hour, and every event of a trace is such a transfer. Two figures
-//! are comparable only if the phase is known for both.
+//! On a virtual machine, this time changes from hour to hour, and each traced event needs a transfer between the two
+//! processors. Two figures are comparable only if the phase of both is known.
 
 use crate::{Placement, Spread, bind_to};
 use serde::{Deserialize, Serialize};
@@ -9,10 +9,10 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Round trips of one sample.
+/// Number of round trips in one sample.
 const TRIPS: u64 = 200;
 const SAMPLES: usize = 101;
-/// Time limit: on one processor, a trip takes a time slice.
+/// Time limit, because a round trip takes a whole time slice on one processor.
 const LONGEST: Duration = Duration::from_secs(2);
 
 /// Time of a round trip, in nanoseconds.
@@ -27,7 +27,7 @@ pub struct Phase {
 }
 
 impl Phase {
-    /// Measures the current phase; `None` if there is only one processor.
+    /// Measures the current phase. Returns `None` if there is only one processor.
     pub fn now(placement: &Placement) -> Option<Phase> {
         if placement.target == placement.rest {
             return None;
@@ -57,7 +57,7 @@ impl Phase {
     }
 }
 
-/// Even numbers are questions, the next odd number is the answer, and this number ends the exchange.
+/// An even number is a question, the next odd number is its answer, and this number ends the exchange.
 const END: u64 = u64::MAX;
 
 fn answer(word: &AtomicU64) {
@@ -72,7 +72,7 @@ fn answer(word: &AtomicU64) {
 
 fn ask(word: &AtomicU64) -> Vec<f64> {
     let (mut times, begin, mut number) = (Vec::new(), Instant::now(), 0);
-    // At least one is taken, however late this thread gets its turn.
+    // At least one sample is taken, however late this thread is scheduled.
     while times.is_empty() || times.len() < SAMPLES && begin.elapsed() < LONGEST {
         let sample = Instant::now();
         for _ in 0..TRIPS {

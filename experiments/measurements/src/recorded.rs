@@ -1,4 +1,4 @@
-//! Events of a recording, as rings held them.
+//! Events of a recording in the format of the rings.
 
 use crate::{Feeder, bind_to, placement};
 use memhook_abi::{Accesses, Event, Op, RawEvent};
@@ -7,15 +7,15 @@ use memhook_stream::{Drain, Region};
 use std::path::Path;
 use std::sync::Barrier;
 
-/// Bytes of a ring in which events are published.
+/// Size in bytes of a ring in which events are published.
 const RING_BYTES: usize = 1 << 20;
 
 /// Events of one pass of the drain.
 #[derive(Default)]
 pub struct Pass {
-    /// Ring, thread, and how many of the [`events`](Recorded::events) come next.
+    /// Ring, thread, and number of its next [`events`](Recorded::events).
     pub parts: Vec<(usize, u32, usize)>,
-    /// End of the pass, nanoseconds since the attach.
+    /// End of the pass in nanoseconds since the attach.
     pub now_ns: u64,
 }
 
@@ -24,12 +24,12 @@ pub struct Pass {
 pub struct Recorded {
     /// Events of all passes in order.
     pub events: Vec<RawEvent>,
-    /// Passes in which the events were taken.
+    /// Passes in which the events were drained.
     pub passes: Vec<Pass>,
-    /// Upper bound of the ring numbers.
+    /// Number of rings.
     pub rings: usize,
     pass: Pass,
-    /// Events of the current pass.
+    /// Number of events in the current pass.
     taken: usize,
     /// Time of the last event of each ring.
     times: Vec<u64>,
@@ -38,8 +38,8 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Reads a recording, up to the pass with which there are `most` events. Passes with fewer than `pass_events`
-    /// are joined with the next ones: a target on a busy machine records less between two of them.
+    /// Reads a recording, and stops after the pass that reaches `most` events. A pass with fewer than `pass_events`
+    /// events is joined with the next pass, to simulate a busy target that records more between two passes.
     pub fn read(
         path: &Path,
         most: usize,
@@ -68,13 +68,14 @@ impl Recorded {
 }
 
 impl Recorded {
-    /// Publishes everything from another processor, pass by pass, and calls `take` on this thread for each pass with
-    /// its time. The other processor is idle meanwhile.
+    /// Publishes all events from another processor, pass by pass, and calls `take` on this thread for each pass with
+    /// the time of the pass. The other processor is idle during the call.
     pub fn replay(&self, mut take: impl FnMut(&mut Drain, &Region, u64)) {
         let place = placement();
         let mut feeder = Feeder::with_rings(self.rings, RING_BYTES);
         let region = feeder.second_view();
-        // If a ring's events exceed its capacity, or a pass has several runs of them, they become separate passes.
+        // If the events of a ring exceed its capacity, or a pass has several parts for the same ring, they become
+        // separate passes.
         let (published, drained) = (Barrier::new(2), Barrier::new(2));
         let times = std::sync::mpsc::channel();
         std::thread::scope(|scope| {

@@ -1,9 +1,10 @@
-//! Event streams of programs that are typical in one respect.
+//! Event streams that each model one typical behaviour of programs.
 
 use memhook_abi::{Op, RawEvent};
 
 const HEAP: u64 = 0x5555_5560_0000;
-/// Number of sequence words, as in the shared region, so that numbers have realistic distances.
+/// Number of sequence words as in the shared region, so that sequence numbers have realistic
+/// distances.
 const WORDS: usize = 16_384;
 
 /// Source of events.
@@ -43,7 +44,7 @@ impl Words {
     }
 }
 
-/// Short-lived blocks: at most 32 at a time, from many sites, from a warm free list.
+/// Short-lived blocks from many sites, at most 32 live at a time, with a warm free list.
 pub struct Pairs {
     random: Random,
     words: Words,
@@ -85,7 +86,7 @@ impl Stream for Pairs {
     }
 }
 
-/// `live` blocks, of which random ones are replaced; the first events build them up.
+/// Random replacements among `live` blocks. The first events allocate these blocks.
 pub struct Churn {
     random: Random,
     words: Words,

@@ -1,4 +1,4 @@
-//! Repeatable pseudo-random numbers.
+//! Reproducible pseudo-random numbers.
 
 /// Xorshift generator (Marsaglia 2003).
 pub struct Chance(pub u32);

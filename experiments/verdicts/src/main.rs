@@ -1,7 +1,7 @@
 //! Accuracy of `memhook-rs advise` on programs with a known truth.
 //!
-//! The rules of advice are in `crates/advice`. A wrong verdict is corrected there, found with the situations that are
-//! not held back, and counted with those that are.
+//! The rules of advice are in `crates/advice`. Situations that are not held back help to find and correct wrong
+//! verdicts. Situations that are held back measure the accuracy.
 
 mod chance;
 mod situation;

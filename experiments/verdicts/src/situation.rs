@@ -19,7 +19,7 @@ pub enum Disease {
     Steady,
 }
 
-/// Possible verdicts, in the order of the matrix.
+/// Possible verdicts, in the order of the confusion matrix.
 pub const CLASSES: [&str; 9] = [
     "leak",
     "unbounded",
@@ -46,14 +46,14 @@ pub enum Allocator {
     Mimalloc,
 }
 
-/// Program to attach to, and the truth about it.
+/// A program to attach to, and its true verdict.
 #[derive(Clone, Debug)]
 pub struct Situation {
     pub number: usize,
     pub disease: Disease,
     pub language: Language,
     pub allocator: Allocator,
-    /// Word that the program prints when it is time to attach.
+    /// Word that the program prints at the moment of the attach.
     pub moment: &'static str,
     pub size: u32,
     pub rate: u32,
@@ -98,7 +98,7 @@ const FUNCTIONS: [&str; 8] = [
 ];
 
 impl Disease {
-    /// Returns the class of the process.
+    /// Returns the true class of the program.
     pub fn class(self) -> &'static str {
         match self {
             Disease::Leak | Disease::LeakBehindCache => "leak",
@@ -111,14 +111,14 @@ impl Disease {
         }
     }
 
-    /// Returns true if the first finding must name a function: not if everything was allocated before the attach.
+    /// Returns true if the first finding must name a function. False if everything was allocated before the attach.
     pub fn has_site(self) -> bool {
         matches!(self.class(), "leak" | "unbounded")
     }
 }
 
-/// Returns every combination once, each with numbers and a name from the seed, in an order from the seed, so that the
-/// first ones are a sample of all.
+/// Returns every combination once. The seed determines the numbers and the name of each combination, and the order, so
+/// that the first combinations are a sample of all.
 pub fn all(seed: u32) -> Vec<Situation> {
     let mut chance = Chance(seed.wrapping_mul(2_654_435_761));
     let mut found = Vec::new();
@@ -146,7 +146,7 @@ pub fn all(seed: u32) -> Vec<Situation> {
     for at in (1..found.len()).rev() {
         found.swap(at, chance.below(at as u32 + 1) as usize);
     }
-    // All diseases occur equally often, whatever part of the list is run.
+    // All diseases occur equally often in every prefix of the list.
     let mut round = [0usize; DISEASES.len()];
     let mut keyed: Vec<((usize, u32), Situation)> = Vec::new();
     for situation in found {

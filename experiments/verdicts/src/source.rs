@@ -4,7 +4,7 @@ use crate::situation::{Disease, Language, Situation};
 
 const FRAME: &str = include_str!("programs.c.in");
 
-/// Its source.
+/// Returns the source text.
 pub fn source(of: &Situation) -> String {
     let parts = match of.language {
         Language::C => in_c(of.disease),
@@ -32,7 +32,7 @@ const RING: &str = "OWN char* fill_cache(size_t size) { char* p = (char*)malloc(
 const FILL_RING: &str = "for (int i = 0; i < LIMIT; i++) replace();";
 const EACH: &str = "for (int i = 0; i < RATE; i++)";
 
-/// Peaks at 60,000 small blocks; one in `pins` stays.
+/// Returns code that peaks at 60,000 small blocks, of which one in `pins` stays.
 fn peak(pins: &str) -> String {
     with(
         &format!(

@@ -1,4 +1,4 @@
-//! One situation: its program is built, started and attached to, and the advice is compared with the truth.
+//! Builds, starts and attaches to the program of one situation, and compares the advice with the truth.
 
 use crate::situation::{Allocator, Language, Situation};
 use crate::source::source;
@@ -7,17 +7,17 @@ use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// Advice.
+/// Advice on one situation.
 pub struct Said {
     pub class: String,
-    /// True if the first finding names the function that is to blame, if there is one.
+    /// True if the first finding names the responsible function, or if there is none.
     pub is_site_right: bool,
     pub is_certain: bool,
     /// First line, or the error.
     pub answer: String,
 }
 
-/// Running program. Its output stays open, because otherwise the next word that it prints would end it.
+/// Running program. Its output stays open, because writing to a closed pipe would kill it.
 struct Running {
     child: Child,
     output: Option<Lines<BufReader<ChildStdout>>>,
@@ -25,7 +25,7 @@ struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The program may have ended by itself.
+        // The program may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -33,7 +33,7 @@ impl Drop for Running {
 
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 
-/// Returns the library to preload, and settings with which free memory stays in the process if that is the disease.
+/// Returns the library to preload, and the settings that keep free memory in the process if that is the disease.
 fn preloaded(
     allocator: Allocator,
 ) -> Option<(&'static str, &'static [(&'static str, &'static str)])> {

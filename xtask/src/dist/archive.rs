@@ -62,7 +62,7 @@ pub fn tar(files: &[File], epoch: u64) -> anyhow::Result<Vec<u8>> {
     Ok(builder.into_inner()?)
 }
 
-/// Compresses without a name and a time.
+/// Compresses data without a file name or a time.
 pub fn gzip(bytes: &[u8]) -> anyhow::Result<Vec<u8>> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     encoder.write_all(bytes)?;
@@ -83,7 +83,7 @@ pub fn sha256(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// An archive contains nothing of the machine or of the moment.
+    /// Checks that an archive does not depend on the machine or the time.
     #[test]
     fn the_same_files_give_the_same_bytes() {
         const EPOCH: u64 = 1_700_000_000;
@@ -99,7 +99,7 @@ mod tests {
             assert_eq!(header.mtime().ok(), Some(EPOCH));
             assert_eq!((header.uid().ok(), header.gid().ok()), (Some(0), Some(0)));
         }
-        // RFC 1952: no flags, so no name, and no time.
+        // RFC 1952: no flags, and therefore no name, and no time.
         assert_eq!(gzip(&packed).expect("packed")[3..8], [0; 5]);
     }
 }

@@ -8,7 +8,7 @@ use std::{env, fs};
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Builds the command from these sources so that no path of this machine is in it.
+/// Builds the command from these sources, without any path of this machine in the binary.
 pub fn build(sources: &Path, epoch: u64) -> anyhow::Result<PathBuf> {
     let home = env::var("HOME").context("HOME is not set")?;
     let cargo_home = env::var("CARGO_HOME").unwrap_or_else(|_| format!("{home}/.cargo"));
@@ -62,7 +62,7 @@ pub struct Split {
     pub build_id: String,
 }
 
-/// Splits a binary, with intermediate files in `work`.
+/// Splits a binary. Intermediate files are in `work`.
 pub fn split(built: &Path, work: &Path) -> anyhow::Result<Split> {
     let [stripped, debug] = ["memhook-rs", "memhook-rs.debug"].map(|name| work.join(name));
     objcopy(&["--only-keep-debug"], built, &debug)?;

@@ -113,7 +113,7 @@ pub fn files(binary: &[u8], dependencies: &[Dependency]) -> anyhow::Result<Vec<F
     Ok(files)
 }
 
-/// Returns the debug information at the path where debuggers look for the build-id.
+/// Returns the debug information as a file at the path where debuggers look for the build-id.
 pub fn debug_file(binary: &Split) -> File {
     let (directory, rest) = binary.build_id.split_at(2);
     let path = format!("usr/lib/debug/.build-id/{directory}/{rest}.debug");
@@ -129,7 +129,7 @@ pub fn renamed(files: &[File], from: &str, to: &str) -> Vec<File> {
     files.iter().map(moved).collect()
 }
 
-/// A directory of this process, removed at the end.
+/// Temporary directory of this process, removed on drop.
 struct Scratch(std::path::PathBuf);
 
 impl Scratch {

@@ -4,7 +4,7 @@ use super::Release;
 use super::archive::{File, gzip, tar};
 use super::contents;
 
-/// Description of the package, whose further lines begin with a space: deb-control(5).
+/// Description of the package. Continuation lines begin with a space: deb-control(5).
 const DESCRIPTION: &str = "\
 heap profiler for processes that are already running
  memhook-rs attaches to a C or C++ process without a restart, a preload or a
@@ -13,7 +13,7 @@ heap profiler for processes that are already running
  for leaks in CI.";
 
 pub fn package(release: &Release, files: &[File]) -> anyhow::Result<Vec<u8>> {
-    // On Debian, site-functions is for the administrator.
+    // On Debian, site-functions is reserved for the administrator.
     let files: &[File] = &contents::renamed(files, "zsh/site-functions", "zsh/vendor-completions");
     let bytes: usize = files.iter().map(|file| file.bytes.len()).sum();
     let control = format!(

@@ -17,7 +17,7 @@ pub struct Dependency {
     pub directory: PathBuf,
     /// True for a package of this repository.
     pub is_ours: bool,
-    /// Package URLs of its own dependencies.
+    /// Package URLs of its dependencies.
     pub depends_on: Vec<String>,
 }
 

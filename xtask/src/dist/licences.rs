@@ -17,7 +17,7 @@ and with the GNU C library (LGPL-2.1-or-later, Free Software Foundation). Its ow
 recipe to build it are public, so that anybody can link it with another version of these.
 ";
 
-/// Returns the file that Debian's policy requires (12.5), for all forms of a release.
+/// Returns the copyright file that Debian's policy requires (12.5). All packages use it.
 pub fn summary() -> anyhow::Result<String> {
     let mit = fs::read_to_string(root().join("LICENSE-MIT")).context("LICENSE-MIT")?;
     Ok(format!(
@@ -63,7 +63,7 @@ pub fn of_dependencies(dependencies: &[Dependency]) -> anyhow::Result<String> {
     Ok(all)
 }
 
-/// Collects the licence files of a package, and of other sources that it contains one directory below.
+/// Collects the licence files of a package, and of bundled sources in its subdirectories.
 fn collect(directory: &Path, depth: u32, into: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;

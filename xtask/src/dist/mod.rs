@@ -1,7 +1,7 @@
-//! `cargo xtask dist`: makes a release.
+//! `cargo xtask dist`: builds a release.
 //!
-//! All forms are made from one list of files, and the same sources give the same bytes: times come from
-//! SOURCE_DATE_EPOCH or the last commit, owners are root, and entries are sorted.
+//! All packages contain the same list of files. The build is reproducible: times are taken from SOURCE_DATE_EPOCH or
+//! the last commit, all files are owned by root, and entries are sorted.
 
 mod archive;
 mod binary;
@@ -23,10 +23,10 @@ pub struct Args {
     /// Pack this binary instead of building one
     #[arg(long)]
     binary: Option<PathBuf>,
-    /// Build the sources in this directory instead of those of this program
+    /// Build the sources in this directory instead of this program's sources
     #[arg(long, conflicts_with = "binary")]
     sources: Option<PathBuf>,
-    /// Directory for the files
+    /// Output directory
     #[arg(long, default_value = "target/dist")]
     to: PathBuf,
 }
@@ -34,7 +34,7 @@ pub struct Args {
 /// Facts about the release for the packers, in addition to the files.
 struct Release {
     version: String,
-    /// Time of all its contents, in seconds since 1970.
+    /// Modification time of all contents, in seconds since 1970.
     epoch: u64,
 }
 
@@ -120,7 +120,7 @@ fn make(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the time: <https://reproducible-builds.org/specs/source-date-epoch/>
+/// Returns the modification time of all contents: <https://reproducible-builds.org/specs/source-date-epoch/>
 fn epoch() -> anyhow::Result<u64> {
     let text = match env::var("SOURCE_DATE_EPOCH") {
         Ok(text) => text,

@@ -11,7 +11,7 @@ has leaked by call stack.";
 
 /// Number of SHA-256 in RFC 4880, section 9.4.
 const SHA256: u32 = 8;
-/// Conditions on a version: equal, and less or equal for a feature of rpm itself (rpmds.h).
+/// Version comparisons: equal, and less-or-equal for features of rpm itself (rpmds.h).
 const EQUAL: u32 = 1 << 3;
 const FEATURE: u32 = 1 << 24 | 1 << 1 | EQUAL;
 /// Features that rpm needs in order to read this package.
@@ -21,7 +21,7 @@ const FEATURES: [(&str, &str); 3] = [
     ("rpmlib(PayloadFilesHavePrefix)", "4.0-1"),
 ];
 
-/// Meaning of a header's value: rpmtag.h.
+/// Tags of header entries: rpmtag.h.
 mod tag {
     pub const SIG_SIZE: u32 = 1000;
     pub const HEADER_SIGNATURES: u32 = 62;
@@ -71,14 +71,14 @@ mod tag {
     pub const PAYLOAD_DIGEST_ALGO: u32 = 5093;
 }
 
-/// Type of a header's value: rpmtag.h.
+/// Types of header entries: rpmtag.h.
 mod kind {
     pub const HALVES: u32 = 3;
     pub const NUMBERS: u32 = 4;
     pub const ONE_STRING: u32 = 6;
     pub const BYTES: u32 = 7;
     pub const STRINGS: u32 = 8;
-    /// One string for each language of the table of languages, which has only the first.
+    /// One string for each language of the table. The table has only one language.
     pub const TRANSLATED: u32 = 9;
 }
 
@@ -97,7 +97,7 @@ pub fn package(release: &Release, files: &[File]) -> anyhow::Result<Vec<u8>> {
     Ok([lead(release), digests, header, compressed].concat())
 }
 
-/// Returns the lead, of which rpm now reads only the magic number.
+/// Returns the lead. Current versions of rpm read only its magic number.
 fn lead(release: &Release) -> Vec<u8> {
     let mut lead = vec![0xed, 0xab, 0xee, 0xdb, 3, 0, 0, 0, 0, 1];
     lead.extend(format!("memhook-rs-{}-1", release.version).bytes());
@@ -169,7 +169,7 @@ fn header(release: &Release, files: &[&File], payload_size: usize, compressed: &
         kind::STRINGS,
         &vec!["root"; files.len()],
     );
-    // Without the name of a source package, rpm would consider this one a source package.
+    // Without the name of a source package, rpm would treat this package as a source package.
     header.strings(
         tag::SOURCE_RPM,
         kind::ONE_STRING,
@@ -209,7 +209,7 @@ fn header(release: &Release, files: &[&File], payload_size: usize, compressed: &
     header
 }
 
-/// Splits a path into the directory from the root, with both slashes, and the name.
+/// Splits a path into the directory, with leading and trailing slash, and the name.
 fn split(path: &str) -> (String, &str) {
     let (directory, name) = path.rsplit_once('/').expect("files are below directories");
     (format!("/{directory}/"), name)
@@ -299,7 +299,8 @@ impl Header {
         );
     }
 
-    /// Returns the header as bytes; `region`: tag whose entry marks all the others as immutable.
+    /// Returns the header as bytes. `region` is the tag whose entry marks all other entries as
+    /// immutable.
     fn bytes(mut self, region: u32) -> Vec<u8> {
         let entries = self.index.len() as u32 + 1;
         let trailer = [region, kind::BYTES, (entries * 16).wrapping_neg(), 16];

@@ -18,12 +18,12 @@ pub struct Spawned {
     command: Box<dyn Fn(u32) -> Result<Command, String>>,
     /// Part of the line that the tracer prints once it has attached.
     ready: &'static str,
-    /// Time from that line until all of its probes are in place.
+    /// Time from that line until all probes are in place.
     settles_in: Duration,
 }
 
-/// Returns a bpftrace script, in which `LIBC` stands for the target's C library. The script must leave a map, whose
-/// output shows that its probes were hit.
+/// Returns a bpftrace script. `LIBC` in the script is replaced by the path of the target's C library. The script must
+/// print a map when it ends, as proof that its probes were hit.
 pub fn bpftrace(name: &str, script: &str) -> Spawned {
     let script = format!("BEGIN {{ printf(\"ready\\n\"); }} {script}");
     Spawned {
@@ -39,7 +39,7 @@ pub fn bpftrace(name: &str, script: &str) -> Spawned {
     }
 }
 
-/// Like [`bpftrace`], for every process that uses this C library.
+/// Starts a bpftrace script on every process that uses this C library.
 pub fn bpftrace_of_all(script: &str, libc: &str) -> Result<Box<dyn Running>, String> {
     let script = format!("BEGIN {{ printf(\"ready\\n\"); }} {script}");
     let command = bpftrace_command(&script, libc);
@@ -96,7 +96,7 @@ pub fn ltrace() -> Spawned {
     }
 }
 
-/// Returns gdb with a breakpoint that it passes each time.
+/// Returns gdb with a breakpoint at which it always continues.
 pub fn gdb(function: &str) -> Spawned {
     let function = function.to_owned();
     Spawned {
@@ -124,7 +124,7 @@ impl Tool for Spawned {
     }
 }
 
-/// Running tracer, and the lines of both its outputs.
+/// Running tracer, and the lines of its stdout and stderr.
 struct Started {
     child: Child,
     lines: Receiver<String>,

@@ -1,5 +1,5 @@
-//! Check whether programs really use the memory that `advise --what-if` predicts: each is recorded once, replayed, and
-//! started again with each setting.
+//! Compares the predictions of `advise --what-if` with measured memory. Each program is recorded once and replayed, and
+//! then started again with each setting.
 
 mod programs;
 
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub struct Args {
     /// Names of programs; all by default
     programs: Vec<String>,
-    /// Starts of a program with each setting; the median counts
+    /// Number of runs of a program with each setting, of which the median is reported
     #[arg(long, default_value_t = 3)]
     starts: usize,
 }
@@ -25,7 +25,7 @@ pub struct Args {
 const MOST: f64 = 0.15;
 /// Time between two readings of resident memory, as in a recording.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Time limit of a program.
+/// Time limit for one run of a program.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs the task.
@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Resident anonymous memory: the average and the peak.
+/// Average and peak of resident anonymous memory.
 #[derive(Clone, Copy, Debug)]
 struct Taken {
     mean: f64,
@@ -98,7 +98,7 @@ fn of_program(program: &Program, folder: &Path, starts: usize) -> Result<(usize,
     let mut right = 0;
     for row in others {
         let outcome = measured(program, &work, row, starts)?;
-        // This is how a reader uses the table: the current memory, and the predicted decrease.
+        // A reader of the table does the same calculation: the current memory minus the predicted decrease.
         let change =
             |name: &str| row[name].as_f64().unwrap_or(0.0) - first[name].as_f64().unwrap_or(0.0);
         let predicted = Taken {
@@ -130,7 +130,7 @@ fn of_program(program: &Program, folder: &Path, starts: usize) -> Result<(usize,
     Ok((others.len(), right))
 }
 
-/// Returns the memory of the program with the settings of a row, untraced.
+/// Returns the memory of the untraced program with the settings of a row.
 fn measured(program: &Program, work: &Work, row: &Value, starts: usize) -> Result<Taken, String> {
     let settings = row["settings"].as_str().unwrap_or_default();
     let settings = settings
@@ -140,7 +140,7 @@ fn measured(program: &Program, work: &Work, row: &Value, starts: usize) -> Resul
     command.envs(settings);
     match row["library"].as_str() {
         Some(library) => drop(command.env("LD_PRELOAD", library)),
-        // A program that is linked with another allocator gets the C library's preloaded.
+        // If a program is linked with another allocator, the C library's allocator is preloaded.
         None => drop(command.env("LD_PRELOAD", "libc.so.6")),
     }
     let mut all = Vec::new();

@@ -1,30 +1,31 @@
-//! Programs whose memory depends on settings, or not: each does the same work every time.
+//! Programs whose memory may depend on allocator settings. Each program does the same work in every
+//! run.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Program, and its driver.
+/// A program, and its driver.
 pub struct Program {
     /// Name on the command line.
     pub name: &'static str,
-    /// Returns the work; its files are created in this folder.
+    /// Returns the work. Creates its files in this folder.
     pub work: fn(&Path) -> Result<Work, String>,
-    /// Driver that gives it work, and ends it; `None`: it works and ends by itself.
+    /// Driver that sends work to the program and ends it. `None` if the program needs no driver.
     pub driver: Option<fn() -> Result<(), String>>,
 }
 
 /// Command line and input of a program.
 #[derive(Default)]
 pub struct Work {
-    /// Command that starts all of it as another user; may be empty.
+    /// Command prefix that runs the program as another user. May be empty.
     before: Vec<String>,
     /// Program and its arguments.
     words: Vec<String>,
     /// Environment variables.
     variables: Vec<(&'static str, &'static str)>,
-    /// Standard input; `None`: no input.
+    /// Standard input. `None` for empty input.
     input: Option<String>,
 }
 
@@ -36,7 +37,7 @@ impl Work {
         }
     }
 
-    /// Returns the program's command, started by these words.
+    /// Returns the program's command line with this prefix.
     pub fn command(&self, by: &[&str]) -> Command {
         let by = by.iter().map(|word| (*word).to_owned());
         let mut words = self
@@ -50,7 +51,7 @@ impl Work {
         command
     }
 
-    /// Returns its standard input.
+    /// Opens the program's standard input.
     pub fn input(&self) -> Result<Stdio, String> {
         let Some(path) = &self.input else {
             return Ok(Stdio::null());
@@ -166,7 +167,7 @@ pub const ALL: [Program; 10] = [
 ];
 
 fn words(line: &str) -> Vec<String> {
-    // Two blanks: an empty word.
+    // Two consecutive spaces yield an empty word.
     line.split(' ').map(str::to_owned).collect()
 }
 
@@ -207,7 +208,7 @@ with recursive n(i) as (select 1 union all select i+1 from n where i < 3000000)
   select max(i) from n;
 ";
 
-/// Sessions of several sizes that come and go, and a cache that keeps some of their data.
+/// Short-lived sessions of several sizes, and a cache that keeps some of their data.
 const PYTHON: &str = "
 import random, time
 random.seed(1)
@@ -239,7 +240,7 @@ for my $round (1 .. 5) {
 }
 ";
 
-/// Threads that are busy in turn, each with its own heap.
+/// Threads that run one after another, each with its own arena.
 const ARENAS: &str = r#"
 #include <malloc.h>
 #include <pthread.h>
@@ -295,7 +296,7 @@ int main(int count, char** words) {
 }
 "#;
 
-/// Returns a single backend without a server, which reads statements.
+/// Returns a single-user backend, which reads statements from standard input.
 fn postgres(folder: &Path) -> Result<Work, String> {
     let bin = std::fs::read_dir("/usr/lib/postgresql")
         .ok()
@@ -307,7 +308,7 @@ fn postgres(folder: &Path) -> Result<Work, String> {
     let (bin, data) = (bin.display(), folder.join("data"));
     let data = data.display();
     let lines = [
-        // The recording of the backend is written there too.
+        // The recording of the backend is also written there.
         format!("chmod 777 {}", folder.display()),
         format!("test -d {data} || {before} {bin}/initdb -A trust -D {data}"),
     ];
@@ -341,7 +342,7 @@ select pg_sleep(.5)
 drop table t
 ";
 
-/// Waits until a port answers.
+/// Connects to a port, and retries until a server listens.
 fn connect(port: u16) -> Result<std::net::TcpStream, String> {
     let begin = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! Programs whose Debian sources are compiled here, without and with callbacks.
+//! Compiles programs from their Debian sources, without and with callbacks.
 
 use super::{Program, Work, reads, run_command};
 pub use memhook_measurements::CALLBACKS;
@@ -29,8 +29,9 @@ fn run_quietly(command: &mut Command) {
     run_command(command.stdout(Stdio::null()));
 }
 
-/// Builds the server with its own build system; `None` if its source cannot be fetched. It uses clang, because gcc does
-/// not report a write to memory that the same basic block has read, and the table of items has no other writes.
+/// Builds the server with its own build system. Returns `None` if the source cannot be fetched. The compiler is clang,
+/// because gcc omits the callback for a write to memory that the same basic block has read, and the table of items has
+/// no other writes.
 pub fn memcached(folder: &Path) -> Option<Program> {
     let source = memhook_tests::debian_source("memcached")?;
     let compiled = |tells| {
@@ -62,12 +63,12 @@ pub fn memcached(folder: &Path) -> Option<Program> {
     })
 }
 
-/// Returns the sorting and filtering of 4,000 reads; none if the source cannot be fetched.
+/// Returns two programs that sort and filter 4,000 reads, or none if the source cannot be fetched.
 pub fn bamtools(folder: &Path) -> Vec<Program> {
     let Some(source) = memhook_tests::debian_source("bamtools") else {
         return Vec::new();
     };
-    // Debian's archive lacks the library copies that this directory had.
+    // Debian's archive omits the bundled libraries of this directory.
     let copies = source.join("src/third_party");
     std::fs::create_dir_all(&copies).expect("a folder");
     std::fs::write(copies.join("CMakeLists.txt"), "").expect("written");
@@ -86,7 +87,8 @@ pub fn bamtools(folder: &Path) -> Vec<Program> {
         // This is a release build with asserts, which cmake would remove.
         configure.arg("-DCMAKE_BUILD_TYPE=None");
         run_quietly(&mut configure);
-        // This cannot come earlier: cmake's test programs for the compiler are not linked with the callbacks.
+        // The callbacks cannot be enabled earlier, because cmake's test programs for the compiler are not linked with
+        // them.
         configure.arg(format!("-DCMAKE_CXX_FLAGS={}", flags(tells)));
         configure.arg(format!("-DCMAKE_EXE_LINKER_FLAGS={objects}"));
         run_quietly(&mut configure);

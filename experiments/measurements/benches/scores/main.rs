@@ -1,14 +1,15 @@
 //! Repeats the evaluation of Memoro (Byma and Larus, "Detailed Heap Profiling", ISMM 2018): protobuf with and without
-//! arenas, leveldb's fillseq, memcached, and bamtools. Compares scores by all accesses and by watched blocks; run time
-//! and memory without us, with lifetimes alone and with both sources; and those of valgrind's dhat.
+//! arenas, leveldb's fillseq, memcached, and bamtools. Compares scores from all accesses with scores from watched
+//! blocks. Also compares run time and memory untraced, with lifetimes alone, with both sources, and under valgrind's
+//! dhat.
 //!
 //! `cargo measure scores -- [ROUNDS] [NAME]`, with 3 rounds by default, takes some minutes. It needs protoc,
-//! libprotobuf-dev, libleveldb-dev and valgrind; clang, cmake, libevent-dev and libjsoncpp-dev for the last two, whose
-//! sources apt fetches.
+//! libprotobuf-dev, libleveldb-dev and valgrind. The last two programs, whose sources apt fetches, also need clang,
+//! cmake, libevent-dev and libjsoncpp-dev.
 //!
-//! "All accesses" are those of code that is compiled here: memcached and bamtools, and the other programs with the
-//! inline code of the libraries' headers. Debian's compiled libraries are not included, except for their calls of the C
-//! library.
+//! "All accesses" means the accesses of code that is compiled here: memcached, bamtools, and the other programs
+//! including inline code from library headers. Accesses in Debian's compiled libraries are not included, except for
+//! calls of the C library.
 
 mod debian;
 mod memcached;
@@ -21,18 +22,19 @@ use std::process::{Command, Stdio};
 /// Program to measure.
 struct Program {
     name: &'static str,
-    /// Compiled without and with callbacks.
+    /// Paths of the builds without and with callbacks.
     plain: PathBuf,
     telling: PathBuf,
     arguments: Vec<String>,
-    /// Directory that must be new each time, passed as the last argument.
+    /// Directory that is passed as the last argument and must be new in each run.
     folder: Option<PathBuf>,
     work: Work,
     /// Figures of the paper: lifetime, usage, useful lifetime, and slowdown.
     paper: &'static str,
 }
 
-/// memcached sets both limits of its descriptors to 1,024, which valgrind permits only if its own limit is the same.
+/// memcached sets its soft and hard descriptor limits to 1,024. Valgrind permits this only if its own limit is the
+/// same.
 const DHAT: [&str; 6] = [
     "prlimit",
     "--nofile=1024:4096",
@@ -42,20 +44,20 @@ const DHAT: [&str; 6] = [
     "--dhat-out-file=/dev/null",
 ];
 
-/// Work of a program in a run.
+/// Workload of a program.
 enum Work {
-    /// Determined by its arguments; the program then prints its cost.
+    /// The arguments determine the work. The program prints its cost at the end.
     Own,
-    /// Answers memcached requests until it is told to end.
+    /// The program answers memcached requests until it is terminated.
     Requests,
 }
 
 /// Cost of a run.
 #[derive(Clone, Copy, Default)]
 struct Cost {
-    /// Run time without waits for a processor; for a server, the processor time of 10,000 requests.
+    /// Run time without waits for a processor. For a server, the processor time of 10,000 requests.
     milliseconds: f64,
-    /// Maximum resident memory.
+    /// Peak resident memory.
     kib: f64,
 }
 
@@ -158,7 +160,7 @@ fn programs(folder: &Path) -> Vec<Program> {
     ]
 }
 
-/// Runs a program under others (`with`); returns its reported time and its largest size.
+/// Runs a program under the wrapper command `with`. Returns its reported time and its peak memory.
 fn cost(program: &Program, path: &Path, with: &[&str]) -> Cost {
     if let Some(folder) = &program.folder {
         let _ = std::fs::remove_dir_all(folder);
@@ -189,7 +191,7 @@ fn cost(program: &Program, path: &Path, with: &[&str]) -> Cost {
     }
 }
 
-/// Returns the median cost of some runs, or the median ratio to the run without us in the same round.
+/// Returns the median of some costs or ratios.
 fn median(costs: impl Iterator<Item = f64>) -> f64 {
     let mut costs: Vec<f64> = costs.collect();
     costs.sort_by(f64::total_cmp);
@@ -212,7 +214,7 @@ fn measure(program: &Program, folder: &Path, rounds: usize) {
     ];
     let mut scores = vec!["| - | - | - | -".to_owned(); sources.len()];
     let mut costs: Vec<Vec<Cost>> = vec![Vec::new(); sources.len()];
-    // The runs are compared within rounds, because a machine is slower at some times.
+    // The runs are compared within rounds, because the speed of a machine varies over time.
     for round in 0..rounds {
         for (number, (name, path, with)) in sources.iter().enumerate() {
             if *name == "dhat" && round > 0 {

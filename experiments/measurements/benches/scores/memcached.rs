@@ -7,19 +7,19 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Number of records. Mutilate's defaults, which the paper used: get requests for 10,000 records with keys of 30 bytes
-/// and values of 200.
+/// Number of records. The paper used Mutilate's defaults: get requests for 10,000 records with keys of 30 bytes and
+/// values of 200 bytes.
 const RECORDS: usize = 10_000;
 const VALUE_BYTES: usize = 200;
 const CONNECTIONS: usize = 4;
-/// Duration of a measurement; the paper's was 5 s.
+/// Duration of a measurement, as in the paper.
 const LASTS: Duration = Duration::from_secs(5);
 /// Number of requests in a `Cost`.
 const REQUESTS: f64 = 10_000.0;
-/// Under valgrind a server takes seconds to start.
+/// Time limit for the start of a server, which takes seconds under valgrind.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs a server under others (`with`); returns its processor time for 10,000 requests, and its largest size.
+/// Runs a server under the wrapper command `with`. Returns its processor time for 10,000 requests and its peak memory.
 pub fn cost(server: &Path, with: &[&str]) -> Cost {
     let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let port = free.local_addr().expect("an address").port();
@@ -29,7 +29,7 @@ pub fn cost(server: &Path, with: &[&str]) -> Cost {
     let mut command = Command::new(words[0]);
     command.args(&words[1..]);
     command.args(["-p", &port.to_string(), "-U", "0", "-l", "127.0.0.1"]);
-    // One thread, as in the paper; -A: a client may end the server.
+    // One thread, as in the paper. With -A, a client may end the server.
     command.args(["-t", "1", "-A", "-u", "root"]);
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let mut started = command
@@ -94,7 +94,7 @@ fn answer(stream: &mut TcpStream, request: &[u8]) -> String {
     String::from_utf8_lossy(&until(stream, b"END\r\n")).into_owned()
 }
 
-/// Reads until an answer has this end.
+/// Reads until the response ends with `end`.
 fn until(stream: &mut TcpStream, end: &[u8]) -> Vec<u8> {
     let mut said = Vec::new();
     let mut part = [0; 4096];
@@ -106,8 +106,8 @@ fn until(stream: &mut TcpStream, end: &[u8]) -> Vec<u8> {
     said
 }
 
-/// Returns the processor time of all threads (the first number of schedstat, sched-stats.rst in the kernel's
-/// documentation).
+/// Returns the processor time of all threads of a process (the first number of schedstat, sched-stats.rst in the
+/// kernel's documentation).
 fn processor_ns(pid: u32) -> f64 {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("threads");
     let of_thread = |thread: std::fs::DirEntry| {

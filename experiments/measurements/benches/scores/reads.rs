@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Number of reads; like the paper, 4,000 reads of 101 bases.
+/// Number of reads. The paper also used 4,000 reads of 101 bases.
 const READS: usize = 4000;
 const BASES: usize = 101;
 /// Bytes in a BGZF block, which holds at most 64 KiB.
@@ -10,7 +10,7 @@ const BLOCK_BYTES: usize = 60_000;
 const REFERENCE: &str = "chr1";
 const REFERENCE_BASES: i32 = 1_000_000;
 
-/// Repeatable pseudo-random numbers (Marsaglia, "Xorshift RNGs", 2003).
+/// Reproducible pseudo-random numbers (Marsaglia, "Xorshift RNGs", 2003).
 struct Random(u64);
 
 impl Random {
@@ -22,7 +22,7 @@ impl Random {
     }
 }
 
-/// Writes the file: reads in random order, half of which have a mapping quality below 50.
+/// Writes the file. The reads are in random order, and half of them have a mapping quality below 50.
 pub fn write(to: &Path) {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut bam = Vec::new();
@@ -63,10 +63,10 @@ fn read(number: usize, random: &mut Random) -> Vec<u8> {
     read.extend_from_slice(&[name.len() as u8, quality]);
     let bin = bin_of(position, position + BASES as i32) as u16;
     read.extend_from_slice(&bin.to_le_bytes());
-    // One operation of alignment; no flags.
+    // One CIGAR operation, no flags.
     read.extend_from_slice(&[1, 0, 0, 0]);
     add(&mut read, BASES as i32);
-    // No mate.
+    // The read has no mate.
     for none in [-1, -1, 0] {
         add(&mut read, none);
     }

@@ -1,4 +1,4 @@
-//! A server that knows how many of its bytes are untouched.
+//! Compares the report on a server with the untouched bytes that the server itself counts.
 
 use super::{attached, report};
 use memhook_measurements::build;
@@ -16,7 +16,7 @@ const SITES: [&str; 6] = [
 ];
 const OLDER_S: u32 = 30;
 
-/// Compares the report on a server with the server's own knowledge.
+/// Runs the comparison.
 pub fn measure() {
     let program = build("cold", &["-O1", "-g"]);
     println!(
@@ -76,7 +76,7 @@ fn row(budget: &str, name: &str, truth: f64, report: &Value) {
         number("stale_bytes_low"),
         number("stale_bytes_high"),
     );
-    // If there is nothing to find, nothing was missed.
+    // If there are no stale bytes, none were missed.
     let share = |of: f64| {
         if of > 0.0 {
             estimate.min(truth) / of

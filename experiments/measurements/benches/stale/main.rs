@@ -1,8 +1,9 @@
-//! Memory that is held and no longer touched: repeats the evaluation of Memcov (Callanan et al., Model predictive
-//! control for memory profiling), and adds a server with known stale bytes, and redis with unread keys.
+//! Measures the detection of memory that is held but no longer touched. Repeats the evaluation of Memcov (Callanan et
+//! al., "Model Predictive Control for Memory Profiling"), and adds a server with known stale bytes and redis with
+//! unread keys.
 //!
-//! `cargo measure stale`; takes half an hour. It needs vim and redis, and writes its pictures to
-//! `target/criterion/stale`. `-- figures`, `-- times`, `-- pages`, `-- server` or `-- redis` runs a part of it.
+//! `cargo measure stale`; takes half an hour. It needs vim and redis, and writes its plots to `target/criterion/stale`.
+//! `-- figures`, `-- times`, `-- pages`, `-- server` or `-- redis` runs only that part.
 
 mod known_server;
 mod pages;
@@ -39,7 +40,7 @@ fn main() {
     }
 }
 
-/// Runs memhook-rs on a process, and returns when the process is traced.
+/// Attaches memhook-rs to a process. Returns once the process is traced.
 fn attached(arguments: &[&str]) -> Child {
     let mut child = Command::new(memhook_tests::binary())
         .args(arguments)
@@ -68,7 +69,7 @@ fn report(of: Child) -> Value {
     serde_json::from_str(text.lines().last().unwrap_or_default()).expect("a report")
 }
 
-/// Requests the end; returns the last report.
+/// Ends an attacher, and returns its last report.
 fn ended(attacher: Child) -> Value {
     // SAFETY: kill(2) takes plain integers; the child has not been waited for.
     unsafe { libc::kill(attacher.id() as i32, libc::SIGINT) };

@@ -1,4 +1,4 @@
-//! Cost of allocating, touching, resizing and freeing a page: the loop of the paper's figures 7 and 8.
+//! Cost of allocating, touching, resizing and freeing a page, measured with the loop of the paper's figures 7 and 8.
 
 use super::{attached, ended};
 use memhook_measurements::{Spread, bind_to, build, placement};
@@ -45,7 +45,7 @@ impl Loop {
         }
     }
 
-    /// Returns thousands of time stamp counter ticks per block, by step; each is the median of many rounds.
+    /// Returns for each step the thousands of time-stamp counter ticks per block, as the median of many rounds.
     fn measure(&mut self, time: Duration) -> [f64; 5] {
         let mut steps = [const { Vec::new() }; 5];
         let begun = Instant::now();

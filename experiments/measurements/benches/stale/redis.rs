@@ -1,5 +1,5 @@
-//! redis-server with a million keys of which one in ten is read: the share that is reported as cold, and the effect of
-//! the watching on clients.
+//! Watches a redis-server with a million keys, of which one in ten is read. Measures the share that is reported as
+//! cold, and the effect of watching on clients.
 
 use super::{attached, ended, report};
 use memhook_measurements::{Spread, bind_to, placement};
@@ -13,7 +13,7 @@ const READ: u32 = KEYS / 10;
 const VALUE_BYTES: u32 = 200;
 const BUDGET: &str = "1%";
 const OLDER: Duration = Duration::from_secs(30);
-/// Time for the threshold to pass twice after all keys are set.
+/// Time in which the threshold passes twice after all keys are set.
 const WATCHED: Duration = Duration::from_secs(110);
 /// Rounds with and without watching, and the duration of the load in each.
 const ROUNDS: usize = 8;
@@ -33,7 +33,7 @@ impl Loaded {
         let mut command = placement().command(&installed("redis-server"));
         command.args(["--port", "0", "--save", "", "--appendonly", "no"]);
         command.args(["--loglevel", "warning", "--unixsocket", &socket]);
-        // One script makes all keys.
+        // One script creates all keys, and may take long.
         command.args(["--busy-reply-threshold", "0"]);
         let target = server(&mut command, &socket);
         Loaded {
@@ -48,7 +48,7 @@ impl Loaded {
         self.target.pid().to_string()
     }
 
-    /// Sets the keys, with redis-benchmark's names.
+    /// Sets the keys, with the names that redis-benchmark uses.
     fn fill(&mut self) {
         let script = format!(
             "for i=0,{} do redis.call('SET', string.format('key:%012d', i), string.rep('x', {VALUE_BYTES})) end",
@@ -62,7 +62,7 @@ impl Loaded {
         assert_eq!(self.client.redis("DBSIZE"), format!(":{KEYS}"));
     }
 
-    /// Returns the processor time of its main thread until now, in nanoseconds (the first number of schedstat,
+    /// Returns the processor time of the server's main thread so far, in nanoseconds (the first number of schedstat,
     /// Documentation/scheduler/sched-stats.rst in the kernel's sources).
     fn cpu_ns(&self) -> f64 {
         let text = std::fs::read_to_string(format!("/proc/{}/schedstat", self.pid()));
@@ -74,7 +74,7 @@ impl Loaded {
         first.expect("a number")
     }
 
-    /// Reads some of the keys at random for this time; returns the nanoseconds of processor time per request.
+    /// Reads a subset of the keys at random for this time. Returns the nanoseconds of processor time per request.
     fn read(&self, time: Duration) -> f64 {
         const REQUESTS: u32 = 200_000;
         let (begun, cpu_ns) = (Instant::now(), self.cpu_ns());
@@ -99,7 +99,7 @@ pub fn measure() {
     price();
 }
 
-/// Measures the reported share of cold values, of which nine in ten are never read.
+/// Measures the reported share of cold values. Nine in ten values are never read.
 fn cold_share() {
     let mut redis = Loaded::start();
     let (pid, older) = (redis.pid(), format!("{}s", OLDER.as_secs()));
@@ -133,8 +133,8 @@ fn cold_share() {
     );
 }
 
-/// Compares the processor time of a read while the process is traced and watched with that while it is only traced. A
-/// client's response time also depends on the attacher, which shares a processor with the clients.
+/// Compares the processor time of a read with and without watching, in a traced process. Response times are not
+/// compared, because the attacher shares a processor with the clients.
 fn price() {
     let mut redis = Loaded::start();
     redis.fill();

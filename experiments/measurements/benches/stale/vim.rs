@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Number of lines. Vim inserts lines at the beginning, writes the file, deletes all lines, writes again, and quits.
+/// Number of lines. Vim inserts the lines at the beginning, writes the file, deletes all lines, writes the file again,
+/// and quits.
 const LINES: u32 = 200_000;
-/// Number of lines after which it waits, so that blocks can become old.
+/// Number of lines after which vim waits, so that blocks can become old.
 const LINES_AT_A_TIME: u32 = 500;
 const PAUSE_MS: u32 = 75;
 
-/// Vim, waiting for keys.
+/// A running vim that waits for keys.
 struct Vim {
     child: Child,
     script: PathBuf,
@@ -44,7 +45,7 @@ impl Vim {
             .stderr(Stdio::null())
             .spawn()
             .expect("vim: apt-get install vim");
-        // Vim takes a while until it reads keys.
+        // Vim needs some time before it reads keys.
         std::thread::sleep(Duration::from_secs(1));
         Vim { child, script }
     }
@@ -53,7 +54,7 @@ impl Vim {
         self.child.id().to_string()
     }
 
-    /// Types the name of the script, and waits for the end. Returns the processor time of vim in seconds.
+    /// Types the name of the script, and waits until vim exits. Returns vim's processor time in seconds.
     fn work(mut self) -> f64 {
         let mut keys = self.child.stdin.take().expect("piped");
         let line = format!(":source {}\r", self.script.display());
@@ -68,7 +69,7 @@ impl Vim {
             ticks = ticks.max(number(11) + number(12));
             std::thread::sleep(Duration::from_millis(10));
         }
-        // Clock ticks are hundredths of a second on x86-64 (proc(5), sysconf(3)).
+        // A clock tick is 10 ms on x86-64 (proc(5), sysconf(3)).
         ticks as f64 / 100.0
     }
 }
@@ -79,7 +80,7 @@ fn numbers(list: &Value) -> Vec<f64> {
         .collect()
 }
 
-/// Makes figures 4, 5 and 6.
+/// Measures and plots figures 4, 5 and 6.
 pub fn figures(folder: &Path) {
     let recording = folder.join("vim.mhk");
     let recording = recording.to_str().expect("a path");
@@ -150,7 +151,7 @@ pub fn figures(folder: &Path) {
     );
 }
 
-/// Makes figure 4: calls of malloc and free in each second.
+/// Plots figure 4: calls of malloc and free in each second.
 fn calls(folder: &Path, recording: &str, seconds: f64) {
     let mut times = Vec::new();
     let mut bands = ["allocations", "releases"].map(|name| Band {
@@ -189,7 +190,7 @@ fn save(folder: &Path, name: &str, picture: &str) {
     println!("{}", path.display());
 }
 
-/// Measures the processor time of vim's script, traced and watched.
+/// Compares the processor time of vim's script when vim is traced and when it is also watched.
 pub fn run_times(folder: &Path) {
     const ROUNDS: usize = 5;
     let ways: [(&str, bool); 2] = [("traced, not watched", false), ("watched", true)];

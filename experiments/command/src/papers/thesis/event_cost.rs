@@ -1,4 +1,5 @@
-//! Table 2.1: cost that each tracer adds to one event; today's tools next to those of the table.
+//! Table 2.1: cost that each tracer adds to one event, with today's tools next to those of the
+//! table.
 
 use super::super::sheet::{Sheet, Sheets, effect, number};
 use super::super::spawned::{bpftrace, gdb, ltrace, strace};

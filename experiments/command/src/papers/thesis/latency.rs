@@ -1,5 +1,5 @@
-//! Tables 5.1 and 5.3: duration of a malloc by size: untraced, with user probes, through a hook that records nothing,
-//! and traced.
+//! Tables 5.1 and 5.3: duration of malloc by size, untraced, with user probes, through a hook that records nothing, and
+//! traced.
 
 use super::super::sheet::{Sheet, Sheets, effect, number};
 use super::super::spawned::bpftrace;
@@ -21,14 +21,14 @@ pub const SIZES: [(&str, f64); 9] = [
     ("4 KiB", 4096.0),
     ("64 KiB", 65536.0),
 ];
-/// Number of consecutive mallocs, as in the thesis; fewer with probes, which are slower by two orders of magnitude.
+/// Numbers of consecutive mallocs: as in the thesis, and fewer for probes, which are slower by two orders of magnitude.
 const COUNT: f64 = 100_000.0;
 const PROBED_COUNT: f64 = 3_000.0;
 
-/// Way to trace.
+/// Boxed tool.
 pub type Boxed = Box<dyn Tool>;
 
-/// Runs alternating rounds of a target that answers with nanoseconds, without and with each tool.
+/// Runs alternating rounds, without and with each tool, of a target that answers with nanoseconds.
 pub fn rounds(target: &mut Measured, tools: &[Boxed], question: f64, cycles: usize) -> Alternated {
     let tools: Vec<&dyn Tool> = tools.iter().map(|tool| &**tool).collect();
     let mut subject = Standing {
@@ -38,7 +38,7 @@ pub fn rounds(target: &mut Measured, tools: &[Boxed], question: f64, cycles: usi
     alternate(&mut subject, &tools, cycles)
 }
 
-/// Adds a table by size, and the lines of its plot.
+/// Returns a table by size, and the lines of its plot.
 pub fn by_size(title: &str, groups: &[Alternated]) -> (Sheet, Vec<Line>) {
     let mut columns = vec!["size".to_owned(), "untraced, ns".to_owned()];
     let tools = groups.iter().flat_map(|all| &all.traced);

@@ -5,8 +5,9 @@ use super::super::spawned::bpftrace;
 use super::latency::{Boxed, rounds};
 use memhook_measurements::{Measured, Memhook, build, placement};
 
-/// memleak's own probes (bcc, tools/memleak.py): sizes are kept from the entry to the return, where the stack is taken;
-/// a release forgets the block. The live blocks at the end are not printed, which would take longer than the run.
+/// The same probes as memleak (bcc, tools/memleak.py). The entry probe keeps the size, the return probe takes the
+/// stack, and a release forgets the block. The live blocks are not printed at the end, because that would take longer
+/// than the run.
 const MEMLEAK: &str = "uprobe:LIBC:malloc { @size[tid] = arg0; } \
     uretprobe:LIBC:malloc /@size[tid]/ { @block[retval] = ustack(10); delete(@size[tid]); } \
     uprobe:LIBC:free /arg0/ { @releases = count(); delete(@block[arg0]); } \

@@ -14,7 +14,7 @@ const SQL: &str = "create table t(a, b); \
     insert into t select i, 'row number ' || i from n; \
     select count(*), max(b) from t where a % 7 = 0;\n";
 
-/// Way to trace a program: with user probes on all processes, or through a command.
+/// Method of tracing a program: user probes on all processes, or a command that starts the program.
 struct Way {
     name: &'static str,
     probes: &'static str,
@@ -60,7 +60,7 @@ fn ways() -> Vec<Way> {
     ]
 }
 
-/// Returns the milliseconds from the start to the end.
+/// Returns the run time of the program in milliseconds.
 fn once(through: &[String], processors: &str) -> Result<f64, String> {
     let program = find("sqlite3", "sqlite3")?;
     let mut command = Command::new("taskset");
@@ -107,7 +107,7 @@ pub fn run(sheets: &mut Sheets) -> Result<(), String> {
     for way in ways() {
         let mut figures = [Vec::new(), Vec::new()];
         let mut failure = None;
-        // Probes stay for several runs, because placing them takes a second.
+        // The probes stay in place for several runs, because placing them takes a second.
         for _ in 0..RUNS / 4 {
             let alone: Result<Vec<f64>, String> = (0..4).map(|_| once(&[], &place.all)).collect();
             figures[0].extend(alone?);

@@ -1,5 +1,5 @@
-//! Table and figure 6.1: duration of a malloc with call stacks of 5, 10 and 20 frames, found by our unwind tables and
-//! by glibc's backtrace(3).
+//! Table and figure 6.1: duration of malloc with call stacks of 5, 10 and 20 frames, unwound by our tables and by
+//! glibc's backtrace(3).
 
 use super::super::sheet::{Sheet, Sheets, effect, number};
 use super::latency::{Boxed, by_size, rounds};
@@ -14,7 +14,7 @@ const DEPTHS: [u32; 3] = [5, 10, 20];
 const COUNT: f64 = 100_000.0;
 const MANY_MS: f64 = 150.0;
 
-/// The malloc of `backtraced.cc`, which gets the number of frames through a file that both map.
+/// The malloc of `backtraced.cc`. It reads the number of frames from a file that both processes map.
 struct Backtrace {
     name: String,
     depth: u32,
