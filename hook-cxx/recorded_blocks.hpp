@@ -35,9 +35,6 @@
 //
 // The attacher may enter a block that is being released. Its address then stays in the table until a block with this
 // address is released: one superfluous release.
-//
-// With a budget, every page is unsure in the beginning: until the marks are renewed for the first time, the releases of
-// blocks from before the attach are recorded, too.
 #pragma once
 #include "ring.hpp"
 

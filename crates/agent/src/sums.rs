@@ -71,7 +71,7 @@ impl Sums {
         consumer.in_slices(|state| {
             let ledger = &state.ledger;
             if !std::mem::replace(&mut has_begun, true) {
-                // With `overhead`, everything is recorded until that costs too much.
+                // With `overhead`, everything may be recorded exactly so far.
                 samples = state.counts;
                 for (stack, sum) in &ledger.observer().sites {
                     by_stack.entry(*stack).or_default().1 += *sum;

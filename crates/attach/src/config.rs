@@ -2,7 +2,9 @@
 
 pub(crate) mod emission;
 
-use crate::tracing_budget::{LEAST_SAMPLE_BYTES, MOST_SAMPLE_BYTES, level_of};
+use crate::tracing_budget::{
+    FIRST_LEVEL, LEAST_SAMPLE_BYTES, MOST_SAMPLE_BYTES, level_of, mean_bytes,
+};
 use emission::Emission;
 use memhook_abi::{
     Function, HOOKED_FUNCTIONS, MAX_EXACT_SIZES, Role, clock_mode, flags, region_bytes,
@@ -124,6 +126,9 @@ pub struct TraceConfig {
     /// Share of the process's time that tracing may take. If tracing would exceed it, allocations are sampled. `None`:
     /// no limit.
     pub overhead: Option<f64>,
+    /// Record everything at first, even with [`TraceConfig::overhead`]: the program begins with the trace. Otherwise a
+    /// trace within a budget begins with rare samples, from which it learns the traffic.
+    pub is_exact_first: bool,
     /// Operations whose call stacks are recorded.
     pub stacks: Stacks,
     /// Method of unwinding call stacks.
@@ -169,6 +174,7 @@ impl Default for TraceConfig {
             sizes: Vec::new(),
             sample_bytes: None,
             overhead: None,
+            is_exact_first: false,
             stacks: Stacks::Allocations,
             unwinding: Unwinding::Tables,
             check_memo: false,
@@ -335,6 +341,14 @@ impl TraceConfig {
         in_budget.or(self.possible_sample_bytes())
     }
 
+    /// Returns the sampling level at which a trace within a budget begins.
+    pub(crate) fn first_level(&self) -> u8 {
+        match self.overhead {
+            Some(_) if !self.is_exact_first => FIRST_LEVEL,
+            _ => 0,
+        }
+    }
+
     /// Returns the sampling level of allocations that the process samples at this mean distance.
     pub(crate) fn sampling_level(&self, mean_bytes: u64) -> u8 {
         if self.overhead.is_some() {
@@ -446,6 +460,7 @@ impl TraceConfig {
             exact_sizes: self.sizes.clone(),
             vdso_clock: 0,
             sample_bytes: self.hook_sample_bytes().unwrap_or(0),
+            first_order: mean_bytes(self.first_level()),
             attacher_pid: std::process::id(),
             owner: 0,
             iterate_modules: 0,

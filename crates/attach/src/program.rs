@@ -91,7 +91,10 @@ impl Program {
         forward_signals(child.pid());
         Ok(Program {
             child,
-            config: config.clone(),
+            config: TraceConfig {
+                is_exact_first: true,
+                ..config.clone()
+            },
             known: KnownFiles::default(),
             running: HashMap::new(),
             ended: Vec::new(),

@@ -37,6 +37,9 @@ pub struct Config {
     /// [`memhook_abi::flags::ADAPT_WHEN_FULL`]. With [`memhook_abi::flags::BUDGET`], the largest distance that will be
     /// ordered.
     pub sample_bytes: u64,
+    /// Mean number of bytes between samples in the first moment of a trace within a budget (flag `BUDGET`); 0: every
+    /// allocation is recorded.
+    pub first_order: u64,
     /// Pid of the attacher in its own namespace.
     pub attacher_pid: u32,
     /// Process of the region ([`Control::owner`]); not 0.
@@ -113,6 +116,7 @@ impl Region {
         m.u64(tally!(arena_next)).store(1, Relaxed);
         if config.draws_samples() {
             self.write_sample_intervals(config.sample_bytes);
+            self.order_sampling(config.first_order);
         }
         self.begin_own(config.owner, config.flags);
         let python = config.python.as_ref();
@@ -133,9 +137,6 @@ impl Region {
             self.note_spent(memhook_abi::FILTER_PAGES as u64);
         }
         let has_budget = config.flags & flags::BUDGET != 0;
-        if has_budget && config.flags & flags::SIZE_FILTER == 0 {
-            self.leave_all_unsure();
-        }
         if has_budget
             || config.flags & (flags::ADAPT_WHEN_FULL | flags::LIVE_FILTER)
                 == flags::ADAPT_WHEN_FULL

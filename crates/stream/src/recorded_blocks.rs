@@ -182,13 +182,6 @@ impl Region {
         let mask = self.control64(offset_of!(Control, table_mask)) as usize;
         (mask & (FILTER_WORDS - 1) | (LEAST_FILTER_WORDS - 1)) + 1
     }
-
-    /// Marks all pages as unsure for the first phase: until marks are renewed, nothing is known about any page.
-    pub(crate) fn leave_all_unsure(&self) {
-        for word in self.page_marks() {
-            word.store(EACH_PAGE * marks_set_in(0, FIRST_UNSURE_MARK), Relaxed);
-        }
-    }
 }
 
 #[cfg(test)]

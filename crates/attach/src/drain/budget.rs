@@ -85,12 +85,13 @@ pub(crate) struct BudgetKeeper {
 }
 
 impl BudgetKeeper {
-    /// Creates a controller; `share`: allowed share of the process's time.
-    pub fn new(pid: i32, share: f64) -> BudgetKeeper {
+    /// Creates a controller; `share`: allowed share of the process's time; `level`: sampling level at which the process
+    /// begins.
+    pub fn new(pid: i32, share: f64, level: u8) -> BudgetKeeper {
         BudgetKeeper {
             pid,
             share,
-            controller: TracingController::within(share),
+            controller: TracingController::within(share, level),
             counted: Counted::NOTHING,
             waited_ns: 0,
             last: Duration::ZERO,
@@ -98,7 +99,7 @@ impl BudgetKeeper {
             last_target: processor_time(pid),
             kept: vec![Kept {
                 from: Duration::ZERO,
-                mean_bytes: None,
+                mean_bytes: (level > 0).then(|| mean_bytes(level)),
             }],
             time_ns: 0.0,
             in_process_ns: 0.0,
@@ -177,6 +178,10 @@ impl BudgetKeeper {
 
     fn note(&mut self, from: Duration, level: u8) {
         let mean_bytes = (level > 0).then(|| mean_bytes(level));
+        match mean_bytes {
+            Some(mean_bytes) => tracing::debug!(pid = self.pid, mean_bytes, "samples are ordered"),
+            None => tracing::debug!(pid = self.pid, "everything is recorded from here on"),
+        }
         if self.kept.len() >= MOST_CHANGES {
             self.kept = self.kept.iter().copied().step_by(2).collect();
         }
@@ -275,7 +280,7 @@ mod tests {
 
     #[test]
     fn many_changes_take_bounded_memory() {
-        let mut keeper = BudgetKeeper::new(1, 0.01);
+        let mut keeper = BudgetKeeper::new(1, 0.01, 0);
         for i in 0..3 * MOST_CHANGES {
             keeper.note(Duration::from_millis(i as u64), (i % 20) as u8);
         }

@@ -52,7 +52,9 @@ impl<O: Observer> State<O> {
             counts: config.sampled_allocations(),
             call_times: CallTimes::default(),
             recorder: None,
-            budget: config.overhead.map(|share| BudgetKeeper::new(pid, share)),
+            budget: config
+                .overhead
+                .map(|share| BudgetKeeper::new(pid, share, config.first_level())),
             recorded_blocks: RecordedBlocks::default(),
             heaps: config
                 .allocators

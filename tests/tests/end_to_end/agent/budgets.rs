@@ -85,7 +85,10 @@ fn what_fits_is_exact() {
     let mut target = Target::start(program.as_ref(), &[]);
     let agent = Agent::start(&folder, &rule);
     let pid = target.pid();
-    agent.await_phase(pid, "traced");
+    until("everything is recorded", || {
+        let found = agent.targets().remove(&u64::from(pid)).unwrap_or_default();
+        found["numbers"]["sample_bytes"] == 0
+    });
     target.send("l");
     target.expect("done");
     agent.await_number(pid, "live_bytes", 100_000);

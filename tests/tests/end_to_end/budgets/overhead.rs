@@ -1,5 +1,5 @@
-//! `--overhead`: records everything while that fits into the budget, and samples otherwise. The
-//! tests know the true sums.
+//! `--overhead`: records everything while that fits into the budget, and samples otherwise and in the
+//! first moment. The tests know the true sums.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, build_target, run};
@@ -18,8 +18,13 @@ fn number(value: &Value) -> f64 {
 /// Runs the program with a changing rate and these options of `attach`. Returns the last report,
 /// and the truth: allocations, their bytes, live blocks, their bytes.
 fn trace(options: &[&str], program: &[&str]) -> (Value, [f64; 4]) {
-    let mut target = Target::start(&build_target("changing_rate", &["-O1"]), program);
+    let target = Target::start(&build_target("changing_rate", &["-O1"]), program);
     let attacher = Attacher::start(&target, options);
+    traced(target, attacher)
+}
+
+/// Lets the program do its work. Returns the last report, and the truth.
+fn traced(mut target: Target, attacher: Attacher) -> (Value, [f64; 4]) {
     target.go();
     let line = target.expect("done");
     let report = attacher.finish();
@@ -84,7 +89,7 @@ fn sums_are_within_their_standard_errors_though_the_rate_changes() {
             assert!(number(&overhead["timed_calls"]) > 0.0, "{overhead}");
             let parts = number(&overhead["in_process"]) + number(&overhead["in_attacher"]);
             assert!((number(&overhead["cost"]) - parts).abs() < 1e-9 && parts > 0.0);
-            assert!(overhead["kept"][0]["mean_bytes"].is_null());
+            assert_eq!(overhead["kept"][0]["mean_bytes"], 512 << 10);
             let sampling = &report["sampling"];
             sampled += u32::from(!sampling.is_null());
             if !sampling.is_null() {
@@ -229,9 +234,17 @@ fn agree(report: &Value, recorded: &Value) {
 #[test]
 fn what_fits_is_exact() {
     memhook_tests::patiently(|| {
-        let (report, truth) = trace(&["--overhead", "50%"], &["1", "100"]);
+        let target = Target::start(&build_target("changing_rate", &["-O1"]), &["1", "100"]);
+        let pid = target.pid().to_string();
+        let mut attacher = Attacher::to(&[&pid, "-i", "1h", "--overhead", "50%", "-vv"]);
+        attacher.wait_for("everything is recorded from here on");
+        let (report, truth) = traced(target, attacher);
         assert!(report["sampling"].is_null(), "{report}");
-        assert_eq!(report["overhead"]["kept"].as_array().map(Vec::len), Some(1));
+        let kept = report["overhead"]["kept"].as_array().expect("times");
+        assert!(
+            kept.last().expect("a time")["mean_bytes"].is_null(),
+            "{report}"
+        );
         let allocated = number(&report["totals"]["allocated_bytes"]);
         assert!(
             (truth[1]..=truth[1] + OTHER_BYTES).contains(&allocated),
@@ -250,11 +263,15 @@ fn what_fits_is_exact() {
 fn the_text_and_what_is_refused() {
     let mut target = Target::start(&build_target("changing_rate", &["-O1"]), &["1", "100"]);
     let pid = target.pid().to_string();
-    let (code, output, errors) = run(&["attach", &pid, "--overhead", "2%", "-d", "200ms"]);
+    let (code, output, errors) = run(&["attach", &pid, "--overhead", "2%", "-d", "2s"]);
     assert_eq!(code, 0, "{errors}");
     let line = output.lines().find(|line| line.starts_with("Overhead "));
     let line = line.unwrap_or_else(|| panic!("{output}"));
-    assert!(line.ends_with(" of 2 %: exact"), "{line}");
+    assert!(line.contains(" of 2 %: exact for "), "{line}");
+    assert!(
+        line.ends_with(" to 1 in 512 KiB (3 changes, now exact)"),
+        "{line}"
+    );
     for (options, reason) in [
         (&["--overhead", "0"][..], "above 0% and up to 50%"),
         (&["--overhead", "51%"], "above 0% and up to 50%"),
