@@ -131,7 +131,7 @@ fn plant(usable: Usable) {
     assert!(LIVE.set(live).is_ok(), "once");
 }
 
-/// Allocates and releases blocks until the end.
+/// Allocates and releases blocks until the process exits.
 fn work(seed: u64) {
     let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut slots: Vec<Option<Box<[u8]>>> = (0..SLOTS).map(|_| None).collect();

@@ -67,7 +67,7 @@ impl Redis {
                     rate = self.rate(kind, pipeline, requests)?;
                     Ok(f64::from(requests))
                 })?;
-                // The rate of redis-benchmark excludes its startup.
+                // redis-benchmark's rate excludes its startup.
                 let ns = 1e9 / rate;
                 figures.push(Figure { ns, ..figure });
             }

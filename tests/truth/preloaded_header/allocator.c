@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Allocates by the C library, and keeps a header in front of each block, as debugging allocators do.
+// Allocates through the C library, and puts a header before each block, as debugging allocators do.
 struct header {
   size_t size;
   size_t mark;

@@ -2,7 +2,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// Nothing points to these, but for what a register or the stack still holds of the last one.
+// Leaks blocks. Only a register or the stack may still contain the address of the last block.
 __attribute__((noinline)) static void leak_mapped(void) {
   for (int i = 0; i < 20; i++) {
     char* block = malloc(4000000);
@@ -12,7 +12,7 @@ __attribute__((noinline)) static void leak_mapped(void) {
   }
 }
 
-// Overwrites what the calls above have left on the stack.
+// Overwrites leftovers of the calls above on the stack.
 __attribute__((noinline)) static void wipe(void) {
   char stack[4096];
   memset(stack, 0, sizeof stack);

@@ -9,7 +9,7 @@ __attribute__((noinline)) static void leak_in_test(void) {
   __asm__ volatile("" : : "r"(block) : "memory");
 }
 
-// Overwrites what the call above has left on the stack.
+// Overwrites leftovers of the call above on the stack.
 __attribute__((noinline)) static void wipe(void) {
   char stack[4096];
   memset(stack, 0, sizeof stack);

@@ -213,8 +213,7 @@ fn a_refusal_is_counted_each_time_and_said_once() {
     assert_eq!(refused, Some(2.0));
     let said = agent.said();
     let words = format!("process {pid} (reclaimed) is not reclaimed: another allocator");
-    // A refusal for a different reason between two equal refusals is logged, and makes the second
-    // of these logged again.
+    // If a different refusal comes between two equal refusals, all three are logged.
     let others = twice["attempts"].as_u64().expect("a number") - 2;
     let times = said.matches(&words).count() as u64;
     assert!((1..=1 + others.min(1)).contains(&times), "{said}");
@@ -322,7 +321,7 @@ fn an_agent_that_is_killed_while_blocks_are_freed_leaves_a_healthy_process() {
         losing.target.status("TracerPid") == "0"
     });
     assert_eq!(losing.used()[0], after, "nothing is freed any more");
-    // No remains in the process prevent the next agent from attaching.
+    // Nothing in the process prevents the next agent from attaching.
     let again = Agent::start_hastily(
         &folder,
         &rule(&losing.program, &reclaim("report-only")),

@@ -61,7 +61,7 @@ fn a_starved_agent_is_not_ended_and_holds_nobody_for_long() {
     group.empty();
     assert!(agent.lives(), "{}", agent.said());
     assert!(!agent.said().contains("watchdog"), "{}", agent.said());
-    // It must not have been killed either; failing to attach in time is acceptable. SAFETY: kill
+    // The attacher must not have been killed; failing to attach in time is acceptable. SAFETY: kill
     // takes plain integers; the child has not been waited for.
     unsafe { libc::kill(attacher.id() as i32, libc::SIGTERM) };
     let status = memhook_tests::patience::end_of(&mut attacher);

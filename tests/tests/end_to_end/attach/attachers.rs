@@ -4,7 +4,7 @@ use memhook_tests::{Attacher, Target, build_target, run, stop, until};
 use std::fs::File;
 
 fn check_untouched(mut target: Target) {
-    // It leaves nothing behind that would affect a second attach.
+    // The killed attacher leaves nothing behind that would affect a second attach.
     let attacher = Attacher::start(&target, &[]);
     target.go();
     target.expect("live ");

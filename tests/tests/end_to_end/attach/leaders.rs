@@ -147,7 +147,7 @@ fn every_command_that_looks_takes_it_for_what_it_is() {
     assert!(target.finish().success());
 }
 
-/// Checks that watchpoints also work for the remaining threads, if the machine has them.
+/// Checks that watchpoints also work for the remaining threads, on a machine that has watchpoints.
 #[test]
 fn accesses_are_sampled_without_it() {
     let mut target = start();

@@ -9,7 +9,7 @@ fn library(file: &str) -> String {
     path.to_str().expect("UTF-8").to_owned()
 }
 
-/// Ends a trace, and returns its last report and its messages.
+/// Ends a trace. Returns its last report and its messages.
 fn end(attacher: Attacher) -> (Value, String) {
     attacher.signal(libc::SIGINT);
     let (status, output, errors) = attacher.outcome();
@@ -18,7 +18,7 @@ fn end(attacher: Attacher) -> (Value, String) {
     (serde_json::from_str(last).expect("JSON"), errors)
 }
 
-/// Lets the target do its next piece of work while nobody follows.
+/// Lets the target continue while its attacher is stopped.
 fn goes_on_alone(target: &mut Target, attacher: &Attacher) {
     stop(attacher.pid());
     target.go();
@@ -72,7 +72,7 @@ fn of_a_stopped_attacher() {
     assert!(target.finish().success());
 }
 
-/// The C library opens libraries for itself, and no call of dlopen announces them.
+/// Checks libraries that the C library opens for itself, without a call of dlopen.
 #[test]
 fn of_the_c_library() {
     let mut target = Target::start(&build_target("converts", &[]), &[]);

@@ -54,8 +54,8 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or(0.0)
 }
 
-/// Upper bound for allocations of threads and of the C++ library. The program itself allocates
-/// hundreds of megabytes.
+/// Upper bound for allocations of thread creation and of the C++ library. The program itself
+/// allocates hundreds of megabytes.
 const OTHER_BYTES: f64 = 100_000.0;
 
 /// Compares the sums with the true values. Returns their deviations in standard errors, or nothing
@@ -102,7 +102,7 @@ fn sums_are_within_their_standard_errors() {
             terms += deviations.len() as f64;
         }
         assert!(sampled > 0, "no ring was nearly full in {count} runs");
-        // Chi-squared per degree of freedom, for at least two.
+        // Chi-squared per degree of freedom, for at least two degrees.
         let scatter = squares / terms;
         assert!(scatter < 12.0, "{terms} sums scatter {scatter:.1} times");
     });

@@ -65,7 +65,7 @@ fn every_block_from_the_first_one_on() {
     let mut server = server();
     let recorded = ["--follow-fork", "-o", &recordings];
     let mut attacher = Attacher::start(&server, &recorded);
-    // As many children as can start at the same time, each of which lives for only a few
+    // The maximum number of children that can start at the same time. Each lives for only a few
     // milliseconds.
     let mut short = children(&mut server, "short 6", 6);
     await_attach(&mut attacher, &short);

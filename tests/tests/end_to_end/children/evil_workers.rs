@@ -46,8 +46,8 @@ fn work_while_haunted(server: &mut Target, how: &str) -> u64 {
     found
 }
 
-/// Runs an attacher through the command `through`, and tests one worker for each method of
-/// creation. `keeps_region` is true if the worker keeps its parent's region.
+/// Runs an attacher through the command `through`, and tests a worker for each method of creation.
+/// `keeps_region` is true if the worker keeps its parent's region.
 fn haunted(more: &[&str], through: &[&str], options: &[&str], ways: &[(&str, bool)]) {
     let folder = Folder::new("evil");
     let mut server = server_with(&folder, more);

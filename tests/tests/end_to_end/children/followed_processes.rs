@@ -352,7 +352,7 @@ fn it_ends_when_its_reader_has_gone() {
     assert!(server.finish().success());
 }
 
-/// Checks that reports say that the events of a child before the attacher found it are missing.
+/// Checks that reports mention the missing events of a child from before the attacher found it.
 #[test]
 fn children_say_from_when_on_they_are_seen() {
     let mut server = server();

@@ -129,7 +129,7 @@ fn postgresql_and_its_backends() {
     let folder = Folder::new("postgresql");
     let postmaster = postgresql_server(&folder);
 
-    // Backends that are forked during the trace of the postmaster, and outlive it by far.
+    // These backends are forked during the trace of the postmaster, and outlive the trace.
     let attacher = Attacher::start(&postmaster, &[]);
     // Killed below. It exits by itself if it loses a backend.
     let mut load = quiet(&mut pgbench(&folder, &["-c", "3", "-T", "600"]));

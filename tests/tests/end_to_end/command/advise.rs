@@ -1,5 +1,5 @@
-//! `advise`: right advice for programs with known problems, and remedies that save the predicted
-//! amount.
+//! `advise` gives the right advice for programs with known problems, and the remedies save the
+//! predicted amount.
 
 use memhook_tests::programs::{Folder, installed, installed_library};
 use memhook_tests::{JsonSchema, Target, binary, build_target, not_run, run as memhook};
@@ -86,8 +86,8 @@ fn cured_by(mut target: Target, remedy: impl FnOnce(&mut Target, f64)) -> f64 {
     gain
 }
 
-/// Returns the predicted saving for a problem that has continued since the examination, given the
-/// current resident bytes.
+/// Returns the predicted saving for a problem that has kept growing since the examination, given
+/// the current resident bytes.
 fn predicted_by_now(advice: &Value, resident: f64) -> f64 {
     let at_the_look = advice["rss_bytes"].as_f64().expect("bytes");
     first(advice).1 + resident - at_the_look
@@ -434,7 +434,7 @@ fn blocks_that_nobody_touches() {
     assert_eq!(kind, "untouched", "{advice}");
     let found = advice["findings"][0]["found"].as_str().unwrap_or_default();
     assert!(found.contains("load_and_forget"), "{found}");
-    // Half of the memory that was loaded since the attach.
+    // The expected value is half of the memory that was loaded since the attach.
     let live = advice["lines"][0]["bytes"].as_f64().expect("bytes");
     assert_predicted(gain, live / 2.0, "what was loaded and forgotten");
     cured(target);

@@ -72,7 +72,7 @@ const COMMANDS: [(&str, &[&str], Leaves); 14] = [
     ("gate", &["gate", "-p", "PID", "-d", "500ms"], Hook),
 ];
 
-/// The kernel's state of a process, by name.
+/// Kernel state of a process, by the name of each item.
 type State = BTreeMap<&'static str, String>;
 
 fn number(text: &str, name: &str) -> u64 {
@@ -204,7 +204,7 @@ fn compare(name: &str, leaves: Leaves, before: &State, after: &State) -> Vec<Str
         .collect()
 }
 
-/// Starts the process; Returns `None` if the kernel provides no huge pages.
+/// Starts the process. Returns `None` if the kernel provides no huge pages.
 fn start() -> Option<Target> {
     let program = build_target("kernel_state", &[]);
     let mut target = Target::silent(&mut std::process::Command::new(program));

@@ -93,7 +93,7 @@ fn a_report_between_two_marks() {
         [100_001, 200_002, 300_003].map(|size| blocks(&report, size))
     };
     assert_eq!(sizes("live"), [20, 40, 0]);
-    // Reports count allocated blocks by size class.
+    // Reports count allocated blocks per size class.
     let all = report(&["--by", "site"]);
     assert_eq!(names(&all), ["phase 2", "phase 3"]);
     let window = report(&between);

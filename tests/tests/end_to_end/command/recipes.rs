@@ -69,7 +69,7 @@ fn typed(line: &str, pid: u32, folder: &Folder) -> Output {
         .replace("-d 1m", "-d 2s")
         .replace("-d 30s", "-d 2s")
         .replace("--from 10s --to 20s", "--from 1s --to 2s")
-        // A duration, instead of Ctrl-C, for a command that runs until it is interrupted.
+        // A command that runs until it is interrupted gets a duration instead of Ctrl-C.
         .replace("--func pool_alloc", "-d 1s --func export_history");
     let folder_of_binary = binary().parent().expect("a folder").display();
     let path = std::env::var("PATH").unwrap_or_default();

@@ -127,7 +127,7 @@ fn keys_that_interrupt_and_suspend_do_nothing_to_top() {
     terminal.press("v", "THE EDITOR IS OPEN");
     terminal.press("C-c", "The editor ended with code 4");
     terminal.press("v", "THE EDITOR IS OPEN");
-    // top resumes the editor, because nothing else could.
+    // top resumes the editor, because no other process would.
     terminal.press("C-z", "^Z");
     target.send("p");
     target.expect("done");

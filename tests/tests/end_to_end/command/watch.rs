@@ -161,7 +161,7 @@ fn a_process_that_is_killed_leaves_its_site() {
         assert_eq!(last["death"]["out_of_memory"], true, "{last:#}");
         let (of_site, all) = share(last, "planted_leak");
         assert!(of_site >= 0.9 * all, "{of_site} of {all}: {last:#}");
-        // Live memory at the kill, within the error of a sample.
+        // The report has the live memory at the kill, within the error of a sample.
         assert!(
             all > 0.75 * LIMIT as f64 && all < 1.1 * LIMIT as f64,
             "{all}"

@@ -210,7 +210,7 @@ fn a_process_that_executes_nothing() {
     let (code, verdict, text) = gate(&[], &installed("sh"), &clean);
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(outcomes(&verdict, "(forked)"), ["passed"], "{text}");
-    // It is unknown which process leaked the blocks.
+    // The process that leaked the blocks is unknown.
     let program = build_target("gate_family", &["-O1", "-g", "-pthread"]);
     let (code, verdict, text) = gate(&[], &program, &["alone", "0"]);
     assert_eq!(code, Some(3), "{text}");

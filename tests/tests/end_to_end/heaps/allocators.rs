@@ -74,7 +74,8 @@ fn what_they_say_is_in_the_account_and_what_was_predicted_comes_back() {
         check_sum(&report);
         assert_eq!(report["allocator"]["name"], name, "{report:#}");
         assert_eq!(part(&report, "heap of another allocator, and mappings"), 0);
-        // 1,500 pins of 72 bytes, 375 blocks of 120 bytes, their lists, and rounding.
+        // The live heap consists of 1,500 pins of 72 bytes, 375 blocks of 120 bytes, their lists,
+        // and rounding.
         let live = part(&report, "live heap");
         assert!(live > 150_000 && live < 8 * MIB, "{report:#}");
         let free = part(&report, "free inside the allocator") + part(&report, "fragmentation");

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
-/// Describes two heaps: one cuts its blocks from malloc's blocks, the other from a mapping.
+/// Describes two heaps: one divides blocks of malloc into its own blocks, the other divides a
+/// mapping.
 const FILE: &str = r#"
 [[allocator]]
 name = "items"

@@ -84,7 +84,7 @@ fn the_parts_are_those_that_were_planted() {
         assert_eq!(sum_of_parts(&report), all, "{report:#}");
         assert!(part(&report, "unknown") <= all / 100, "{report:#}");
 
-        // 4 + 1 + 8 + 3 * 2 MiB, and memory of libraries.
+        // The program has 4 + 1 + 8 + 3 * 2 MiB live, and libraries have more.
         let live = 19 * MIB;
         assert!(is_near(part(&report, "live heap"), live, MIB), "{report:#}");
         // All free blocks of the sparse part are on pages with live blocks.
@@ -172,8 +172,8 @@ fn each_mapping_holds_what_the_kernel_counts() {
             named += 1;
         }
     }
-    // The mappings with every other page, with huge pages, the two remainders, and the inaccessible
-    // mapping.
+    // Expected are the mappings with every other page, those with huge pages, the two remainders,
+    // and the inaccessible mapping.
     assert!(named >= 7 + 3, "{report:#}");
     let huge = number(&report["huge_page_bytes"]);
     assert!(

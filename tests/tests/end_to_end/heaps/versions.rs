@@ -73,8 +73,8 @@ const KINDS: [Kind; 8] = [
 ];
 
 impl Kind {
-    /// Returns the command that runs the program on this allocator; Returns `None` if it is not
-    /// installed.
+    /// Returns the command that runs the program on this allocator, or `None` if the allocator is
+    /// not installed.
     fn command(&self) -> Option<Command> {
         let release = match self.release {
             Some(name) => Some(Release::named(name)?),

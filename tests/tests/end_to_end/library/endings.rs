@@ -92,7 +92,7 @@ fn another_program_ends_the_trace_and_runs() {
         target.go();
         target.expect("ready");
         assert_eq!(attached.wait(LONG), Some(Ending::Gone), "{how}");
-        // 50 blocks, and the allocations for starting a thread.
+        // The process allocates 50 blocks, and memory for starting a thread.
         let count = attached.detach().expect("in order").0;
         assert!((50..60).contains(&count), "{how}: {count}");
         assert!(!target.maps().contains("memhook"), "{how}");

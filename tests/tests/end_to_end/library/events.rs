@@ -83,7 +83,7 @@ fn data_stay_with_blocks_that_change_hands() {
         "{}",
         numbers_of.reallocations
     );
-    // The blocks of the program itself, and of its library.
+    // Expects the blocks of the program itself and of its library.
     assert!(
         found.0 >= numbers[0] && found.1 >= numbers[1],
         "{found:?} {numbers:?}"

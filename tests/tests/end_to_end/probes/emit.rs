@@ -234,8 +234,8 @@ fn a_file_has_the_probes_for_those_who_look_at_files() {
     assert!(target.finish().success());
 }
 
-/// Checks threads that pass blocks to each other: no block is reported as released more often than
-/// allocated, and the live blocks match the program's.
+/// Checks threads that pass blocks to each other. No block may be reported as released more often
+/// than allocated, and the live blocks must match the program's.
 #[test]
 fn threads_hand_blocks_around() {
     let mut command = Command::new(build_target("oracle", &[]));

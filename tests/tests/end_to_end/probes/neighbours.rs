@@ -109,7 +109,7 @@ fn others_are_refused_or_get_along() {
         None => not_run("the kernel permits no uprobes"),
     }
 
-    // With all other tools gone, every call counts, even while a debugger traces the process.
+    // Without other tools, every call counts, even while a debugger traces the process.
     let mut target = target;
     let prober = Prober::start(&target, "relative", &[]);
     // SAFETY: as above.

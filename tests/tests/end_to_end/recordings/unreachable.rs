@@ -6,7 +6,7 @@ use memhook_tests::{build_target, run};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Returns the unreachable bytes of sites by the function of the program that leaked or kept them.
+/// Returns the unreachable bytes for each function of the program.
 fn by_function(report: &Value, field: &str) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     for site in report["sites"].as_array().expect("sites") {

@@ -204,7 +204,7 @@ fn jemalloc_takes_back_what_was_lost() {
     assert!(target.finish().success(), "the target's own check");
 }
 
-/// Checks an allocator that is part of the program, and out of whose code no thread can be kept.
+/// Checks an allocator that is part of the program, so that threads cannot be kept out of its code.
 #[test]
 fn nothing_is_taken_back_where_jemalloc_is_part_of_the_program() {
     installed_library("libjemalloc.a");

@@ -71,7 +71,8 @@ fn check(situation: &Situation, built: &Built, what: &str, folder: &Folder) {
         assert!(seen >= planted.blocks, "{what}: {seen}: {text}");
     }
     let (code, scanned, errors) = run(&["scan", &pid, "--json"]);
-    // `scan` refuses the heap of a static program on glibc, which is no statement.
+    // `scan` refuses the heap of a static program on glibc. A refusal is not a statement about the
+    // program.
     if code != 2 {
         assert!(matches!(code, 0 | 1 | 3), "{what}: {code}: {errors}");
         let scanned: Value = serde_json::from_str(&scanned).expect("JSON");

@@ -64,13 +64,13 @@ fn code_and_output(args: &[&str]) -> (i32, String) {
     (code, output)
 }
 
-/// Checks what a command says about a process, and its exit code.
+/// Checks the statements of a command about a process, and its exit code.
 fn check_command(situation: &Situation, what: &str, args: &[&str]) {
     let (code, said) = code_and_output(args);
     situation.check(args[0], what, &said);
     situation.check_exit(args[0], what, code, &said);
     if args[0] == "scan" {
-        // A search that left something out is no success, and says so first.
+        // An incomplete search is not a success, and says so first.
         let is_partial = said.starts_with("NOT SEARCHED");
         assert_eq!(code == NOT_ALL, is_partial, "{what}: {code}: {said}");
     }

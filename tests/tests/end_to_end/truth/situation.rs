@@ -126,7 +126,7 @@ impl Situation {
         let listed = self.truth["builds"].as_array().expect("builds").iter();
         let mut builds: Vec<Vec<String>> = listed.map(texts).collect();
         if self.truth["releases"] == true {
-            // The C library of another release takes the place of this system's.
+            // These builds use the C library of another release instead of this system's.
             builds.extend(Release::all().iter().map(Release::flags));
         }
         let builds = builds.into_iter().enumerate();
@@ -171,13 +171,13 @@ impl Situation {
         }
     }
 
-    /// Returns true if a command says something about the program.
+    /// Returns true if the test runs a command on the program.
     pub fn is_for(&self, command: &str) -> bool {
         let commands = texts(&self.truth["commands"]);
         commands.is_empty() || commands.iter().any(|one| one == command)
     }
 
-    /// Checks the exit code of a command, if it is stated.
+    /// Checks the exit code of a command, if the situation specifies one.
     pub fn check_exit(&self, command: &str, what: &str, code: i32, said: &str) {
         if let Some(expected) = self.truth["exit"][command].as_i64() {
             assert_eq!(i64::from(code), expected, "{what}: {command}: {said}");
