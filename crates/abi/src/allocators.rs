@@ -176,7 +176,7 @@ const TBBS: Shapes = &[
 
 /// Prefixes in mimalloc.h of functions with and without a heap.
 const HEAPS: [&str; 3] = ["heap_", "theap_", ""];
-/// Suffixes in mimalloc.h: an alignment and an offset, an alignment, the size of a small block, none of these.
+/// Suffixes in mimalloc.h: an alignment and an offset, an alignment, the size of a small block, and none.
 const ENDINGS: [&str; 4] = ["_aligned_at", "_aligned", "_small", ""];
 /// Functions that exist in all these forms.
 const WITH_FORMS: [&str; 15] = [
@@ -369,13 +369,13 @@ impl AllocatorNames {
         self.find(name).map(|(function, _)| function)
     }
 
-    /// Returns the allocator of a function, given its plain name or its name with an allocator's prefix; the outer
-    /// `None` if the function does not belong to an allocator.
+    /// Returns the allocator of a function, given its plain name or its name with an allocator's prefix. The outer
+    /// option is `None` if the function does not belong to an allocator.
     pub fn allocator(&self, name: &str) -> Option<Option<&'static Allocator>> {
         self.find(name).map(|(_, allocator)| allocator)
     }
 
-    /// Returns true if a name begins like those of the allocator in this module.
+    /// Returns true if a name begins like the names of the allocator in this module.
     pub fn is_within(&self, allocator: &Allocator, name: &str) -> bool {
         let mut bundled = self
             .bundled

@@ -51,8 +51,8 @@ pub enum Op {
     Tick = 5,
     /// The size of the next allocation does not fit into 32 bits.
     SizeExtension = 6,
-    /// Blocks were allocated and released this many times. Between each allocation and its release, this thread did
-    /// nothing but other pairs. The releases have no numbers; the sequence is the count.
+    /// Blocks were allocated and released repeatedly. Between each allocation and its release, this thread made only
+    /// other pairs. The releases have no numbers; the sequence is the count.
     Pair = 7,
     /// From here on, this ring records samples of the allocations, or all of them again
     /// ([`crate::flags::ADAPT_WHEN_FULL`]). The three bits of the op have no eighth value, so this is a tick with a bit
@@ -121,8 +121,9 @@ pub struct Event {
     pub op: Op,
     /// Block address (avma); 0 for ticks and extensions.
     pub address: u64,
-    /// For a release, the sequence word's value after the increment; for an allocation, the value that was read. For a
-    /// pair, the number of pairs, 1..=65,535. For a call time, the ticks, `u32::MAX` for that many or more.
+    /// For a release, the sequence word's value after the increment. For an allocation, the value that was read. For a
+    /// pair, the number of pairs, 1..=65,535. For a call time, the number of ticks; `u32::MAX` also represents larger
+    /// numbers.
     pub sequence: u32,
     /// Requested size in bytes, `u32::MAX` if an extension carries it; unused for releases.
     pub size: u32,
@@ -137,7 +138,7 @@ pub struct Event {
 pub struct Accesses {
     /// The block (avma).
     pub address: u64,
-    /// Time of the first access in nanoseconds since the attach; like all fields below, 0 if there was none.
+    /// Time of the first access in nanoseconds since the attach. Like all fields below, 0 if there was no access.
     pub first_ns: u64,
     /// Time of the last access.
     pub last_ns: u64,

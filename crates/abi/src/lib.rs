@@ -23,7 +23,7 @@
 //!   RINGS_OFFSET        Ring[]           one SPSC ring a thread: RingHeader, then events
 //! ```
 //!
-//! The parts are sparse memory objects, mapped side by side: untouched pages cost nothing.
+//! The parts are sparse memory objects, and are mapped next to each other: untouched pages cost nothing.
 
 mod allocators;
 #[cfg(test)]

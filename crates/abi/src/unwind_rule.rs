@@ -7,7 +7,7 @@
 //!
 //! The return address is at CFA - 8 (x86-64 psABI, 3.2.2).
 
-/// The frame cannot be unwound: the backtrace is cut.
+/// The frame cannot be unwound, so the backtrace is cut.
 pub const STOP: u64 = 0;
 /// CFA = rsp + offset.
 pub const RSP: u64 = 1;

@@ -21,8 +21,8 @@ pub mod flags {
     pub const RELEASE_STACKS: u32 = 1;
     /// Drop events when a ring is full instead of waiting.
     pub const DROP_WHEN_FULL: u32 = 2;
-    /// Record samples of a thread's allocations while its ring is nearly full, once it has waited for room for too
-    /// long. The samples follow the byte intervals at [`super::SAMPLE_OFFSET`]; [`crate::Op::SamplingChange`] marks the
+    /// Record samples of a thread's allocations while its ring is nearly full, once it has waited too long for space.
+    /// The samples follow the byte intervals at [`super::SAMPLE_OFFSET`]; [`crate::Op::SamplingChange`] marks the
     /// times. Excludes [`SAMPLE`].
     pub const ADAPT_WHEN_FULL: u32 = 1024;
     /// Record only allocations that pass the size filter.
@@ -47,14 +47,14 @@ pub mod flags {
     pub const CHECK_MEMO: u32 = 16;
     /// Count reads and writes of blocks ([`super::AccessRecord`]), as reported by a program's access runtime.
     pub const ACCESSES: u32 = 4096;
-    /// Make a random allocation wait from time to time until the attacher watches its block, if the attacher has
-    /// requested one ([`super::Tally::look_state`]).
+    /// Sometimes make a random allocation wait until the attacher watches its block, if the attacher has requested a
+    /// block ([`super::Tally::look_state`]).
     pub const LOOKS: u32 = 8192;
     /// Record nothing, and notify the listeners of the probes otel_memory:alloc and otel_memory:free. Requires
     /// [`LIVE_FILTER`], which then identifies the reported blocks.
     pub const EMITS: u32 = 16384;
-    /// Time the allocator for a random allocation from time to time ([`crate::Op::CallTime`]), or for many of the
-    /// samples. Excludes [`LOOKS`], which also uses [`super::RingHeader::next_look`].
+    /// Sometimes time the allocator for a random allocation ([`crate::Op::CallTime`]), or for many of the samples.
+    /// Excludes [`LOOKS`], which also uses [`super::RingHeader::next_look`].
     pub const CALL_TIMES: u32 = 32768;
 }
 
@@ -110,8 +110,8 @@ shared_struct! {
         flags: u32,
         /// Offset of the tid in a thread's TCB (`struct pthread` of glibc), in bytes from the thread pointer.
         tid_offset: u32,
-        /// Wrong id that a process forked without the C library has stored for its first thread: it belongs to another
-        /// thread. 0 if all ids are right.
+        /// Wrong id that a process forked without the C library has stored for its first thread, and that belongs to
+        /// another thread. 0 if all ids are right.
         stale_number: u32,
         /// Actual id of that thread.
         true_number: u32,
@@ -129,12 +129,12 @@ shared_struct! {
         vdso_clock: Address,
         /// Address of the C library's dl_iterate_phdr in the target (avma).
         iterate_modules: Address,
-        /// Lowest address of the initial thread's stack (avma); it grows, so not all of it is mapped.
+        /// Lowest address of the initial thread's stack (avma). The stack grows, so not all of it is mapped.
         main_stack_low: Address,
         /// End of that stack (avma); 0 if unknown.
         main_stack_high: Address,
         /// Number of the process that uses the region. The process's hook keeps the number where a fork wipes it
-        /// ([`HookDescription::gate`]), so that a region is never mistaken for that of a child.
+        /// ([`HookDescription::gate`]), so that a region is never mistaken for a child's region.
         owner: u64,
         /// Not 0: memory is charged when it is mapped (proc_sys_vm(5), overcommit_memory 2). A forked child then keeps
         /// the region, because mapping other memory in its place could make later mappings fail.
@@ -172,15 +172,15 @@ shared_struct! {
         ring_limit: AtomicU32,
         /// Numbers of modules that the target's loader had loaded (upper half) and unloaded (lower half) when the
         /// attacher compared the journal with the mappings: `dlpi_adds` and `dlpi_subs`, dl_iterate_phdr(3). If the
-        /// numbers differ now, slots and protections in the journal may describe memory that has another use. Both are
-        /// needed, because glibc counts its own copy in a new namespace only among the present modules, so that
+        /// numbers have changed, slots and protections in the journal may describe memory that has another use. Both
+        /// are needed, because glibc counts its own copy in a new namespace only among the present modules, so that
         /// `dlpi_subs` alone can fall.
         loader_count_seen: AtomicU64,
         /// Records that may be used; the attacher raises the number.
         access_limit: AtomicU64,
         /// Number of searches for rings of ended threads.
         ring_sweeps: AtomicU64,
-        /// Mean number of a ring's events between two drawn ones ([`flags::LOOKS`]).
+        /// Mean number of a ring's events between two drawn events ([`flags::LOOKS`]).
         look_distance: AtomicU64,
     }
 }
@@ -194,7 +194,7 @@ shared_struct! {
         /// Mean number of bytes between samples that the attacher orders now ([`flags::BUDGET`]): a power of two up to
         /// `sample_bytes`; 0: record every allocation.
         sampling_order: AtomicU64,
-        /// Clock word: nanoseconds since the attach. The attacher advances it, and for marks the hook does too.
+        /// Clock word: nanoseconds since the attach. The attacher advances it, and the hook does so for marks.
         clock_ns: AtomicU64,
         /// Separates the hook's slow counters: they have their own cache lines.
         counter_line: [u64; 13],
@@ -223,7 +223,7 @@ shared_struct! {
         abandoned_ns: AtomicU64,
         /// Number of marks ever set: mark `n` is in [`super::MarkEntry`] number `n` modulo their number.
         marks: AtomicU64,
-        /// Records of accesses that were ever used, plus the one that stays unused.
+        /// Number of access records that were ever used, including the one that stays unused.
         access_next: AtomicU64,
         /// First entry of the list of unused records; above its 32 bits, a count of the list's changes.
         access_unused: AtomicU64,
@@ -245,7 +245,7 @@ shared_struct! {
         timed_passes: AtomicU64,
         /// Time of the passes above.
         timed_pass_counts: AtomicU64,
-        /// Time that all threads have waited for room in their rings, in nanoseconds ([`flags::BUDGET`]).
+        /// Time that all threads have waited for space in their rings, in nanoseconds ([`flags::BUDGET`]).
         waited_ns: AtomicU64,
         /// Number of calls that unmapped or replaced a mapping. It orders the mappings of all threads.
         mapping_number: AtomicU64,

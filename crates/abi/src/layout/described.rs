@@ -91,9 +91,10 @@ pub struct DescribedFunction {
     pub heap: u8,
     /// Size of its blocks; unused for a function that releases.
     pub size: BlockSize,
-    /// Argument with the released block, or with the address of a variable that holds it if `old_is_indirect`; 0: none.
+    /// Argument with the released block, or with the address of a variable that contains it if `old_is_indirect`; 0:
+    /// none.
     pub old: u8,
-    /// True if `old` is the address of a variable that holds the block.
+    /// True if `old` is the address of a variable that contains the block.
     pub old_is_indirect: bool,
     /// Argument with the address of the variable that receives the new block; 0: the function returns it.
     pub result: u8,
@@ -121,13 +122,13 @@ impl DescribedFunction {
     }
 }
 
-/// Packs four bits: the number, and a flag for a narrow one.
+/// Packs four bits: the number, and a flag for an argument of 32 bits.
 const fn pack_argument(argument: Argument) -> u64 {
     argument.number as u64 & 7 | (argument.is_narrow as u64) << 3
 }
 
-/// Returns the heap of a block by its address or key: 0 is the heap of malloc and related functions, 1 the first
-/// described one.
+/// Returns the heap of a block by its address or key: 0 is the heap of malloc and related functions, and 1 is the first
+/// described heap.
 #[inline(always)]
 pub const fn heap_of(address: u64) -> usize {
     if address & KEY_BIT == 0 {

@@ -22,7 +22,7 @@ shared_struct! {
         functions: u32,
         /// Number of wrappers of a function, each with its own original.
         variants: u32,
-        /// Number of tables of wrappers, not counting the emitting ones: a reader of version 1 accepts at most two.
+        /// Number of tables of wrappers, without the emitting wrappers: a reader of version 1 accepts at most two.
         tables: u32,
         /// Address (avma) of the wrappers, `u64[functions][variants]`.
         wrappers: u64,
@@ -42,8 +42,7 @@ shared_struct! {
 /// Offset in the gate of a u32, one of [`gate_birth`].
 pub const GATE_BIRTH_OFFSET: u64 = 16;
 
-/// Progress of a forked child towards being traced from its birth. It is in the gate, so each child begins with the
-/// first value.
+/// Progress of a forked child until it is traced. The value is in the gate, so each child begins with the first value.
 pub mod gate_birth {
     /// The child has called no hooked function yet.
     pub const UNDECIDED: u32 = 0;
@@ -56,8 +55,8 @@ pub mod gate_birth {
 }
 
 /// Offset, from the gate, of `u64[MOST_SPARES]`: addresses (avma) of mapped regions that forked children may claim; a 0
-/// ends the list. The list is in private memory after the page that a fork wipes, so a child has the list of the moment
-/// of its fork, with only regions that are mapped in it.
+/// ends the list. The list is in private memory after the page that a fork wipes. So a child has the list as it was at
+/// the fork, and all regions in the list are mapped in the child.
 pub const SPARES_BEHIND_GATE: u64 = 4096;
 /// Maximum number of regions in that list.
 pub const MOST_SPARES: usize = 64;
@@ -89,6 +88,6 @@ pub mod hook_error {
     pub const NO_WIPE_ON_FORK: i64 = -2;
     /// Modules were unloaded since the attacher read the list: nothing was exchanged.
     pub const STALE: i64 = -3;
-    /// The loader did not keep still: nothing was exchanged.
+    /// The loader's list was changing: nothing was exchanged.
     pub const NO_LOADER: i64 = -4;
 }

@@ -12,7 +12,7 @@ pub mod slot_state {
     /// The hook is about to write, or has written, our value. The state is set before the write, so that recovery after
     /// a crash of the attacher knows every slot that may hold the value.
     pub const PATCHED: u32 = 2;
-    /// The slot held another value than expected, and was left alone.
+    /// The slot had an unexpected value, and was not changed.
     pub const CHANGED: u32 = 3;
     /// The slot has its original value again.
     pub const RESTORED: u32 = 4;
@@ -64,7 +64,7 @@ shared_struct! {
         /// Not 0: code without rows keeps frame pointers, because a run-time compiler has generated it, or it serves
         /// such code.
         keeps_frame_pointers: u32,
-        /// Not 0: it is never unloaded.
+        /// Not 0: the module is never unloaded.
         is_permanent: u32,
     }
 }

@@ -32,10 +32,10 @@ pub const MAX_DEPTH: usize = 128;
 pub const MAX_RINGS: usize = 1_024;
 /// Bytes of a ring before its events: header and scratch memory of the unwinder. Untouched pages cost nothing.
 pub const RING_PREFIX_BYTES: usize = PYTHON_CHAINS_OFFSET + PYTHON_CHAINS * PYTHON_CHAIN_BYTES;
-/// Offset of the scratch memory in a ring: frames being collected, on the page of the header, and one page of a stack
-/// that is read through the kernel.
+/// Offset of the scratch memory in a ring: frames that are being collected, on the page of the header, and one page of
+/// a stack that is read through the kernel.
 pub const RING_SCRATCH_OFFSET: usize = 1_024;
-/// Offset of the guides: words by which remembered backtraces with the same beginning are distinguished.
+/// Offset of the guides: words that distinguish remembered backtraces with the same beginning.
 pub const MEMO_GUIDES_OFFSET: usize = 8_192;
 /// Guides of a ring.
 pub const MEMO_GUIDES: usize = 256;
@@ -47,7 +47,7 @@ pub const PC_CACHE_OFFSET: usize = MEMO_GUIDES_OFFSET + MEMO_GUIDES * MEMO_GUIDE
 pub const PC_CACHE_ENTRIES: usize = 2_048;
 /// Entries of a ring's initial PC cache: the rest of one page.
 pub const PC_CACHE_FIRST_ENTRIES: usize = (4_096 - MEMO_GUIDES * MEMO_GUIDE_BYTES) / 16;
-/// Offset of the backtraces that a ring's thread remembers; they can take the memory up to
+/// Offset of the backtraces that a ring's thread remembers. They can take the memory up to
 /// [`PYTHON_CHAINS_OFFSET`](super::PYTHON_CHAINS_OFFSET).
 pub const MEMO_OFFSET: usize = PYTHON_CACHE_OFFSET + PYTHON_CACHE_ENTRIES * 64;
 /// Initial bytes of remembered backtraces of a ring.
@@ -66,11 +66,11 @@ pub const MEMO_BLOCK_BYTES: usize = 40;
 pub const FILTER_PAGES: usize = 1 << 20;
 /// First mark in a byte of the live filter: the page may have recorded blocks that are in the table.
 pub const FIRST_ENTERED_MARK: u8 = 1;
-/// Mask of both entered marks: the bit above and the next one.
+/// Mask of both entered marks: `FIRST_ENTERED_MARK` and the next bit.
 pub const ENTERED_MARKS: u8 = 3;
 /// First mark of pages that may have recorded blocks outside the table.
 pub const FIRST_UNSURE_MARK: u8 = 4;
-/// Mask of both unsure marks: the bit above and the next one.
+/// Mask of both unsure marks: `FIRST_UNSURE_MARK` and the next bit.
 pub const UNSURE_MARKS: u8 = 12;
 /// Words of the table of recorded live blocks, a power of two. A word covers 256 bytes of addresses. Bits 0 to 31 mark
 /// the groups of eight bytes at which recorded blocks begin. Bits 32 to 63 identify the 256 bytes: bit 8 of the
@@ -78,14 +78,14 @@ pub const UNSURE_MARKS: u8 = 12;
 /// differs in the last bit, is bits 8 to 27 of the address, exclusive-or bits 40 to 59 of `(address >> 28) *`
 /// [`FILTER_HASH`], modulo the number of used words, which is at least 512.
 pub const FILTER_WORDS: usize = 1 << 20;
-/// Smallest number of used words of the table: with fewer, a word has no room for the address bits that its index does
-/// not contain.
+/// Minimum number of used words of the table: with fewer words, a word has no space for the address bits that its index
+/// does not contain.
 pub const LEAST_FILTER_WORDS: usize = 512;
 /// Multiplier that spreads distant addresses (Fibonacci hashing; Knuth, The Art of Computer Programming, volume 3,
 /// section 6.4).
 pub const FILTER_HASH: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Entries of the table of blocks that were not recorded because a ring was nearly full, a power of two. It takes the
-/// place of the table of recorded blocks, because only one of the two is ever needed.
+/// Entries of the table of blocks that were not recorded because a ring was nearly full, a power of two. It replaces
+/// the table of recorded blocks, because only one of the two is ever needed.
 pub const PASSED_BLOCKS: usize = FILTER_WORDS;
 /// Quantiles of the exponential distribution from which sampling intervals are drawn; one more entry closes the last
 /// interval.
@@ -167,7 +167,7 @@ const _: () = assert!(PYTHON_OFFSET + size_of::<PythonLayout>() <= SLOTS_OFFSET)
 const _: () = assert!(size_of::<Tally>() <= MARKS_OFFSET - TALLY_OFFSET);
 const _: () = assert!(MARKS_OFFSET + MARKS * size_of::<MarkEntry>() <= SLOT_STATES_OFFSET);
 const _: () = assert!(GUIDE_BYTES.is_multiple_of(4096) && BOUNDS_OFFSET.is_multiple_of(4096));
-// Each ring has its own bounds, and those of the last ring are still in the guide.
+// Each ring has its own bounds, and the bounds of the last ring are still in the guide.
 const _: () = assert!(ring_stride(LEAST_RING_BYTES) >= 1 << BOUNDS_SHIFT);
 const _: () = assert!(
     BOUNDS_OFFSET + (region_bytes(MOST_RING_BYTES) >> BOUNDS_SHIFT) * size_of::<StackBounds>()

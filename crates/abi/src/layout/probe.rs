@@ -3,11 +3,12 @@
 use super::shared_struct::shared_struct;
 use std::sync::atomic::AtomicU64;
 
-/// Arguments of a function that can be examined: those in registers (System V psABI for x86-64, "Parameter Passing").
+/// Maximum number of arguments of a function that can be examined: the arguments in registers (System V psABI for
+/// x86-64, "Parameter Passing").
 pub const PROBE_ARGUMENTS: usize = 6;
-/// Classes of the values of an argument: one for each number of bits, separately for negative values and others.
+/// Classes of the values of an argument: one for each number of bits, separately for negative and other values.
 pub const VALUE_CLASSES: usize = 128;
-/// Words before the classes of a table of values: the highest value and the lowest one.
+/// Words before the classes of a table of values: the highest value and the lowest value.
 pub const VALUE_BOUNDS: usize = 2;
 /// Maximum number of distinct values of an argument that a thread counts.
 pub const VALUE_PLACES: usize = 256;
@@ -33,7 +34,7 @@ shared_struct! {
         values: u64,
         /// Offset in a block of the table of call stacks.
         stacks: u64,
-        /// Examined arguments, a byte each, 0 for the first one.
+        /// Examined arguments, a byte each; 0 is the first argument.
         arguments: u64,
         /// Number of examined arguments.
         argument_count: u64,

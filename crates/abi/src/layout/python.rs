@@ -6,7 +6,7 @@ use super::shared_struct::shared_struct;
 pub mod python_state {
     /// The hook does not search for Python frames.
     pub const OFF: u32 = 0;
-    /// The layout is known only from the interpreter's version: every word is read through the kernel, which returns
+    /// The layout is known only from the interpreter's version. Every word is read through the kernel, which returns
     /// EFAULT where a load would fault.
     pub const CAREFUL: u32 = 1;
     /// The attacher has verified the layout on frames of this interpreter: a thread that holds the interpreter's lock
@@ -41,8 +41,8 @@ pub mod python_entry {
     pub const EVERY: u32 = 0;
     /// A nonzero byte at [`PythonLayout::frame_entry`](super::PythonLayout) marks a frame with its own evaluation call.
     pub const MARKED: u32 = 1;
-    /// A byte of at least 3 there marks a frame that belongs to no function and separates two calls of the evaluation
-    /// function.
+    /// A byte of at least 3 at that offset marks a frame that belongs to no function and separates two calls of the
+    /// evaluation function.
     pub const BETWEEN: u32 = 2;
 }
 
@@ -93,7 +93,7 @@ shared_struct! {
         /// Address of the word that points to the main interpreter. If there are other interpreters, a thread's key
         /// leads to only one of the thread's states.
         main_interpreter: u64,
-        /// Address of the word that points to the thread state which has, or had last, the interpreter's lock; 0 if
+        /// Address of the word that points to the thread state that has, or had last, the interpreter's lock; 0 if
         /// unknown.
         holder: u64,
         /// Address of an int that is 1 while a thread has the lock; 0 if the holder's word is 0 otherwise.
@@ -140,7 +140,8 @@ shared_struct! {
         text_ascii: u32,
         /// In any other text: the characters.
         text_other: u32,
-        /// In a code object: its unique number, an unsigned int, or 0 if it has none; or [`NO_OFFSET`].
+        /// In a code object: its unique number, an unsigned int, or 0 if it has no number. [`NO_OFFSET`] if there is no
+        /// such field.
         code_version: u32,
         /// Unused.
         unused: u32,

@@ -12,8 +12,8 @@ pub mod ring_state {
 }
 
 shared_struct! {
-    /// Head of a ring. The producer's and the consumer's words keep 128 bytes apart: the adjacent line prefetcher
-    /// pulls lines in pairs.
+    /// Head of a ring. The producer's and the consumer's words keep 128 bytes apart, because the adjacent line
+    /// prefetcher loads lines in pairs.
     report RingHeader {
         /// Events ever published; the owning thread writes it with release order.
         head: AtomicU64,
@@ -60,13 +60,13 @@ shared_struct! {
         first_sp: AtomicU64,
         /// Remembered backtraces checked ([`flags::CHECK_MEMO`]).
         memo_checked: AtomicU64,
-        /// Number of those that were wrong.
+        /// Number of these backtraces that were wrong.
         memo_wrong: AtomicU64,
         /// Calls that were skipped since `nested_head` as part of the same outer call.
         nested: u64,
         /// `head` at the first of these calls.
         nested_head: u64,
-        /// Time that the owner has recently waited for room ([`flags::ADAPT_WHEN_FULL`]).
+        /// Time that the owner has recently waited for space ([`flags::ADAPT_WHEN_FULL`]).
         waited_ns: u64,
         /// Time of that sum, by the clock word.
         waited_at_ns: u64,
@@ -87,7 +87,7 @@ shared_struct! {
         timed_from: u64,
         /// Cost of that time stamp itself.
         timed_stamp: u64,
-        /// Allocations until the next one whose allocator call is timed ([`flags::CALL_TIMES`]).
+        /// Allocations until the next allocation whose allocator call is timed ([`flags::CALL_TIMES`]).
         calls_to_timed: u64,
         /// The time stamp before that call.
         call_from: u64,
@@ -101,9 +101,9 @@ shared_struct! {
         tail: AtomicU64,
         /// Events that the owner may no longer change; written by the attacher.
         claimed: AtomicU64,
-        /// Places for events that the owner may use, a power of two; 0 for the initial ones.
+        /// Places for events that the owner may use, a power of two; 0 for the initial places.
         granted: AtomicU64,
-        /// Not 0: the owner may use all of the room for remembered backtraces; 2: also that for Python frames.
+        /// Not 0: the owner may use all of the space for remembered backtraces; 2: also the space for Python frames.
         granted_caches: AtomicU64,
         /// Keeps the state apart from the tail.
         consumer_pad: [u64; 15],
@@ -136,7 +136,7 @@ shared_struct! {
         hash: u32,
         /// Function id of the allocation.
         function: u8,
-        /// 1: it was cut short.
+        /// 1: the stack was cut short.
         truncated: u8,
         /// Number of frames.
         depth: u16,
