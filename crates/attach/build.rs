@@ -31,8 +31,8 @@ fn main() {
     build_access_runtime(&hook);
 }
 
-/// Builds the runtime that programs link to report their reads and writes. It becomes part of the program, so it is
-/// compiled like ordinary code.
+/// Builds the runtime that programs link to report their reads and writes. The runtime becomes part of the program, so
+/// it is compiled like ordinary code.
 fn build_access_runtime(hook: &Path) {
     let object = PathBuf::from(env::var("OUT_DIR").unwrap()).join("memhook_access.o");
     let compiler = cc::Build::new().cpp(true).opt_level(2).get_compiler();

@@ -1,8 +1,8 @@
 //! Functions of allocators other than the C library's, by their shape.
 //!
-//! An allocator that is linked into a program prefixes its names, such as `je_` or `mi_`; a program that bundles the
-//! allocator adds a further prefix (`duckdb_je_`). The rest of a name follows a pattern, which determines the
-//! parameters. Each shape is one function of [`HOOKED_FUNCTIONS`].
+//! An allocator that is linked into a program prefixes its names, such as `je_` or `mi_`. A program that bundles the
+//! allocator adds another prefix (`duckdb_je_`). The rest of a name follows a pattern, which determines the parameters.
+//! Each shape is one function of [`HOOKED_FUNCTIONS`].
 
 use crate::functions::HOOKED_FUNCTIONS;
 use std::collections::HashMap;
@@ -19,8 +19,8 @@ pub struct Allocator {
     pub mark: &'static str,
     /// Prefix of its messages, which identifies it without symbols; may be empty.
     pub message: &'static str,
-    /// Maps the name of one of its functions, without the prefix, to the hooked function with the same shape, unless
-    /// the name is one of C's.
+    /// Maps the name of one of its functions, without the prefix, to the hooked function with the same shape. Names of
+    /// C functions are not mapped.
     shape: fn(&str) -> Option<&'static str>,
     /// Names without the prefix for which `shape` may return a function.
     names: fn() -> Vec<String>,
@@ -331,8 +331,9 @@ pub struct AllocatorNames {
     bundled: Vec<Bundled>,
 }
 
-/// Evidence for an allocator: two of its functions, with any common prefix, because a single name may be a wrapper's.
-/// The third text is the part of these names that begins all names of the allocator; the fourth is its known prefix.
+/// Evidence for an allocator: two of its functions, with any common prefix, because a single name may belong to a
+/// wrapper. The third text is the part of these names with which all names of the allocator begin, and the fourth is
+/// its known prefix.
 const EVIDENCE: [(&str, &str, &str, &str); 2] = [
     ("mallocx", "dallocx", "", "je_"),
     ("mi_malloc_aligned", "mi_free", "mi_", "mi_"),

@@ -61,14 +61,14 @@ pub enum Op {
     /// A range of addresses was mapped. The event is published before the program gets the address. Like the change of
     /// the sampling, it is a tick with an extra bit.
     Mapped = 0x15,
-    /// A range was unmapped. The event is published after the call, with a number that was taken before it. A size of 0
-    /// means the whole shared memory segment that was attached at the address.
+    /// A range was unmapped. The event is published after the call, with a number that was taken before the call. A
+    /// size of 0 means the whole shared memory segment that was attached at the address.
     Unmapped = 0x25,
     /// The contents of a range were discarded (`madvise`); the range stays mapped.
     Discarded = 0x45,
     /// A part of the reads and writes of the block that is released next on this ring ([`crate::flags::ACCESSES`]).
     Access = 0x85,
-    /// Time in the allocator for an allocation whose own event follows or is lost ([`crate::flags::CALL_TIMES`]).
+    /// Time in the allocator for an allocation whose event follows or is lost ([`crate::flags::CALL_TIMES`]).
     CallTime = 0x1d,
 }
 

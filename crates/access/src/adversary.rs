@@ -15,7 +15,7 @@ const END_MS: u32 = 5 * OLDER_MS;
 const SLOTS: usize = 4;
 const STEP_MS: usize = 20;
 
-/// Function that returns the next touch of a word of a block after a moment. Without a word, it
+/// Function that returns the next touch of a word of a block after a given time. Without a word, it
 /// returns the next touch of the block.
 type Touch = fn(block: u64, word: Option<u64>, after_ms: u32) -> Option<u32>;
 

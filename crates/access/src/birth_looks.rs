@@ -36,8 +36,8 @@ const SILENT_PART: u64 = 50;
 /// Age at which a look is abandoned, if it is also older than a part of the run, so that other blocks get their turn.
 const LONGEST_NS: u64 = 1_000_000_000;
 const LONGEST_PART: u64 = 4;
-/// Approximate wait of a thread in addition to the time for arming. It waits for our next turn, and
-/// then to be scheduled.
+/// Approximate wait of a thread in addition to the time for arming: it waits for our next turn, and then to be
+/// scheduled.
 const WAIT_NS: f64 = 250_000.0;
 /// Maximum wait of a thread (`longest_look_wait_ns` in `hook-cxx/looks.hpp`).
 const LONGEST_WAIT_NS: f64 = 2_000_000.0;
@@ -63,8 +63,7 @@ const DISTANCES: std::ops::RangeInclusive<u32> = 8..=8192;
 pub struct SeenWord {
     /// Offset of the word in the block.
     pub offset: u64,
-    /// Times of the word's accesses, each with the time from which it was watched again (`u64::MAX`
-    /// if never).
+    /// Times of the word's accesses, each with the time at which watching resumed (`u64::MAX` if it never did).
     pub touches: Vec<(u64, u64)>,
 }
 
@@ -185,8 +184,8 @@ impl BirthLooks {
         (now.saturating_sub(self.began_ns) / 1_000_000) as u32
     }
 
-    /// Takes a turn. Call it again after the time that it returns. `alive_since` returns the
-    /// allocation time of the block that lives at an address, on the same clock.
+    /// Takes a turn. Call this again after the time that it returns. `alive_since` returns the allocation time of the
+    /// block that lives at an address, on the same clock.
     pub fn turn(&mut self, region: &Region, alive_since: &dyn Fn(u64) -> Option<u64>) -> Duration {
         let now = monotonic_ns();
         self.take_touches(now);
@@ -232,8 +231,7 @@ impl BirthLooks {
             .spend(self.now_ms(now), events_ns(events, self.processors));
     }
 
-    /// Charges the cost of scheduling watched threads, and leaves the threads alone if that has
-    /// used up the budget.
+    /// Charges the cost of scheduling watched threads. If that has used up the budget, no longer watches the threads.
     fn pay_for_switches(&mut self, now: u64, region: &Region) {
         if self.is_resting {
             return;
@@ -323,8 +321,7 @@ impl BirthLooks {
     fn meet(&mut self, block: NewBlock, region: &Region) {
         let begun = monotonic_ns();
         self.is_asked = false;
-        // The thread may have named its block just after our last turn, which is long ago if our
-        // processor is busy.
+        // The thread may have named its block directly after our last turn, which is long ago if our processor is busy.
         let unseen_ns = (begun.saturating_sub(self.turned_ns) as f64).min(LONGEST_WAIT_NS);
         // The distance between selected blocks is reduced if a block takes long to arrive, and increased if one arrives
         // immediately. So the hook's threads check no more often than needed.

@@ -49,8 +49,8 @@ fn live(site: usize, random: &mut Random) -> SiteBlocks {
     blocks
 }
 
-/// Returns the second from which the state of each site was known and stayed so, and the number of
-/// wrong answers.
+/// Returns the time in seconds from which the state of each site was known permanently, and the
+/// number of wrong answers.
 fn run(seed: u64, seconds: u32) -> ([Option<u32>; SITES.len()], usize) {
     let mut random = Random::seeded(seed);
     let mut looks = Looks::default();

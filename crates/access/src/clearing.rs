@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 /// Time of the slices of one turn.
 const TURN: Duration = Duration::from_millis(3);
-/// Maximum duration of clearing all marks in one step. Reading all marks takes about as long, and
-/// is used as the estimate.
+/// Maximum duration of clearing all marks in one step. The estimate is the time for reading all
+/// marks, which takes about as long.
 const LONGEST_WHOLE: Duration = Duration::from_millis(5);
 
 /// Progress of the clearing.

@@ -1,4 +1,4 @@
-//! Blocks with the same contents in two copies of the memory. This evidence needs no change in the
+//! Blocks with the same contents in two copies of the memory. Finding them changes nothing in the
 //! process.
 //!
 //! An untouched block keeps its contents, so the unchanged blocks are an upper bound on the stale

@@ -1,8 +1,8 @@
-//! Blocks of a live process that are reachable but not touched: evidence, the choice of what to
-//! watch next within a budget, and estimates.
+//! Finds blocks of a live process that are reachable but not touched: collects evidence, chooses
+//! what to watch next within a budget, and computes estimates.
 //!
-//! The parts that decide and estimate are pure: [`Controller`], [`answer()`] and [`Census`].
-//! [`Watcher`] is the part that asks the kernel.
+//! The modules that decide and estimate are pure: [`Controller`], [`answer()`] and [`Census`]. Only
+//! [`Watcher`] calls the kernel.
 
 // A list of memory areas often has a single range.
 #![allow(clippy::single_range_in_vec_init)]

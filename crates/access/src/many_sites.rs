@@ -1,5 +1,5 @@
-//! Simulated programs of many sites that share their pages, to count the sites for which single
-//! words decide whether they are stale.
+//! Simulated programs with many sites that share pages. They show for how many sites single words
+//! decide whether the site is stale.
 
 use crate::answer::{Evidence, State, answer, note_known};
 use crate::looks::{Look, Looks};

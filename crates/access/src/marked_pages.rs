@@ -234,8 +234,8 @@ impl MarkedPages {
         }
     }
 
-    /// Returns true if a mapping has so much in memory that reading its marks would take too long.
-    /// Counting the resident pages is several times as fast, and is done in slices.
+    /// Returns true if a mapping has so many resident pages that reading its marks would take too
+    /// long. Counting the resident pages is several times as fast, and is done in slices.
     fn has_larger_mapping(&self) -> bool {
         // The mean covers many mappings, and some pages take longer than others.
         let pages = LONGEST_READING.as_nanos() as f64 / (2.0 * self.page_ns.clamp(20.0, 1e4));

@@ -9,8 +9,7 @@ pub struct PageAccesses {
     /// Time at which the marks were last cleared.
     cleared_ms: Option<u32>,
     looked_ms: u32,
-    /// Memory without an access up to the last look, with the time since which it is idle. Sorted
-    /// by address, disjoint.
+    /// Memory without an access up to the last look, with the start of the idle time. Sorted by address, disjoint.
     idle: Vec<(Range<u64>, u32)>,
 }
 

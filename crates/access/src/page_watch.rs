@@ -9,13 +9,12 @@ use rustc_hash::FxHashSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Maximum size of a watched mapping. A larger one is a sanitizer's shadow or similar, reserved but
-/// never filled.
+/// Maximum size of a watched mapping. A larger mapping is a sanitizer's shadow memory or similar, reserved but never
+/// filled.
 const MOST_AREA_BYTES: u64 = 256 << 30;
 
-/// Maximum number of watched mappings that stay separate until the process ends. These are new
-/// mappings next to watched ones, which the kernel would otherwise have merged, and the last page
-/// of a heap, which may grow again.
+/// Maximum number of watched mappings that stay separate until the process ends. These are new mappings next to watched
+/// ones, which the kernel would otherwise have merged, and the last page of a heap, which may grow again.
 const MOST_APART: usize = 2048;
 /// The last page of a heap is watched once the heap has not grown for the requested age divided by this number, or for
 /// the nearest time within [`REST_MS`].
@@ -98,8 +97,8 @@ impl PageWatch {
         Ok(begin.elapsed())
     }
 
-    /// Returns the watched ranges without huge pages. The first write to a protected huge page
-    /// would split it, so huge pages are never protected, and nothing is known about them.
+    /// Returns the watched ranges without huge pages. The first write to a protected huge page would split it, so huge
+    /// pages are never protected, and writes to them remain unknown.
     fn without_huge_pages(&self) -> Vec<Range<u64>> {
         let (mut huge, mut pace) = (Vec::new(), Pace::default());
         for range in with_gaps(self.registered.iter().cloned()) {

@@ -196,7 +196,7 @@ proptest! {
     }
 }
 
-/// Guarding all pages again each second would cost more on a program that writes some pages all the time.
+/// Guarding all pages again each second would cost more in a program that writes some pages continuously.
 #[test]
 fn what_is_written_all_the_time_is_looked_at_less() {
     let mut program = Program::new(200, vec![100, 0, 0, 0], u64::MAX);

@@ -34,8 +34,8 @@ pub struct LiveBlock {
 pub enum Stratum {
     /// The block has not been written for the required time, but may have been read.
     Unwritten,
-    /// The block may have been written. Its pages are shared with blocks that were, or were not
-    /// guarded for long enough.
+    /// The block may have been written. Its pages are shared with blocks that were written, or were
+    /// not guarded for long enough.
     Open,
 }
 

@@ -57,7 +57,7 @@ impl Share {
 /// the share of words touched once in twice T, some of which are stale at any moment.
 /// `adversary.rs` has programs with such words.
 const CHI_SQUARED: f64 = 7.815;
-/// Lowest rate of words that are not stale, in touches within T. At this rate, few words are
+/// Lowest rate of touches of words that are not stale, per time T. At this rate, few words are
 /// untouched within T.
 const LOWEST_RATE: f64 = 2.0;
 /// Factor between two rates.

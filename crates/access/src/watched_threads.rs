@@ -112,8 +112,8 @@ impl WatchedThreads {
         self.rings.keys().copied().collect()
     }
 
-    /// Leaves all threads alone until [`WatchedThreads::follow`], because a thread with a ring has a cost, even without
-    /// a watchpoint. No word may be watched at this time.
+    /// Stops watching all threads until [`WatchedThreads::follow`], because a thread with a ring has a cost, even
+    /// without a watchpoint. No word may be watched at this time.
     pub fn rest(&mut self) {
         self.rings.clear();
     }

@@ -258,8 +258,8 @@ impl Watcher {
         }
     }
 
-    /// Returns the stale blocks by site, as of the last census. Sites with the most bytes for the
-    /// longest time come first, as far as is known.
+    /// Returns the stale blocks by site, according to the last census. Sites with the most bytes
+    /// for the longest known time come first.
     pub fn answers(&self, now_ms: u32) -> Vec<SiteAnswer> {
         let older_ms = self.controller.settings().older_ms;
         let evidence = Evidence {
@@ -289,8 +289,8 @@ impl Watcher {
         answers
     }
 
-    /// Returns the time for which the live bytes were not touched, over the watch; empty if writes
-    /// are not seen.
+    /// Returns the live bytes by the time for which they were not touched, over the watch; empty if
+    /// writes are not seen.
     pub fn history(&self) -> &[AgePoint] {
         if self.has_pages() {
             self.history.points()

@@ -15,8 +15,8 @@ use rustc_hash::FxHashMap;
 const FOLLOW_MS: u32 = 100;
 /// Time between two counts of how often the threads were scheduled.
 const SWITCHES_MS: u32 = 20;
-/// Seconds of scheduling cost for which the budget must have room before threads that were left
-/// alone are watched again, unless nearly all of its room is free.
+/// Scheduling cost in seconds. Threads are watched again only if the budget has space for this cost, or nearly all of
+/// the budget is free.
 const WORTH_S: f64 = 1.0;
 const NEARLY_ALL: f64 = 0.9;
 /// Share of the time for which threads are left alone, from which it is reported.
@@ -152,8 +152,8 @@ impl WordWatch {
         controller.trapped(traps, now_ms);
     }
 
-    /// Charges the cost of scheduling threads with watchpoints. Leaves the threads alone if the
-    /// budget has too little room for the same cost again.
+    /// Charges the cost of scheduling threads with watchpoints. Stops watching the threads if the budget does not allow
+    /// the same cost again.
     fn pay_for_switches(
         &mut self,
         controller: &mut Controller,

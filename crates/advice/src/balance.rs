@@ -1,5 +1,5 @@
-//! The balance of two looks, which compares the parts of the resident memory at the start and at
-//! the end. Only growth in the balance is called growth.
+//! Compares the parts of the resident memory at the start and at the end. Only growth in this
+//! balance is called growth.
 
 use crate::{Facts, Line};
 use memhook_report::RssReport;

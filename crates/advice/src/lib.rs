@@ -69,8 +69,7 @@ pub struct Advice {
     pub rss_bytes: Option<u64>,
     /// Class of the process: the kind of the first finding, `nothing`, or `unsure`.
     pub class: &'static str,
-    /// The answer in one line: the largest part of the bytes to be returned; `None` if there is
-    /// nothing to do.
+    /// The answer in one line: the largest part of the bytes that can be returned; `None` if there is nothing to do.
     pub answer: Option<String>,
     /// Further seconds of observation that are necessary; `None` if the observation was long
     /// enough.
@@ -395,8 +394,8 @@ fn rank(finding: &Finding) -> u64 {
         .gain_bytes
         .max(finding.gain_bytes_an_hour.unwrap_or(0));
     match finding.kind {
-        // A trim also returns most of the memory in many arenas, but that would grow again. The
-        // trim may return more, because it includes the remaining arenas.
+        // A trim also returns most of the memory in many arenas, but that memory would grow again. The trim may return
+        // more, because it includes the remaining arenas.
         Kind::Arenas => gain.saturating_mul(2),
         _ => gain,
     }
@@ -429,8 +428,8 @@ fn answer(first: &Finding, account: Option<&RssReport>) -> String {
 }
 
 impl Advice {
-    /// Returns true if the remedy of the first finding can be tried from outside, because the
-    /// allocator can be asked to return its free memory.
+    /// Returns true if the remedy of the first finding can be tried from outside, because the allocator can be asked to
+    /// return its free memory.
     pub fn can_be_tried(&self) -> bool {
         self.findings
             .first()

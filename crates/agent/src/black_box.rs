@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Conditions under which the memory of a control group is about to run out: 90 % of its limit are
-/// in use, or its processes wait for memory for 150 ms of a second.
+/// Conditions under which the memory of a control group is about to run out: 90 % of its limit is in use, or its
+/// processes wait for memory for 150 ms per second.
 const CONDITIONS: [&str; 2] = ["limit >= 90%", "psi >= 15%"];
 /// Time between two checks of a group. A container can fill its memory within a second.
 const ROUND: Duration = Duration::from_millis(20);
@@ -200,8 +200,7 @@ impl BlackBox {
         alarm
     }
 
-    /// Returns how the process has ended, if that is worth a profile: it was killed, or its memory
-    /// was about to run out.
+    /// Returns how the process has ended if a profile is useful: it was killed, or its memory was about to run out.
     pub fn end(&mut self) -> Option<String> {
         self.look(true);
         let pid = self.process.pid;

@@ -1,4 +1,4 @@
-//! State of the agent and its targets. Threads that work write it, and threads that answer requests
+//! State of the agent and its targets. Working threads write it, and threads that answer requests
 //! read it.
 
 use crate::budget::{OwnUse, Scarce};
@@ -441,7 +441,7 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// Takes the number at this time. Returns the change per minute over the last minute, or over
+    /// Records the number at this time. Returns the change per minute over the last minute, or over
     /// the known time if that is shorter.
     pub fn next(&mut self, now: Duration, bytes: u64) -> f64 {
         self.points.push_back((now, bytes));

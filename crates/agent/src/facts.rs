@@ -9,8 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time after which everything is read again, because a process may have moved to another control
-/// group.
+/// Time after which all facts are read again, because a process may have moved to another control group.
 const STALE_AFTER: Duration = Duration::from_secs(30);
 /// Pause between two checks whether files were read.
 const TURN: Duration = Duration::from_millis(2);
@@ -341,8 +340,8 @@ impl Machine {
         }
     }
 
-    /// Asks for obstacles to attaching to processes, and waits for the answers. The result lacks
-    /// processes whose files do not answer.
+    /// Asks for obstacles to attaching to processes, and waits for the answers. Processes whose files do not answer are
+    /// missing in the result.
     pub fn await_obstacles(
         &mut self,
         questions: impl IntoIterator<Item = (i32, Question)>,

@@ -13,8 +13,8 @@ const JOURNAL: &str = "attached";
 const MOST_BYTES: u64 = 1 << 20;
 /// A file that reserves room for the journal. The journal uses that room if the disk is full.
 const RESERVE: &str = "reserve";
-/// Sizes of the journal's file; the largest one that fits is used. The first size is sufficient for
-/// a thousand targets twice, because the new journal is written next to the old one.
+/// Sizes of the journal's file. The largest size that fits is used. The first size is sufficient for two journals of a
+/// thousand targets, because the new journal is written next to the old one.
 const RESERVES: [usize; 3] = [64 << 10, 32 << 10, 16 << 10];
 
 /// Reason why the directory of the agent's state cannot be used.
@@ -47,9 +47,9 @@ pub struct State {
 }
 
 impl State {
-    /// Locks the directory, creating it if it is missing. Returns the processes that an earlier
-    /// agent left attached, with their ids and start times. Calls `make_room` while the disk is
-    /// full; it returns true if it has removed something.
+    /// Locks the directory, creating it if it is missing. Returns the processes that an earlier agent left attached,
+    /// with their ids and start times. Calls `make_room` while the disk is full. `make_room` returns true if it has
+    /// removed something.
     pub fn take(
         directory: &Path,
         mut make_room: impl FnMut(&OwnDirectory) -> bool,

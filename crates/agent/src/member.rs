@@ -7,8 +7,8 @@ use crate::worker::Worker;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Pause before another attempt if an obstacle may pass within moments, such as a working dynamic
-/// loader.
+/// Pause before another attempt if an obstacle may soon disappear, such as a dynamic loader that is
+/// still working.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Time after which an obstacle counts as a failure.

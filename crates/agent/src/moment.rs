@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A moment since the machine was started. Ages follow a clock that cannot be set
-/// (`CLOCK_BOOTTIME`, clock_gettime(2)). The time of day is only shown.
+/// (`CLOCK_BOOTTIME`, clock_gettime(2)). The time of day is used only for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
     /// Milliseconds since the start of the machine.

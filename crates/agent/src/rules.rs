@@ -42,8 +42,7 @@ impl Rules {
         }
     }
 
-    /// Returns the first rule that chooses this process. `parents` is the rule by which the
-    /// process's parent is traced.
+    /// Returns the first rule that chooses this process. `parents` is the rule by which the process's parent is traced.
     pub fn of(&self, facts: &Facts, parents: Option<&Rule>) -> Option<Arc<Rule>> {
         if self.is_never(facts) || refusal(facts).is_some() {
             return None;

@@ -20,8 +20,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Number of classes of blocks that are reported with the memory that they pin. Each becomes two
-/// series.
+/// Number of classes of blocks that are reported with the memory that they pin. Each class becomes
+/// two series.
 const MOST_PINS: usize = 10;
 /// Pause between two checks whether another scan is over, or a late thread has stopped.
 const TURN: Duration = Duration::from_millis(100);
@@ -211,8 +211,8 @@ impl Searches {
         }
     }
 
-    /// Waits for the turn of this process in a queue, and until the agent is within its budget;
-    /// `None` if that takes longer than `patience`.
+    /// Waits for the turn of this process in a queue, and until the agent is within its budget.
+    /// Returns `None` if that takes longer than `patience`.
     pub fn turn_within_budget(
         &self,
         queue: Queue,

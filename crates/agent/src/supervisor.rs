@@ -44,8 +44,8 @@ const ROUND: Duration = Duration::from_millis(100);
 const LEAVING_ROUND: Duration = Duration::from_millis(20);
 /// Time between two checks of the agent's own use.
 const JUDGE_PERIOD: Duration = Duration::from_secs(1);
-/// Time between two returns of free memory. Data for name lookups is released in many arenas, each
-/// of which would keep it.
+/// Time between two trims of the agent's own heap. Data for name lookups is released in many arenas, and each of them
+/// would keep the memory.
 const TRIM_PERIOD: Duration = Duration::from_secs(30);
 /// Pause after a long round, which leaves the processor to others.
 const LEAST_PAUSE: Duration = Duration::from_millis(5);
@@ -346,8 +346,8 @@ impl Supervisor {
         identity: Arc<Identity>,
         now: Instant,
     ) {
-        // The journal is written before the attach. If we are killed in the middle of it, the next
-        // agent finds the process.
+        // The journal is written before the attach. If we are killed during the attach, the next agent finds the
+        // process.
         if let Err(error) = self.state.attaches(pid, identity.started) {
             return self.refused(pid, unwritten(&error), now);
         }
@@ -467,8 +467,8 @@ fn unwritten(error: &impl std::fmt::Display) -> String {
     format!("the list of attached processes cannot be written: {error}")
 }
 
-/// Returns the maximum memory of the agent for reading names at one time. Targets that are attached
-/// to meanwhile need the rest.
+/// Returns the maximum memory of the agent for reading names at one time. The rest is for targets that are attached to
+/// meanwhile.
 fn names_memory(memory: u64) -> u64 {
     memory / 2
 }

@@ -60,8 +60,8 @@ pub struct TargetJob {
 }
 
 impl TargetJob {
-    /// Creates a job. `names` has the shared readers of files with names; `None` if others add
-    /// names to profiles.
+    /// Creates a job. `names` has the shared readers of files with names, or is `None` if other
+    /// programs add names to profiles.
     pub fn new(
         link: Arc<Link>,
         identity: Arc<Identity>,
@@ -197,8 +197,8 @@ impl TargetJob {
         }
     }
 
-    /// Sends the profile, if its names have arrived. With `wait`, it waits at most this long, and
-    /// then sends the profile without them.
+    /// Sends the profile if its names have arrived. With `wait`, waits at most this long for them,
+    /// and then sends the profile without them.
     fn finish_profile(&mut self, wait: Option<Duration>) {
         let Some(profiler) = &mut self.profiler else {
             return;

@@ -68,8 +68,8 @@ impl Worker {
         let thread = builder.spawn(move || {
             of_thread.tell_thread(rustix::thread::gettid().as_raw_nonzero().get());
             let sampled = SampledSites::new(config.sampled_allocations());
-            // The process may have ended since it was chosen, and its id may belong to a process
-            // that must not be touched.
+            // The process may have ended since it was chosen, and its id may belong to another
+            // process, which must not be touched.
             let _chosen = match chosen.keep() {
                 Ok(kept) => kept,
                 Err(replaced) => return Ended::Refused(replaced.to_string()),

@@ -25,7 +25,7 @@ const FULL_RING_SAMPLE_BYTES: u64 = 64 << 10;
 /// Default size of a full-grown ring, in bytes.
 pub const USUAL_RING_BYTES: u64 = 1 << 20;
 /// Size of a full-grown ring with [`OnFull::Adapt`], in bytes. A larger ring would fill up too, and emptying it would
-/// cost the program more.
+/// slow the program more.
 pub const ADAPTING_RING_BYTES: u64 = 256 << 10;
 /// Largest allowed share of a process's time for tracing.
 const MOST_OVERHEAD: f64 = 0.5;
@@ -141,11 +141,11 @@ pub struct TraceConfig {
     pub ring_bytes: u64,
     /// Reaction of a thread to a full ring.
     pub on_full: OnFull,
-    /// Largest number of threads that empty the rings, at most [`memhook_ledger::MOST_SHARDS`]. More than one thread
-    /// works only if one cannot keep up. `None`: depends on the number of processors.
+    /// Maximum number of threads that empty the rings, at most [`memhook_ledger::MOST_SHARDS`]. More than one thread is
+    /// used only if one is too slow. `None`: depends on the number of processors.
     pub drains: Option<usize>,
-    /// Bytes for live blocks and call stacks; `None`: a quarter of the memory that is free for this process, and at most
-    /// 1 GiB.
+    /// Maximum number of bytes for live blocks and call stacks; `None`: a quarter of the memory that is free for this
+    /// process, and at most 1 GiB.
     pub max_memory: Option<u64>,
     /// True to record calls of `mmap` and related functions as well.
     pub mappings: bool,
@@ -159,8 +159,8 @@ pub struct TraceConfig {
     /// True to remember the addresses of released blocks of [`TraceConfig::allocators`], so that a search for pointers
     /// can skip stale contents.
     pub keeps_released: bool,
-    /// If set, the trace records nothing, and the hook's probes report allocations to listeners: a sample of them with
-    /// [`TraceConfig::sample_bytes`], otherwise all.
+    /// If set, the trace records nothing, and the hook's probes report allocations to listeners: a sample if
+    /// [`TraceConfig::sample_bytes`] is set, otherwise all.
     pub emits: Option<Emission>,
 }
 
@@ -367,8 +367,8 @@ impl TraceConfig {
         self.min_size.is_some() || self.max_size.is_some() || !self.sizes.is_empty()
     }
 
-    /// Returns true if an event may combine a release with its allocation, because the configuration needs nothing
-    /// about the release itself.
+    /// Returns true if an event may combine a release with its allocation, because no data about the release itself is
+    /// required.
     fn folds_pairs(&self) -> bool {
         self.stacks != Stacks::All
             && self.clock == Clock::Coarse

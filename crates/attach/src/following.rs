@@ -2,8 +2,8 @@
 //! that match a name or a control group.
 //!
 //! New processes are found by reading /proc every few milliseconds. Memory that a process allocated before it was found
-//! counts as memory from before the attach, and a process that ends before is not traced. If the parent of a process
-//! ended before the process was seen, its descent is not known.
+//! counts as memory from before the attach. A process that ends before it is found is not traced. If the parent of a
+//! process ended before the process was seen, its descent is not known.
 //!
 //! A child that a traced process forks is not missed: it inherits everything that it needs to record by itself from its
 //! first call of an allocator, and is found by its recording ([`births`]). A search finds and attaches to a child only
@@ -83,10 +83,10 @@ pub struct FollowedCount {
     pub late: u64,
 }
 
-/// Traces the processes until the time is over, a signal counted by [`memhook_inject::catch_stops`] comes, the assigner
-/// requests the end, or no process of a family is left. The time of a family begins with its first trace. Returns when
-/// all jobs have ended. Fails if the head of a family cannot be traced; for other processes, failures are only
-/// reported.
+/// Traces the processes until the time is over, a signal counted by [`memhook_inject::catch_stops`] arrives, the
+/// assigner requests the end, or no process of a family is left. The time of a family begins with its first trace.
+/// Returns when all jobs have ended. Fails if the head of a family cannot be traced; for other processes, failures are
+/// only reported.
 pub fn follow(
     followed: Followed,
     config: &TraceConfig,
@@ -141,8 +141,8 @@ impl Following {
             self.until.begin();
         }
         while stops() == 0 && !self.until.is_over() && !assigner.is_over() {
-            // This counts processor time, not elapsed time: on a busy machine elapsed time would make the pause minutes
-            // long.
+            // This counts processor time instead of elapsed time, which would make the pause minutes long on a busy
+            // machine.
             let before = own_processor_time();
             self.collect(assigner)?;
             self.receive(assigner);
@@ -167,7 +167,7 @@ impl Following {
         Ok(())
     }
 
-    /// Waits for this time, or until a termination signal comes or a child that is traced from its birth is found.
+    /// Waits for this time, or until a termination signal arrives or a child that is traced from its birth is found.
     fn wait(&mut self, pause: Duration) {
         let until = Instant::now() + pause;
         while stops() == 0 {

@@ -1,8 +1,8 @@
 //! One traced process from start to end, as a library: loads the hook, follows modules and threads, takes events,
 //! detaches.
 //!
-//! [`Trace`] is a traced process: [`Trace::start`] attaches, [`Trace::run`] follows the process and detaches. A [`Job`]
-//! is the work meanwhile. [`Session`] is the attach itself. [`Consumer`] takes its events into a ledger and, if
+//! [`Trace`] is a traced process: [`Trace::start`] attaches, [`Trace::run`] follows the process and detaches.
+//! Meanwhile, a [`Job`] runs. [`Session`] is the attach itself. [`Consumer`] takes its events into a ledger and, if
 //! requested, into a [`Recording`]. [`Program`] starts a program and traces it, including the processes that it forks,
 //! from before its first constructor to its end.
 //!

@@ -57,8 +57,8 @@ impl Reclaiming {
         if filter_may_kill(pid) {
             return Err(ReclaimError::Filtered { pid });
         }
-        // No thread of a stopped process can be asked for its signal stack, and one that was stopped inside malloc would
-        // never leave it.
+        // No thread of a stopped process can be asked for its signal stack, and a thread that was stopped inside malloc
+        // would never leave it.
         if thread_state(pid, pid) == Some('T') {
             return Err(Error::from(memhook_inject::Error::TargetStopped { pid }).into());
         }
@@ -79,7 +79,7 @@ impl Reclaiming {
         self.reclaimer.is_alive()
     }
 
-    /// Scans the process, and selects the blocks that the previous scan found leaked too. The first scan selects none.
+    /// Scans the process, and selects the blocks that the previous scan also found leaked. The first scan selects none.
     pub fn scan(&mut self) -> Result<Candidates, memhook_heap::Error> {
         self.reclaimer.scan()
     }

@@ -1,6 +1,6 @@
 //! One attach: load the hook, fill the journal, patch; later modules; detach.
 //!
-//! An attach is a sequence of steps. Each step takes the value of the previous one, so that no code can use facts that
+//! An attach is a sequence of steps. Each step takes the value of the previous step, so that no code can use facts that
 //! do not exist yet. Remains of earlier attaches are [cleared](cleared). Then the process is surveyed and planned
 //! (`survey`, `plan`; `doctor` and a dry run end here). Its slots are [found](found), everything is
 //! [prepared](prepared), and the hook [enters](entering). The session then runs until the detach.
@@ -235,15 +235,15 @@ impl Session {
         &self.mapped_before
     }
 
-    /// Adjusts the memory that tracing may take, because memory may have become scarce. Call it periodically.
+    /// Adjusts the memory that tracing may take, because memory may have become scarce. Call this periodically.
     pub fn look_at_memory(&self) {
         let region = self.region();
         let allowance = allowance_now(&self.prepared.config.plan, region.memory_granted());
         region.set_allowance(allowance);
     }
 
-    /// Checks for new seccomp filters. Call it periodically. The rules of a new filter are unknown, so after one is
-    /// found the hook makes no system calls.
+    /// Checks for new seccomp filters. Call this periodically. The rules of a new filter are unknown, so after a filter
+    /// is found, the hook makes no system calls.
     pub fn look_at_filters(&self) {
         if seccomp_filters(self.pid()) > self.prepared.filters {
             self.region().set_syscalls_filtered(true);
@@ -255,7 +255,7 @@ impl Session {
         self.prepared.python.uses_pools()
     }
 
-    /// Examines the interpreter of a Python process as long as necessary. Call it every few milliseconds. Returns a
+    /// Examines the interpreter of a Python process as long as necessary. Call this every few milliseconds. Returns a
     /// message for the user.
     pub fn look_at_python(&mut self) -> Option<String> {
         let prepared = &mut self.prepared;

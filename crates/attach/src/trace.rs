@@ -75,7 +75,7 @@ impl<O: Observer + Send> Trace<O> {
         &self.session
     }
 
-    /// Makes a lookout, which serves many traces, watch the process while it is quiet. Call it before [`Trace::run`].
+    /// Makes a lookout, which serves many traces, watch the process while it is quiet. Call this before [`Trace::run`].
     pub fn watch_from(&self, lookout: &Lookout) {
         lookout.add(&self.consumer.watched);
     }
@@ -130,9 +130,9 @@ impl<O: Observer + Send> Trace<O> {
         !self.facts.is_empty()
     }
 
-    /// Ends the recordings, if there are any. Call it when all events have been taken. `notes`: facts of the last
-    /// report, by name. The first result is the recording of the heap; the second, if mappings are traced, that of the
-    /// mappings.
+    /// Ends the recordings, if there are any. Call this when all events have been taken. `notes`: facts of the last
+    /// report, by name. The first result is the recording of the heap. The second is the recording of the mappings, if
+    /// mappings are traced.
     pub fn finish_recordings(&mut self, notes: &[(&str, String)]) -> Vec<Recorded> {
         let (session, consumer) = (&self.session, &self.consumer);
         let finish = |mut facts: Facts| facts.finish(session, consumer, notes);

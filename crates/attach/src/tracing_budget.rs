@@ -17,7 +17,7 @@ pub const LEAST_SAMPLE_BYTES: u64 = 256;
 /// Largest mean distance between samples, in bytes.
 pub const MOST_SAMPLE_BYTES: u64 = 1 << 30;
 /// Highest level of sampling. Level 0 records every allocation, level 1 has the smallest distance, and each further
-/// level doubles it.
+/// level doubles the distance.
 pub const COARSEST: u8 = (MOST_SAMPLE_BYTES.ilog2() - LEAST_SAMPLE_BYTES.ilog2()) as u8 + 1;
 
 /// Level at which the traffic is learned: one sample in 512 KiB costs hardly more than the wrappers themselves.
@@ -97,8 +97,8 @@ pub struct Period {
 }
 
 impl Period {
-    /// Returns the number of recorded releases whose blocks were recorded in an earlier period, or never, because they
-    /// are from before the attach.
+    /// Returns the number of recorded releases whose blocks were recorded in an earlier period, or never, because the
+    /// blocks are from before the attach.
     fn other_releases(&self) -> f64 {
         (self.recorded_releases - self.recorded_allocations).max(0.0)
     }

@@ -1,4 +1,4 @@
-//! Actions for the moment when a [`Condition`] becomes true, and the quantities that conditions compare.
+//! Actions that are triggered when a [`Condition`] becomes true, and the quantities that conditions compare.
 
 mod alarm;
 mod condition;

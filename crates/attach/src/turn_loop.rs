@@ -40,7 +40,7 @@ const LATE_PATIENCE: Duration = Duration::from_secs(2);
 
 impl<O: Observer + Send> Trace<O> {
     /// Follows a running process. Detaches when `duration` is over, the job requests it, or a signal counted by
-    /// [`memhook_inject::catch_stops`] comes. Returns when the job has ended.
+    /// [`memhook_inject::catch_stops`] arrives. Returns when the job has ended.
     pub fn run(&mut self, duration: Option<Duration>, job: &mut dyn Job<O>) -> End {
         job.begin(self);
         let consumer = Arc::clone(&self.consumer);
@@ -57,8 +57,8 @@ impl<O: Observer + Send> Trace<O> {
         end
     }
 
-    /// Follows a process that memhook-rs started, until a message says how it continues. Returns the result of a detach
-    /// if that was requested.
+    /// Follows a process that memhook-rs started, until a message ends the trace or continues it in another way.
+    /// Returns the result of a detach if a detach was requested.
     pub(crate) fn follow(
         &mut self,
         course: &Receiver<Course>,
@@ -124,8 +124,8 @@ impl<O: Observer + Send> Trace<O> {
         };
         loop {
             let begin = Instant::now();
-            // The message is received before the turn, so that a last turn follows it: the last modules explain the
-            // last backtraces.
+            // The message is received before the turn, so that one more turn follows it: the last modules are needed to
+            // resolve the last backtraces.
             let told = match course.try_recv() {
                 Ok(course) => Some(course),
                 Err(TryRecvError::Disconnected) => Some(Course::GoesOn),

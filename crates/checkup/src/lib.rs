@@ -1,5 +1,5 @@
-//! One running process, recorded for a time, with its memory searched and its heap walked at the
-//! end, and the resulting advice. This is the work of `advise`, for any caller.
+//! One running process that is recorded for a time, with its memory searched and its heap walked at
+//! the end, and the resulting advice. This is the work of `advise`, for any caller.
 //!
 //! [`examine`] traces a process and detaches, and returns an unnamed recording. [`advice_of`] reads
 //! this recording, or any other. The crate also has parts that other commands share: the last look

@@ -1,7 +1,7 @@
 //! The log of memhook-rs's steps, on standard error.
 //!
-//! Commands keep the log off, because their reports have the information that people want. `-v`,
-//! `-vv` and `MEMHOOK_LOG` turn it on. The agent logs its actions from the start.
+//! By default, commands turn the log off, because their reports have the information that people want. `-v`, `-vv` and
+//! `MEMHOOK_LOG` turn it on. The agent logs its actions from the start.
 //!
 //! A separate thread writes the lines. Otherwise a reader that stops reading (a pager, a full pipe) would stop the
 //! attacher in the middle of a step, and with it the held threads of a target. Lines that do not fit into the queue are

@@ -24,8 +24,8 @@ mod target;
 mod tracing;
 mod view;
 
-/// Commands that need `memhook-attach`, which must be ported to each processor. A command that
-/// holds or traces a process is a module here, and has a line in `not_ported.rs`.
+/// Commands that need `memhook-attach`, which must be ported to each processor. Each command that holds or traces a
+/// process is a module here, and has a line in `not_ported.rs`.
 #[cfg(target_arch = "x86_64")]
 mod live;
 #[cfg(not(target_arch = "x86_64"))]

@@ -27,8 +27,7 @@ const ROWS: [(RowsBy, &str); 8] = [
     (RowsBy::Lifetime, "The time from allocation to release"),
 ];
 
-/// Returns the words for kinds of rows. A trace lacks the last one, because only recordings know
-/// lifetimes.
+/// Returns the words for kinds of rows. A trace lacks the last kind, because only recordings know lifetimes.
 pub fn rows(is_trace: bool) -> impl TypedValueParser<Value = RowsBy> {
     let possible = &ROWS[..ROWS.len() - usize::from(is_trace)];
     let words = possible

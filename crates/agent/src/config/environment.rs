@@ -45,8 +45,8 @@ fn put_into(
     Ok(())
 }
 
-/// Returns a string with its variables replaced. The error is the number of the wrong `${` in it,
-/// from 0 on, with the reason.
+/// Returns a string with its variables replaced. The error is the index of the wrong `${` in the string, from 0 on,
+/// with the reason.
 fn expanded(string: &str, lookup: Lookup<'_>) -> Result<String, (usize, String)> {
     let (mut put, mut rest, mut number) = (String::new(), string, 0);
     while let Some(at) = rest.find(BEGIN) {

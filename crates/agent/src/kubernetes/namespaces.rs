@@ -90,8 +90,8 @@ impl Namespaces {
         });
     }
 
-    /// Returns true if another process of a namespace may be attached to, by the namespace's share
-    /// of the processors.
+    /// Returns true if the namespace's share of the processors allows attaching to another of its
+    /// processes.
     pub fn is_free(&self, namespace: &str) -> bool {
         let spending = self.of.get(namespace);
         spending.is_none_or(|spending| spending.verdict == Verdict::Free)

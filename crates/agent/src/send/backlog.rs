@@ -51,8 +51,8 @@ impl Backlog {
 mod tests {
     use super::*;
 
-    /// Simulates a store that comes back after an hour. Returns the time until the queue is empty,
-    /// and the maximum number of requests within a second.
+    /// Simulates a store that is available again after an hour. Returns the time until the queue is
+    /// empty, and the maximum number of requests within a second.
     fn sent(away: Duration, every: Duration) -> (Duration, u32) {
         let ms = |time: Duration| time.as_millis() as u64;
         let mut backlog = Backlog::default();
@@ -85,8 +85,8 @@ mod tests {
         for every in [Duration::from_millis(1500), Duration::from_millis(75)] {
             let (took, most) = sent(3600 * second, every);
             assert!(took > 300 * second && took < 400 * second, "{took:?}");
-            // The hour is sent within five minutes. At the end, the requests of the last half
-            // minute follow without pauses.
+            // The requests of the hour are sent within five minutes. At the end, the requests of
+            // the last half minute follow without pauses.
             let of_a_second = second.as_millis() as u32 / every.as_millis() as u32;
             let at_once = (FRESH.as_millis() / every.as_millis()) as u32;
             assert!(most <= 14 * (of_a_second + 1) + at_once, "{most}");

@@ -28,8 +28,8 @@ use store::{Encode, Store};
 /// thousand times as large.
 const MOST_WAITING_BYTES: usize = 64 << 20;
 
-/// Directory, below that of the state, for profiles kept because memory was about to run out; and
-/// the maximum number and bytes of these profiles.
+/// Directory in the state directory for profiles that were kept because memory was about to run out, and the maximum
+/// number and bytes of these profiles.
 const BLACK_BOX: &str = "blackbox";
 const MOST_KEPT: u32 = 50;
 const MOST_KEPT_BYTES: u64 = 32 << 20;
@@ -198,8 +198,8 @@ impl Senders {
         self.outbox.clone()
     }
 
-    /// Encodes the rest, and ends. Profiles that cannot be sent within moments stay on disk for the
-    /// next start. All other outboxes must be gone.
+    /// Encodes the remaining profiles, and ends. Profiles that cannot be sent within moments stay on disk for the next
+    /// start. All other outboxes must be gone.
     pub fn finish(self) {
         drop(self.outbox);
         let _ = self.encoder.join();

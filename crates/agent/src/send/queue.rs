@@ -1,5 +1,5 @@
-//! Requests that wait on disk until a store accepts them. The configuration and the room on disk
-//! bound them. The oldest are dropped first.
+//! Requests that wait on disk until a store accepts them. The configuration and the disk space
+//! limit their number. The oldest requests are dropped first.
 
 use super::backlog::Queued;
 use crate::config::Destination;
@@ -55,8 +55,8 @@ fn now_ms() -> u64 {
     unix.map_or(0, |time| time.as_millis() as u64)
 }
 
-/// Opens the directory of a queue below a state directory, if it exists. A link in its place, or
-/// another user's directory, is left alone.
+/// Opens the directory of a queue in a state directory, if it exists. Does not open a link or
+/// another user's directory in its place.
 fn existing(state: &OwnDirectory, of: Destination) -> Option<OwnDirectory> {
     state.name(QUEUES).join(of.name()).is_dir().then_some(())?;
     directory(state, of).ok()
@@ -78,8 +78,8 @@ pub fn left_for(state: &OwnDirectory, of: Destination) -> Option<(PathBuf, usize
     (count > 0).then(|| (queue.path().to_owned(), count))
 }
 
-/// Drops the oldest request of all queues below a state directory, none of which may be open.
-/// Returns true if there was one.
+/// Drops the oldest request of all queues in a state directory. No queue may be open. Returns true
+/// if there was a request.
 pub fn give_up_oldest(state: &OwnDirectory) -> bool {
     let queues = Destination::ALL.into_iter();
     let queues = queues.filter_map(|of| existing(state, of));

@@ -1,8 +1,8 @@
 //! The order in which targets are left, and how many at a time.
 //!
 //! To leave a process, the agent reads its modules, and then holds one of its threads for a moment.
-//! If hundreds were left simultaneously, they would compete for the processors while each has a
-//! stopped thread.
+//! If hundreds of processes were left simultaneously, they would compete for the processors while
+//! each has a stopped thread.
 
 use std::collections::VecDeque;
 use std::time::Duration;

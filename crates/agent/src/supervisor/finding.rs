@@ -49,7 +49,7 @@ impl Supervisor {
         }
         if is_scan_due {
             // Processor time is measured instead of elapsed time, because on a busy machine most of
-            // the latter belongs to other processes.
+            // the elapsed time belongs to other processes.
             let before = own_processor_time();
             self.machine.look(now);
             let used = own_processor_time().saturating_sub(before);

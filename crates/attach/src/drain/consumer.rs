@@ -196,7 +196,7 @@ impl<O: Observer + Send> Consumer<O> {
         }
     }
 
-    /// Returns the id of the thread that empties the rings, once it runs. Its processor time is spent for this target.
+    /// Returns the id of the thread that empties the rings, once it runs. Its processor time is spent on this target.
     pub fn drain_thread(&self) -> Option<i32> {
         self.watched.drainer_id()
     }
@@ -320,8 +320,8 @@ impl<O: Observer + Send> Consumer<O> {
                 let _ = tell.try_send(());
             }
             if self.finishing.load(Relaxed) {
-                // Calls in progress publish within moments, at most one event per thread. A thread that waits for room
-                // in its ring needs a live clock and an emptied ring to finish.
+                // Calls in progress publish within moments, at most one event per thread. To finish, a thread that
+                // waits for space in its ring needs a live clock and an emptied ring.
                 let since = *finishing_since.get_or_insert(now);
                 quiet_passes = if stats.events == 0 && stats.left == 0 {
                     quiet_passes + 1

@@ -1,9 +1,9 @@
 //! Threads that share the passes over one process's rings.
 //!
-//! One thread reads all heads, so a pass means the same as with a single thread, which is all that the ledger's rule
-//! needs. The threads then share the rings of the pass, and each distributes the events of its rings to the ledger's
-//! shards. After all threads have read a round of events, each shard receives its events from one thread. All threads
-//! wait for each other between these steps and at the end of a pass.
+//! One thread reads all heads, so a pass has the same meaning as with a single thread, which is all that the ledger's
+//! rule needs. The threads then share the rings of the pass, and each thread distributes the events of its rings to the
+//! ledger's shards. After all threads have read a round of events, each shard receives its events from one thread. All
+//! threads wait for each other between these steps and at the end of a pass.
 
 use memhook_ledger::{Ledger, Observer, Router};
 use memhook_stream::{Drain, Part, PassStats, Region, Sink};

@@ -24,7 +24,7 @@ pub struct DescribedHeap {
 const MOST_RELEASED: usize = 1 << 20;
 
 /// Addresses of released blocks that no newer block covers. Contents of such memory are stale and keep no other block
-/// alive.
+/// reachable.
 pub struct ReleasedBlocks {
     /// Sizes by key, if the configuration asks for them.
     sizes: Option<HashMap<u64, u64>>,

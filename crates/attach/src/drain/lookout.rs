@@ -23,12 +23,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time between two rounds. When a quiet target becomes active, its threads here wake up within this time. Meanwhile
-/// the target may wait in dlopen for its new modules, or for room in a ring that a burst has filled. The first events
-/// after a pause may carry a time that is too early by this much.
+/// Time between two rounds. When a quiet target becomes active, its threads in this process wake up within this time.
+/// Meanwhile the target may wait in dlopen for its new modules, or for space in a ring that a burst has filled. The
+/// first events after a pause may carry a time that is too early by this much.
 const ROUND: Duration = Duration::from_millis(10);
 /// Interval at which the watchdog, or the lookout, checks the clock word. The hook considers an attacher dead if its
-/// clock has not advanced for 100 ms, and on a busy machine the checks come late.
+/// clock has not advanced for 100 ms, and on a busy machine the checks are late.
 pub(crate) const WATCHDOG_PAUSE: Duration = Duration::from_millis(20);
 /// Age at which a clock word counts as stopped. Because the age is known, a single check is enough.
 const STILL: Duration = Duration::from_millis(10);
@@ -36,14 +36,14 @@ const STILL: Duration = Duration::from_millis(10);
 const WATCHDOG_ROUNDS: u32 = (WATCHDOG_PAUSE.as_millis() / ROUND.as_millis()) as u32;
 /// Number of rounds between two checks of facts outside the shared memory.
 const FILTER_ROUNDS: u32 = 10;
-/// Longest time for which the watchdog or the lookout advances the clock word while a drain thread begins no pass. After
-/// that the clock stops, and a target that waits for room in a ring continues untraced, because it must not wait for us
-/// forever.
+/// Longest time for which the watchdog or the lookout advances the clock word while a drain thread begins no pass.
+/// After that the clock stops, and a target that waits for space in a ring continues untraced, because it must not wait
+/// for us forever.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// Interval at which a sleeping drain thread checks whether the lookout still works.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// Time for which the drain thread then does not rely on the lookout. The time is limited because on a busy machine the
-/// lookout was only late, and hundreds of drain threads that never sleep would make matters worse.
+/// lookout may only have been late, and hundreds of drain threads that never sleep would increase the load.
 const DISTRUST: Duration = Duration::from_secs(30);
 
 /// View of a target without its live blocks.
@@ -153,7 +153,7 @@ impl Watched {
     }
 
     /// Sleeps until the drain thread has work, or until `is_over` returns true and the thread is unparked. Returns
-    /// false immediately if there is work already, or if the lookout is not reliable. Call it after a pass that found
+    /// false immediately if there is work already, or if the lookout is not reliable. Call this after a pass that found
     /// nothing.
     pub(crate) fn sleep(&self, is_over: impl Fn() -> bool) -> bool {
         if self.now_ns() < self.distrusted_until_ns.load(Relaxed) {

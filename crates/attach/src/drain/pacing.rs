@@ -5,8 +5,8 @@ use std::time::Duration;
 
 /// Number of passes without an event after which the target counts as quiet.
 const QUIET_PASSES: u32 = 100;
-/// Like `QUIET_PASSES`, if a lookout watches the target. This many passes take all events and order them: with pairs, a
-/// pass takes the events that the previous pass has claimed, and the ledger waits for one more pass.
+/// Like `QUIET_PASSES`, if a lookout watches the target. This number of passes takes all events and orders them: with
+/// pairs, a pass takes the events that the previous pass has claimed, and the ledger waits for one more pass.
 const QUIET_PASSES_WATCHED: u32 = 4;
 /// Pause while the target is quiet. The first events after the pause may carry a time that is too early by the length
 /// of the pause. A full-grown ring can store a burst of 13 million events a second for this time. The owner of a
@@ -21,7 +21,7 @@ const LONGEST_SELECTIVE: Duration = QUIET;
 const LONGEST_SAMPLING: Duration = Duration::from_millis(10);
 const SHORTEST: Duration = Duration::from_micros(100);
 /// Target level of the fullest ring, in thousandths: high enough that many events share the fixed cost of a pass and
-/// its cold caches, and low enough to leave room for a burst.
+/// its cold caches, and low enough to leave space for a burst.
 const GOAL: u32 = 150;
 
 /// Pause between passes, adapted to the target.
@@ -65,8 +65,8 @@ impl Pacing {
         self.is_sampling
     }
 
-    /// Returns the pause after a pass. The consumer trails the producers: if it followed closely, the cache lines of
-    /// the head would move between the cores for every event.
+    /// Returns the pause after a pass. The consumer stays behind the producers: if it followed closely, the cache lines
+    /// of the head would move between the cores for every event.
     pub fn pause_after(&mut self, stats: &PassStats) -> Duration {
         self.quiet_passes = if stats.events == 0 && stats.left == 0 {
             self.quiet_passes.saturating_add(1)

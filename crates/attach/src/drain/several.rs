@@ -102,8 +102,8 @@ impl Drains {
         }
     }
 
-    /// Takes a pass with all drains, if there are several. `is_last`: no thread records any more. The result says
-    /// whether a previously unknown thread has written.
+    /// Takes a pass with all drains, if there are several. `is_last`: no thread records any more. The result tells
+    /// whether a previously unknown thread has written events.
     pub fn pass<O: Observer>(
         &mut self,
         drain: &mut Drain,

@@ -5,8 +5,8 @@
 //! hook's `birth.hpp`). So children of a child are traced only after an attach. A thread here finds the claims, and
 //! produces a session as for any attach, except that the child was never stopped.
 //!
-//! The events of a child that has already ended are taken as well, so a child that lives for a few milliseconds is
-//! traced completely. A child that soon executes another program is not traced: that program is a separate target.
+//! The events of a child that has already ended are taken too, so a child that lives for a few milliseconds is traced
+//! completely. A child that soon executes another program is not traced: that program is a separate target.
 //!
 //! If we are killed, the offered regions stay offered. A child that claims one fills a ring, considers us dead as any
 //! traced process does, and then passes calls through. A child whose parent has noticed our death claims nothing. For
@@ -147,8 +147,8 @@ impl Births {
             && state.spares.iter().filter(idle).count() < waiting
     }
 
-    /// Offers a region that was just mapped in the parent. Returns the bytes that it occupies before a child comes;
-    /// `None`: it cannot be used.
+    /// Offers a region that was just mapped in the parent. Returns the number of bytes that it occupies before a child
+    /// claims it; `None`: it cannot be used.
     pub fn add(&self, region: Region) -> Option<u64> {
         let mut state = self.lock();
         let mut spare = Spare {

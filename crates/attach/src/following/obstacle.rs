@@ -26,7 +26,8 @@ pub fn obstacle(
     kinship(pid, traced).or_else(|| unready(pid, config).map(Obstacle::Error))
 }
 
-/// Returns the obstacles that need only system calls: we made the process, or it uses another process's memory.
+/// Returns the obstacles that need only system calls: this process created the process, or the process uses another
+/// process's memory.
 pub fn kinship(pid: i32, traced: impl Iterator<Item = i32>) -> Option<Obstacle> {
     // If we patched such a process, we would change the memory of the process that it shares memory with. That process
     // need not be its parent (clone(2), CLONE_PARENT). If the comparison is not permitted, the processes have different

@@ -17,7 +17,8 @@ use std::time::Duration;
 
 /// Number of regions that wait for children. Each is mapped during a short hold of one thread.
 const WAITING: usize = 8;
-/// Maximum number of mapped regions. Living children use them up, and each makes a fork of the parent a little slower.
+/// Maximum number of mapped regions. Living children use them up, and each region makes a fork of the parent a little
+/// slower.
 const MOST: usize = 48;
 /// Number of failures after which no more regions are mapped.
 const MOST_FAILURES: u32 = 3;
@@ -115,8 +116,9 @@ impl Parent {
         Some(())
     }
 
-    /// Makes children inherit a region, and adds it to their list. They claim it when it is offered; a child unmaps the
-    /// listed regions that it does not claim. A child that is forked between these two steps has an unlisted region.
+    /// Makes children inherit a region, and adds it to their list. They claim it when it is offered. A child unmaps the
+    /// listed regions that it does not claim. If a child is forked between these two steps, the region is not in its
+    /// list.
     fn list_it(&mut self, held: &mut Held, region: RemoteAddress) -> Option<()> {
         set_inherited(held, region, self.bytes, true).ok()?;
         // The list is written word by word, so a fork sees each word completely or not at all.
@@ -126,7 +128,8 @@ impl Parent {
         Some(())
     }
 
-    /// Removes all regions. No thread of this process accesses them: only a process whose gate a fork has wiped does.
+    /// Removes all regions. No thread of this process accesses them, because only a process whose gate a fork has wiped
+    /// does so.
     fn take_away(&mut self, session: &Session) {
         self.births.close();
         let pid = session.pid();
@@ -158,7 +161,8 @@ impl Parent {
     }
 }
 
-/// Returns true if the process's address space is unlimited: the regions for children count in its limit.
+/// Returns true if the process's address space is unlimited. Otherwise, the regions for children would count towards
+/// its limit.
 fn has_room(pid: i32) -> bool {
     let limits = proc_text(proc_path(pid, "limits")).unwrap_or_default();
     let mut lines = limits.lines();

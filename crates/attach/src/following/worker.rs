@@ -18,8 +18,8 @@ use std::sync::{
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Limits the attaches in progress to the number of processors: more would only slow each other down, and each holds a
-/// thread of its process for some time.
+/// Limits the attaches in progress to the number of processors. More attaches would only slow each other down, and each
+/// holds a thread of its process for some time.
 #[derive(Clone)]
 pub(super) struct Permits {
     take: Sender<()>,

@@ -1,9 +1,9 @@
 //! Finds threads of a musl process that are certainly not inside its allocator.
 //!
 //! musl has no call frame information, so these stacks cannot be unwound. But a thread that sleeps in a system call
-//! that the allocator never makes is inside the allocator only if a signal handler has interrupted it and makes that
-//! call. Then the kernel has put the handler's return address on the stack. So no such address may be between the stack
-//! pointer and the end of the stack.
+//! that the allocator never makes is inside the allocator only if a signal handler has interrupted the allocator and
+//! makes that call. Then the kernel has put the handler's return address on the stack. So no such address may be
+//! between the stack pointer and the end of the stack.
 
 use memhook_process::{Mapping, ModuleImage, ModulePart, code_places, module_part};
 use memhook_process::{RemoteAddress, read_memory};

@@ -1,14 +1,14 @@
 //! Places at which a thread may be made to call the loader, or another function that takes locks.
 //!
 //! A list of code that takes locks would never be complete. So a place is safe only if everything on the thread's stack
-//! is known to hold no lock. The backtrace must reach the start of the stack with which the thread was created. No
-//! frame may be in the C library, the loader, the unwinder or an allocator, with two exceptions:
+//! provably holds no lock. The backtrace must reach the start of the stack with which the thread was created. No frame
+//! may be in the C library, the loader, the unwinder or an allocator, with two exceptions:
 //!
 //! - the innermost frames, if the program has called a system call wrapper of [`WAITING`];
 //! - the outermost frames, from which the C library has called main or the function of the thread.
 //!
-//! Functions of the C library without a symbol are distinguished by the ranges of its call frame information: a frame
-//! is in a listed function if its range begins where that function does.
+//! Functions of the C library without a symbol are identified by the ranges of its call frame information: a frame is
+//! in a listed function if its range begins at the start of that function.
 //!
 //! The loader calls the program's own `malloc` if there is one. A thread is inside such an allocator if a frame is in
 //! one of its functions, or in a function that one of these jumps to. If this cannot be determined, no place is safe.
@@ -110,8 +110,8 @@ impl SafePlaces {
             )
         })?;
         let mut rest = &frames[..frames.len() - outer];
-        // A signal can interrupt code anywhere outside the C library, so the frames before and after it are judged
-        // separately. The frame through which the handler returns ends its part.
+        // A signal can interrupt code anywhere outside the C library, so the frames before and after the signal are
+        // judged separately. The frame through which the handler returns ends the handler's part.
         while let Some(interrupted) = rest.iter().skip(1).position(|frame| frame.is_exact) {
             if let OwnAllocator::At(_) = self.own {
                 return Err("is handling a signal that may have interrupted the allocator".into());
@@ -175,7 +175,7 @@ impl SafePlaces {
         let glibc = |frame: &Frame| self.glibc(frame.lookup());
         if let Some(of_last) = glibc(last) {
             // clone(3) or a similar function has called start_thread. makecontext(3) makes its functions return to the
-            // very beginning of a function.
+            // first instruction of a function.
             let is_called = of_last.begin(last.lookup())? != last.pc;
             return (is_called && glibc(before).is_some()).then_some(2);
         }

@@ -199,7 +199,7 @@ fn is_within(frames: &[u64], ranges: &[Range<u64>]) -> bool {
 const SEARCH_BYTES: u64 = 16 * 1024;
 
 /// Returns the frames of a thread that has stopped with (pc, sp, rbp). If unwinding fails at some point, every word
-/// further up that points into `ranges` counts as a frame, because it may be one.
+/// further up that points into `ranges` counts as a frame, because it may be a return address.
 pub fn unwind_for_safety(
     modules: &[TableModule],
     ranges: &[Range<u64>],

@@ -67,8 +67,8 @@ pub struct HookFile {
 }
 
 impl HookFile {
-    /// Writes the hook into a directory, given as the path that process `pid` sees. An existing copy is used as it is.
-    /// Everybody may read the file, because the process must be able to; only its owner may write it.
+    /// Writes the hook into a directory, given as the path that process `pid` sees. An existing copy is used without
+    /// changes. Everybody may read the file, because the process must be able to. Only its owner may write it.
     pub fn write(pid: i32, path: &Path) -> Result<HookFile, HookFileError> {
         if !path.is_absolute() {
             return Err(HookFileError::Relative(path.into()));
@@ -144,7 +144,7 @@ impl HookFile {
 }
 
 /// Returns true if the file is the hook and no other user can change it: the process will run the contents that the
-/// file has when its loader reads it.
+/// file has when the process's loader reads it.
 fn is_the_hook(mut file: &File) -> bool {
     let is_it = |m: std::fs::Metadata| {
         let is_closed_to_others = m.uid() == geteuid().as_raw() && m.mode() & 0o022 == 0;

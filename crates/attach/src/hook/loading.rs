@@ -33,7 +33,8 @@ pub struct WayIn {
 }
 
 impl WayIn {
-    /// Chooses a way for a process with these modules. `present`: address of this version's hook if the process has it.
+    /// Chooses a method for a process with these modules. `present`: address of this version's hook if the process has
+    /// it.
     pub fn of(
         pid: i32,
         maps: &[Mapping],
@@ -142,8 +143,8 @@ impl Loading {
         }
     }
 
-    /// Brings the hook in. Returns its load bias and the object that was used: if the loader refuses, because a sandbox
-    /// forbids opening files, the hook is mapped, if that is allowed.
+    /// Loads the hook. Returns its load bias and the object that was used. If the loader refuses, because a sandbox
+    /// forbids opening files, the hook is mapped without the loader, if that is allowed.
     pub fn load(
         self,
         held: &mut Held,

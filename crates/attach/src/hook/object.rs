@@ -272,8 +272,8 @@ mod tests {
     use goblin::elf::dynamic::{DF_STATIC_TLS, DT_FLAGS};
     use goblin::elf::program_header::{PF_W, PF_X, PT_TLS};
 
-    /// The hook loads into any process: it needs no library, imports no symbol, and has no thread-local storage. For
-    /// the latter, the loader would take the lock of the list of stacks.
+    /// The hook loads into any process: it needs no library, imports no symbol, and has no thread-local storage, for
+    /// which the loader would take the lock of the list of stacks.
     #[test]
     fn hook_imports_nothing() {
         for object in [&LOADED, &EMITTER, &PROBE] {

@@ -1,8 +1,8 @@
 //! Passage for exceptions and other unwinding through a hook that no unwinder knows.
 //!
 //! If the hook is mapped without the loader, no unwinder of the process finds its call frame information. So calls that
-//! an exception may leave return into code of a module that stays loaded, and come back from there. To an unwinder,
-//! that code has the same frame ([`memhook_unwind::passage`]). Nothing is registered, and no lock is taken.
+//! an exception may leave return into code of a module that stays loaded, and that code returns to the hook. To an
+//! unwinder, that code has the same frame ([`memhook_unwind::passage`]). Nothing is registered, and no lock is taken.
 
 use memhook_process::{ModuleImage, RemoteAddress, code_places, read_memory};
 use memhook_unwind::{PASSAGE_CODE, Passage, Sections, passage};
@@ -16,8 +16,8 @@ pub struct InProcess {
 }
 
 impl InProcess {
-    /// Finds a passage in a module that is never unloaded. The search begins with the C library, which had one in all
-    /// known cases.
+    /// Finds a passage in a module that is never unloaded. The search begins with the C library, which has had a
+    /// passage in all known cases.
     pub fn of(pid: i32, modules: &[ModuleImage]) -> Option<InProcess> {
         let mut permanent: Vec<&ModuleImage> = modules.iter().filter(|m| m.is_permanent).collect();
         permanent.sort_by_key(|m| (!m.is_libc, !m.is_loader, m.is_main));

@@ -54,8 +54,8 @@ pub fn hold_with_hook(pid: i32, base: u64) -> Result<Held, Error> {
     Ok(held)
 }
 
-/// Returns the address of this version's hook; if there are several, the one whose gate is open. A hook counts as this
-/// version's if the build-id in its first bytes is the same.
+/// Returns the address of this version's hook. If there are several, returns the hook whose gate is open. A hook counts
+/// as this version's if the build-id in its first bytes is the same.
 pub fn hook_in_use(pid: i32, hooks: &[HookCopy]) -> Option<u64> {
     let ours = || hooks.iter().filter(|hook| has_hook(pid, hook.base));
     let is_open = |hook: &&HookCopy| hook.epoch(pid).is_some_and(|epoch| epoch != 0);

@@ -1,10 +1,10 @@
-//! Stack use of a traced call, from the compiler's figure for each function, because a program may have little room
+//! Stack use of a traced call, from the compiler's figure for each function, because a program may have little space
 //! left on its stack. The figures are in `hook-cxx/stack_room.hpp` and docs/safety.md.
 
 use std::collections::{HashMap, HashSet};
 
-/// Functions that are called only if there is room for them (`has_stack_room`). Without them, a call takes at most
-/// `ALWAYS` bytes.
+/// Functions that are called only if there is enough stack for them (`has_stack_room`). Without them, a call takes at
+/// most `ALWAYS` bytes.
 const ASKS: [&str; 3] = ["unwind_and_remember(", "check_memo(", "with_frames("];
 const ALWAYS: u64 = 704;
 /// Limit for shmat(2), for the wrappers of described allocators, whose frames hold their callers' registers, and for
@@ -51,7 +51,8 @@ impl Calls {
         calls
     }
 
-    /// Returns true if it is a wrapper that records. Other wrappers jump there (selective.hpp), so their frames are gone.
+    /// Returns true if it is a wrapper that records. Other wrappers jump to it (selective.hpp), so their frames are
+    /// gone.
     fn is_full(&self, name: &str) -> bool {
         let called = self.frames.get(name).map(|(called, _)| called.as_str());
         called.is_some_and(|called| called.contains("Policy = memhook::Recording"))

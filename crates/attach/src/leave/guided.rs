@@ -128,7 +128,7 @@ impl FoundRegion {
 }
 
 /// Frees the unwind tables in a process's regions after the end of recording. A thread that still reads them gets zeros
-/// and cuts its backtrace short. Returns how long a thread was held.
+/// and cuts its backtrace short. Returns the time for which a thread was held.
 pub(crate) fn give_tables_back(pid: i32) -> Duration {
     let Ok(maps) = mappings(pid) else {
         return Duration::ZERO;

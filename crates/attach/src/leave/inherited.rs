@@ -1,7 +1,8 @@
 //! Our descriptors that forked children have inherited.
 //!
 //! The hook and the region are memory objects. The target has each of them open during a few system calls of a held
-//! thread. A child that another thread forks in that time inherits the descriptor until it executes a program or ends.
+//! thread. A child that another thread forks in that time inherits the descriptor until the child executes a program or
+//! ends.
 
 use super::residue::stray_descriptors;
 use crate::hook::presence::any_point;
@@ -23,8 +24,8 @@ pub fn close_inherited(pid: i32, begin: Instant) {
     }
 }
 
-/// Closes inherited descriptors in a process, and returns true if it had any. If a descriptor cannot be closed, because
-/// the process is ending or may not be traced, it disappears with the process.
+/// Closes inherited descriptors in a process, and returns true if there were any. If a descriptor cannot be closed,
+/// because the process is ending or may not be traced, it disappears with the process.
 fn close_in(pid: i32) -> bool {
     if stray_descriptors(pid).is_empty() {
         return false;

@@ -1,4 +1,4 @@
-//! Our remains in a process before and after an attach: regions, the hook, pads, and probes; and their removal from the
+//! Our remains in a process before and after an attach (regions, the hook, pads and probes), and their removal from the
 //! process and its children.
 
 mod closed_region;

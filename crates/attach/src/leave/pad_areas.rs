@@ -95,7 +95,7 @@ pub(crate) fn cell_slot(entry: &RedirectEntry, value: u64, module: usize, symbol
 }
 
 /// Replaces the jumps by the original code. Returns how many functions still have a jump, and how long all threads were
-/// held. Before the call, the cells must hold the trampolines again, or the gate of their hook must be closed.
+/// held. Before the call, the cells must contain the trampolines again, or the gate of their hook must be closed.
 pub(crate) fn put_back(pid: i32) -> Result<(u64, Duration), Error> {
     let (mut left, mut held, mut last) = (0, Duration::ZERO, Duration::ZERO);
     for attempt in 0..TRIES {

@@ -169,8 +169,8 @@ impl Residue {
         let is_in_use = |hook: &HookCopy| is_known(hook) && hook.owner(pid) != 0;
         let is_in_use = self.hooks.iter().any(is_in_use);
         if !is_in_use && (owner == 0 || !self.hooks.iter().any(is_of_hook)) {
-            // A blank region that no hook knows was never used. Any other one belongs to a parent, and a thread that
-            // was forked inside a wrapper may still access it; a region without our seals may be the program's own
+            // A blank region that no hook knows was never used. Any other region belongs to a parent, and a thread that
+            // was forked inside a wrapper may still access it. A region without our seals may be the program's own
             // memory.
             let region = file.and_then(|file| found.map(pid, &file));
             if region.is_some()
@@ -258,7 +258,7 @@ impl Residue {
     }
 
     /// Withdraws the regions for children of this process or of its parent, and unmaps them here, if no attacher will
-    /// take what children record. A child keeps the region that it has claimed.
+    /// take the events of the children. A child keeps the region that it has claimed.
     fn take_offers_back(&mut self, pid: i32) -> Result<(), Error> {
         let hook = self.hooks.iter().find(|h| Some(h.base) == self.hook_base);
         let Some((hook, gate)) = hook.and_then(|hook| Some((hook, hook.gate()?))) else {

@@ -1,5 +1,5 @@
-//! Restores originals in slots that hold our wrappers, and code where jumps lead to pads. It does not matter whether
-//! this attach placed them, a killed attacher, or the parent of a forked process: the contents of the slots decide, not
+//! Restores originals in slots that contain our wrappers, and code where jumps lead to pads. They may have been placed
+//! by this attach, by a killed attacher, or in the parent of a forked process: the contents of the slots decide, not
 //! the journal.
 
 use super::pad_areas::{held_cells, put_back};
@@ -214,7 +214,7 @@ fn by_hook(
         Err(error) => return Err(error.into()),
     };
     held.call(hook + entry.close, &[])?;
-    // If this process is killed, the target's seccomp filters see the rest of these calls, and might kill it.
+    // If this process is killed, the target's seccomp filters apply to the remaining calls, and might kill it.
     if is_safe && !is_filtered(&held, false) {
         // After any failure the slots are examined again.
         let _ = exchange_all(&mut held, hook + entry.exchange, iterate, look, files);

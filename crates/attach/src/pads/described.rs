@@ -42,7 +42,7 @@ const UNWINDING: [&str; 5] = [
 const CANNOT_THROW: &str = "the program can throw exceptions, and they cannot pass through a hook that is mapped without the loader";
 
 /// Adds the functions of these allocators to a plan, or reports which of them cannot have a pad. A described allocator
-/// is traced completely or not at all, because a subset of its functions would show false leaks or nothing.
+/// is traced completely or not at all, because with a subset of its functions there would be false leaks or no events.
 pub(crate) fn plan_described(
     survey: &Surveyed,
     allocators: &[Allocator],

@@ -290,8 +290,8 @@ impl Pads {
         self.is_kept = true;
     }
 
-    /// Adds the cells that hold no wrapper, and removes slots that lead to the same functions. With both, a call would
-    /// pass two wrappers and count twice in a sample.
+    /// Adds the cells that contain no wrapper, and removes slots that lead to the same functions. If both existed, a
+    /// call would pass two wrappers and count twice in a sample.
     pub fn add_to(&self, scan: &mut SlotScan, modules: &[ModuleImage], copies: &[HookCopy]) {
         let own = self.placed.iter().filter(|(pad, _)| pad.does.is_none());
         let addresses: BTreeSet<u64> = own.map(|(pad, _)| pad.address).collect();

@@ -137,8 +137,8 @@ impl Planned {
         )?)
     }
 
-    /// Returns true if reads and writes are counted: the program must report them, and there must be room. Otherwise
-    /// removes the slots that serve only for counting.
+    /// Returns true if reads and writes are counted: the program must report them, and there must be enough memory.
+    /// Otherwise removes the slots that serve only for counting.
     pub fn counts_accesses(&mut self, scan: &mut SlotScan) -> bool {
         let is_listener = |slot: &memhook_process::Slot| slot.symbol == ACCESS_LISTENER;
         if self.may_count_accesses && scan.slots.iter().any(is_listener) {

@@ -1,4 +1,4 @@
-//! Preview of an attach: what it would patch and refuse, and how well the process would be seen. Changes nothing.
+//! Preview of an attach: what it would patch and refuse, and how well the process could be traced. Changes nothing.
 
 pub(crate) mod diagnosis;
 pub(crate) mod hooking;

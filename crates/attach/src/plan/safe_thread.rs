@@ -1,8 +1,8 @@
 //! Check whether an attach would find a thread at a safe point, with no other thread in its way.
 //!
 //! For a blocked thread, the kernel reports the position (proc_pid_syscall(5)), and the stack can be read while the
-//! thread sleeps. A thread is held, as in an attach, and released immediately, only if this gives no positive answer:
-//! all threads run, none can be unwound without its frame pointer, or none is at a safe point.
+//! thread sleeps. Only if this gives no positive answer, a thread is held, as in an attach, and released immediately.
+//! This happens if all threads run, none can be unwound without its frame pointer, or none is at a safe point.
 
 use crate::claim::claim;
 use crate::error::Error;
@@ -58,7 +58,7 @@ pub fn safe_thread(pid: i32, modules: Vec<ModuleImage>, only_looks: bool) -> Che
     }
 }
 
-/// Refuses a process that handles the system calls of its own threads, because it would also handle ours and the
+/// Refuses a process that handles the system calls of its own threads, because it would also handle our calls and the
 /// hook's.
 pub(crate) fn refuse_own_answers(pid: i32) -> Result<(), Error> {
     match memhook_inject::thread_with_own_answers(pid) {

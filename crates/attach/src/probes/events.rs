@@ -192,8 +192,8 @@ impl Events {
             let mut pointer = [0; 8];
             let read = counts.read_exact_at(&mut pointer, layout.block(number));
             let pointer = read.map_or(0, |()| u64::from_le_bytes(pointer));
-            // Bounds are set only for the main stack, or a mapping that holds the thread's TCB above the stack pointer:
-            // such stacks stay mapped as long as the thread lives. Any other stack may belong to a coroutine.
+            // Bounds are set only for the main stack, or for a mapping that contains the thread's TCB above the stack
+            // pointer: such stacks stay mapped as long as the thread lives. Any other stack may belong to a coroutine.
             let Some(m) = maps.iter().find(|m| m.contains(sp)) else {
                 continue;
             };

@@ -10,10 +10,10 @@ use std::ops::Range;
 const REACH: u64 = (1 << 31) - (64 << 20);
 /// Lowest address that a process may map on all systems (vm.mmap_min_addr), plus a margin.
 const LOWEST: u64 = 1 << 20;
-/// Room left for the growth of the heap. Without it brk(2) fails, and the allocator continues with mmap(2).
+/// Space left for the growth of the heap. Without it, brk(2) fails, and the allocator continues with mmap(2).
 const HEAP_ROOM: u64 = 1 << 30;
 /// Distance from the upper end of a gap, where the kernel puts the next mapping (mm/mmap.c, top-down). In a process
-/// that maps memory all the time, a place at this distance stays free for longer.
+/// that maps memory continuously, an address at this distance stays free for longer.
 const ASIDE: u64 = 16 << 20;
 /// First address above user space.
 const HIGHEST: u64 = 0x7fff_ffff_f000;

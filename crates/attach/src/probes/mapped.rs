@@ -1,4 +1,4 @@
-//! Memory of probes: distribution of the functions among areas, the places of the areas, and their mapping.
+//! Memory of probes: distribution of the functions among areas, the addresses of the areas, and their mapping.
 
 use super::error::ProbeError;
 use super::events::{Events, prepare};

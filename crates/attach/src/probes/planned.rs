@@ -380,7 +380,7 @@ pub(crate) struct FunctionCode<'a> {
 }
 
 /// Plans the jumps of some functions of a module, in their order. `symbols` has all known functions of the module. If
-/// nothing else prevents a jump, `check` decides; its argument is the index among the wanted functions.
+/// nothing else prevents a jump, `check` decides. The argument of `check` is the index among the wanted functions.
 pub(crate) fn plan_functions(
     pid: i32,
     maps: &[Mapping],

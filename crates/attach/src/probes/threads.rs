@@ -15,7 +15,7 @@ pub(super) struct ThreadNames {
 }
 
 impl ThreadNames {
-    /// Derives the offset of the id from threads with known pointers. Both glibc and musl keep the id in the control
+    /// Derives the offset of the id from threads with known pointers. Both glibc and musl store the id in the control
     /// block, but its offset differs between versions.
     pub fn learn(&mut self, pid: i32, threads: &[(i32, u64)]) {
         let blocks: Vec<(i32, Vec<u8>)> = threads

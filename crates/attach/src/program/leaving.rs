@@ -2,8 +2,8 @@
 //!
 //! The launcher is the tracer of every thread, and could release a thread only by stopping it first, which some system
 //! calls do not survive unnoticed (signal(7)). When the tracing thread *ends*, the kernel releases all tracees without
-//! stopping any (kernel/ptrace.c, exit_ptrace). So the launcher runs on a thread of its own. After that thread has
-//! ended, we detach from the process as after an attach.
+//! stopping any (kernel/ptrace.c, exit_ptrace). So the launcher runs on a separate thread. After that thread has ended,
+//! we detach from the process as after an attach.
 
 use super::started::Started;
 use crate::error::Error;
@@ -54,8 +54,8 @@ impl Left {
     }
 }
 
-/// Runs a launcher, [`Program::start`](crate::Program::start) and what follows, on a separate thread. If the program
-/// outlives it, detaches from the program and waits for its end. Returns its wait status.
+/// Runs a launcher, [`Program::start`](crate::Program::start) and the work after it, on a separate thread. If the
+/// program outlives that thread, detaches from the program and waits for its end. Returns its wait status.
 pub fn leaving<E: From<Error> + Send>(
     launcher: impl FnOnce() -> Result<Outcome, E> + Send,
 ) -> Result<i32, E> {

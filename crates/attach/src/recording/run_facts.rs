@@ -115,7 +115,7 @@ impl Facts {
         }
     }
 
-    /// Records the facts of the attach. This happens before the first pass, so that every recording has them.
+    /// Records the facts of the attach. This happens before the first pass, so that every recording contains them.
     pub fn begin<O: Observer + Send>(&mut self, session: &Session, consumer: &Consumer<O>) {
         let elapsed = consumer.elapsed().as_nanos() as u64;
         self.meta.started_unix_ns = unix_ns().saturating_sub(elapsed);
@@ -225,8 +225,8 @@ impl Facts {
         self.note("modules", modules.to_string());
     }
 
-    /// Collects facts on every turn. `modules_changed`: the modules differ from the previous call's. Returns, once, a
-    /// message for the user if the recording has ended while the trace continues.
+    /// Collects facts on every turn. `modules_changed`: the modules differ from those of the previous call. Returns a
+    /// message for the user, once, if the recording has ended while the trace continues.
     pub fn follow<O: Observer + Send>(
         &mut self,
         session: &Session,

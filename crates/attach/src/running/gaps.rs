@@ -2,8 +2,8 @@
 //!
 //! A thread whose ring is full waits for the drain thread. If the clock word does not advance meanwhile, the hook
 //! considers the attacher dead and suspends itself (`suspend` in the hook's `waiting.hpp`), because the target must not
-//! wait forever. When we run again, we first take all earlier events. Then the next hooked call of the target resumes
-//! recording, with the same rings and slots.
+//! wait forever. When this process runs again, it first takes all earlier events. Then the next hooked call of the
+//! target resumes recording, with the same rings and slots.
 
 use crate::drain::consumer::Consumer;
 use crate::session::Session;

@@ -233,7 +233,7 @@ fn with_blocks<O: Observer + Send>(ranges: &[Range<u64>], consumer: &Consumer<O>
     found
 }
 
-/// Returns the parts of the first that are not in the second. Both must be in address order and without overlaps.
+/// Returns the parts of the first list that are not in the second. Both must be in address order and without overlaps.
 fn less(a: &[Range<u64>], b: &[Range<u64>]) -> Vec<Range<u64>> {
     let left = a
         .iter()

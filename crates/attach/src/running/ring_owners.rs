@@ -83,8 +83,8 @@ impl RingOwners {
                 region.thread_pointer(ring.index),
             );
             let maps = maps.get_or_insert_with(|| mappings(self.pid).unwrap_or_default());
-            // Bounds are set only for the main stack, or a mapping that holds the thread's TCB above the stack pointer:
-            // such stacks stay mapped as long as the thread lives. Any other stack may belong to a coroutine.
+            // Bounds are set only for the main stack, or for a mapping that contains the thread's TCB above the stack
+            // pointer: such stacks stay mapped as long as the thread lives. Any other stack may belong to a coroutine.
             let Some(m) = maps.iter().find(|m| sp >= m.start && sp < m.end) else {
                 continue;
             };

@@ -1,4 +1,4 @@
-//! Heritage that a process passes to the children that it forks, and the session of a child that has used it.
+//! Data that a process passes to the children that it forks, and the session of a child that has used it.
 
 use super::Session;
 use super::journal::SlotJournal;

@@ -297,8 +297,8 @@ pub(super) fn limited(pid: i32, settings: &TraceConfig) -> Result<Config, Error>
     Ok(config)
 }
 
-/// Configures counted or sampled accesses, as the flag says. Time stamps must be finer than the coarse clock, because
-/// all accesses of a short-lived block fall into one step of that clock.
+/// Configures counted or sampled accesses, as the flag requests. Time stamps must be finer than the coarse clock,
+/// because all accesses of a short-lived block fall into one step of that clock.
 fn count_accesses(config: &mut Config, flag: u32) {
     config.flags |= flag;
     config.flags &= !abi::flags::FOLD_PAIRS;

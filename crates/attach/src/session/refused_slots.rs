@@ -1,5 +1,6 @@
 //! Slots that no thread of the target can patch. Their pages cannot be made writable (a seccomp filter refuses
-//! mprotect(2), or might kill the process for it), may be in relocation now, or modules come and go too fast.
+//! mprotect(2), or might kill the process for it), may be in relocation now, or modules are loaded and unloaded too
+//! fast.
 
 use memhook_abi::slot_state::{PATCHED, PENDING, REFUSED};
 use memhook_inject::{WordExchange, force_words, force_words_of_held};

@@ -115,8 +115,8 @@ impl Session {
         slots.any(|slot| slot.state == slot_state::REFUSED)
     }
 
-    /// Patches slots again that a lazy resolver, which was running at the attach, has overwritten, and slots that a
-    /// thread of the target could not patch.
+    /// Patches two kinds of slots again: slots that a lazy resolver, which was running at the attach, has overwritten,
+    /// and slots that a thread of the target could not patch.
     pub fn verify_slots(&mut self) -> Result<(), Error> {
         let mut again = false;
         for slot in self.region().slots() {
@@ -159,8 +159,8 @@ impl Session {
         Ok(())
     }
 
-    /// Repeats the patching until the hook finds the module lists current: if modules were loaded or unloaded since
-    /// they were read, reads them again and makes the hook patch. Returns the hook's last answer.
+    /// Repeats the patching until the hook reports that the module lists are current: if modules were loaded or
+    /// unloaded since they were read, reads them again and makes the hook patch. Returns the hook's last answer.
     pub(super) fn patch_until_current(
         &mut self,
         held: &mut Held,

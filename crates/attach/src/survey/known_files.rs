@@ -61,8 +61,8 @@ impl KnownFiles {
     }
 }
 
-/// Files shared by attaches to many processes on several threads. A library's bytes, symbols and unwind table are in
-/// memory once for all of them.
+/// Files shared by attaches to many processes on several threads. Each library's bytes, symbols and unwind table are in
+/// memory only once for all of them.
 #[derive(Default)]
 pub struct SharedFiles(Mutex<KnownFiles>);
 
@@ -81,7 +81,7 @@ impl SharedFiles {
         *self.lock() = known;
     }
 
-    /// Forgets all files, so that only files of attaches in progress stay open. Call it when a process has ended or was
+    /// Drops all files, so that only files of attaches in progress stay open. Call this when a process has ended or was
     /// detached from, because its file system may be about to be unmounted.
     pub fn forget(&self) {
         *self.lock() = KnownFiles::default();

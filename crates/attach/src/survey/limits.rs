@@ -42,7 +42,7 @@ pub(crate) fn plan(pid: i32, config: &TraceConfig) -> Result<Plan, Error> {
 /// Mean distance between samples, in bytes, at which a ring holds few events: at ten gigabytes a second, about 1,600
 /// events between two passes that are 10 ms apart.
 const SELDOM_SAMPLED: u64 = 128 << 10;
-/// Initial size of the ring of a process with such sparse samples, in bytes, with room for 2,048 events. It grows if
+/// Initial size of the ring of a process with such sparse samples, in bytes, with space for 2,048 events. It grows if
 /// necessary.
 const RING_OF_SAMPLES: u64 = 32 << 10;
 
@@ -68,7 +68,7 @@ fn checks_within(allowance: &Allowance, pid: i32, config: &TraceConfig) -> Vec<C
     checks
 }
 
-/// Refuses to map a memory file of this size if the limits of the process leave no room. A file above the process's
+/// Refuses to map a memory file of this size if the limits of the process do not allow it. A file above the process's
 /// file size limit would end it with SIGXFSZ (setrlimit(2)).
 pub(crate) fn check_shared_memory(pid: i32, bytes: u64) -> Result<(), Error> {
     let limits = Limits::of(pid).unwrap_or_default();
@@ -106,7 +106,7 @@ pub(crate) fn may_reserve(pid: i32) -> bool {
 const SHARE: u64 = 8;
 /// Smallest ring when address space is scarce.
 const LEAST_RING: u64 = 64 << 10;
-/// Memory that a process which locks all its mappings locks for us: the hook, and the memory of a remote call.
+/// Memory that is locked for us in a process that locks all its mappings: the hook, and the memory of a remote call.
 const LOCKED: u64 = 1 << 20;
 /// Capability to lock any amount of memory (capabilities(7)).
 const CAP_IPC_LOCK: u32 = 14;
@@ -243,7 +243,8 @@ impl Limits {
 
     /// Checks the limit for locked memory: if a program locks all its mappings, mapping more than this limit fails.
     fn lock_check(&self, pid: i32) -> Option<Check> {
-        // If most of its memory is locked, new mappings are locked too; otherwise it has locked only some buffers.
+        // If most of its memory is locked, new mappings are locked too. Otherwise, the process has locked only some
+        // buffers.
         let left = self.memory_locked?.saturating_sub(self.locked);
         (self.locked > self.mapped / 2 && left < LOCKED).then(|| {
             Check::bad(

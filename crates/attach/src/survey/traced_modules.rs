@@ -51,7 +51,8 @@ impl TracedModules {
         layout(maps) == self.layout
     }
 
-    /// Reads the modules again. Call [`TracedModules::settle`] after everything that depends on them has been updated.
+    /// Reads the modules again. Call [`TracedModules::settle`] after everything that depends on the modules has been
+    /// updated.
     pub fn renew(&mut self, pid: i32, maps: &[Mapping]) -> Result<(), Error> {
         let now = modules(pid, maps, &mut self.files)?;
         for module in std::mem::replace(&mut self.now, now) {

@@ -219,8 +219,8 @@ impl fmt::Display for Condition {
 }
 
 impl Condition {
-    /// Parses a condition on waiting for memory in the kernel's syntax (Documentation/accounting/psi.rst): `some 150000
-    /// 1000000` is 150 ms within a second.
+    /// Parses a condition on waiting for memory in the kernel's syntax (Documentation/accounting/psi.rst). For example,
+    /// `some 150000 1000000` is 150 ms within a second.
     ///
     /// # Errors
     /// The expected text.

@@ -45,7 +45,7 @@ pub fn table_keeper() -> Option<&'static TableKeeper> {
         .as_ref()
 }
 
-/// Waits until unwind tables for the next run are on disk, for a second at most. Call it at the end of a process that
+/// Waits until unwind tables for the next run are on disk, for at most a second. Call this at the end of a process that
 /// has traced. The next run compiles tables that were not written.
 pub fn finish_keeping_tables() {
     if let Some(Some(keeper)) = KEEPER.get() {

@@ -93,7 +93,7 @@ impl UnwindTables {
     }
 
     /// Like [`UnwindTables::compile`], with tables that earlier runs have stored. Reads files of the user, which may be
-    /// slow, so do not call it while a thread is held or waits in dlopen.
+    /// slow, so do not call this while a thread is held or waits in dlopen.
     pub fn find_or_compile(&mut self, modules: &[ModuleImage]) {
         let keeper = table_keeper();
         let compiled = self.add(modules, keeper);
@@ -175,7 +175,8 @@ impl UnwindTables {
         &self.gadgets
     }
 
-    /// Compiles the tables of `modules` and writes them to the region unless they are there. Slow the first time.
+    /// Compiles the tables of `modules` and writes them to the region unless they are already there. The first call is
+    /// slow.
     pub fn prepare(&mut self, region: &Region, modules: &[ModuleImage]) {
         self.compile(modules);
         for module in modules {

@@ -132,8 +132,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// Examines a process. While the answer is unsure and time is left, it examines the process again
-/// for longer. Returns the last answer, and the exit code of its trace.
+/// Examines a process. While the answer is unsure and time is left, examines the process again for longer. Returns the
+/// last answer, and the exit code of its trace.
 fn looks(args: &Args, pid: i32) -> anyhow::Result<(Advice, u8)> {
     let began = Instant::now();
     let mut last = look(args, pid, args.duration)?;
@@ -166,8 +166,7 @@ fn look(args: &Args, pid: i32, duration: Duration) -> anyhow::Result<(Advice, u8
     Ok((advice(args, &examined.path, Some(pid))?, code))
 }
 
-/// Applies the remedy of the first finding, if that can be done from outside. Otherwise it prints
-/// the reason.
+/// Applies the remedy of the first finding, if that can be done from outside. Otherwise prints the reason.
 fn tried(advice: &Advice, pid: i32, limits: CopyLimits) -> Option<Tried> {
     if !advice.can_be_tried() {
         eprintln!(

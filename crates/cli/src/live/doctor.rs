@@ -45,7 +45,7 @@ pub struct Args {
     force: bool,
 }
 
-/// Prints every finding. The exit code says whether an attach would be refused. Without a process, the findings are
+/// Prints every finding. The exit code tells whether an attach would be refused. Without a process, the findings are
 /// about the machine.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.target.is_missing() && !args.json.json && args.report.is_none() {

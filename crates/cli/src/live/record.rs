@@ -78,8 +78,8 @@ impl Args {
         matches!(self.record, Some(Mode::Summary { .. }))
     }
 
-    /// Returns the files of the recording and of the reports. The name of an output decides which
-    /// of them it is.
+    /// Returns the files of the recording and of the reports. The name of an output decides whether it is a recording
+    /// or a report.
     pub fn split(&self, output: Option<&Path>, pid: i32) -> anyhow::Result<(Output, Output)> {
         if output == Some(Path::new("-")) {
             if std::io::stdout().is_terminal() {

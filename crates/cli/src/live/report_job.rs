@@ -105,7 +105,7 @@ pub struct ReportJob {
 
 impl ReportJob {
     /// Creates a job that has reported nothing yet. `interval` is the time between two reports.
-    /// With `None`, only the last one is made.
+    /// With `None`, there is only the final report.
     pub fn new(
         pid: i32,
         reports: &Arc<Reports>,
@@ -175,8 +175,8 @@ impl ReportJob {
         ReportJob { is_scratch, ..self }
     }
 
-    /// Marks the process as a child of a traced one. Its reports say that nothing was seen before
-    /// it was found.
+    /// Marks the process as a child of a traced process. Its reports state that nothing was seen
+    /// before the child was found.
     pub fn of_child(self) -> ReportJob {
         ReportJob {
             unseen: Some(Duration::ZERO),

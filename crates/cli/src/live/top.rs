@@ -446,8 +446,8 @@ impl Job for TopJob {
     }
 }
 
-/// Reads the resident memory from counters that cost the process nothing. Reading its pages once a
-/// second could delay its mapping calls.
+/// Reads the resident memory from counters that cost the process nothing. Reading its pages once a second could delay
+/// the process's mapping calls.
 fn resident(trace: &Trace, live_bytes: u64, earlier: Option<u64>) -> Option<Resident> {
     let found = resident_counters(trace.session().pid())?;
     // Blocks that were never written are not in memory.

@@ -1,5 +1,5 @@
-//! Judges a program that `gate` starts, at its end, and the processes that it starts, if they are
-//! followed.
+//! Judges a program that `gate` starts, at its end, and the processes that the program starts, if
+//! they are followed.
 
 use super::scored::ScoreRecording;
 use super::{add_heaps, evidence, reached_of_heaps};
@@ -101,8 +101,8 @@ struct Trial {
     /// Module files of processes that were not traced.
     files: ModuleFiles,
     of_process: HashMap<i32, Finding>,
-    /// Findings sorted by the start of the processes. Each is about the last program that the
-    /// process executed.
+    /// Findings sorted by the start of the processes. Each finding is about the last program that
+    /// the process executed.
     results: Vec<Finding>,
     /// Rules that select the programs to judge.
     chosen: JudgedPrograms,
@@ -277,7 +277,7 @@ struct Judging {
     /// Recording for scores, if scores are limited.
     scored: Option<ScoreRecording>,
     /// Addresses of the modules that were loaded before any constructor ran, if the process was
-    /// traced from there.
+    /// traced from that time.
     began_with: Option<HashSet<u64>>,
 }
 

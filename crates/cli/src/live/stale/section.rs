@@ -57,8 +57,8 @@ impl StaleSection {
         None
     }
 
-    /// Returns the best estimates of the untouched bytes of each call stack, as of the last census;
-    /// `None` if nothing is watched.
+    /// Returns the best estimates of the untouched bytes of each call stack, according to the last
+    /// census; `None` if nothing is watched.
     pub fn stale_bytes<O: Observer + Send>(&self, trace: &Trace<O>) -> Option<HashMap<u32, u64>> {
         self.watching.stale_bytes(now_ms(trace))
     }

@@ -59,8 +59,8 @@ impl ReportKey {
     }
 }
 
-/// Returns the message for the screen and, if the report was written, the message for the time
-/// after the terminal is restored.
+/// Returns the message for the screen and, if the report was written, the message that follows when
+/// the terminal is restored.
 pub fn told(saved: anyhow::Result<PathBuf>) -> (String, Option<String>) {
     match saved {
         Ok(path) => {
