@@ -57,8 +57,8 @@ impl<O: Observer + Send> Trace<O> {
         end
     }
 
-    /// Follows a process that memhook-rs started, until a message ends the trace or continues it in another way.
-    /// Returns the result of a detach if a detach was requested.
+    /// Follows a process that memhook-rs started, until a message about its end or its release arrives. Returns the
+    /// result of a detach if a detach was requested.
     pub(crate) fn follow(
         &mut self,
         course: &Receiver<Course>,

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Maximum length of names, mangled or not; longer names are shown mangled, and cut. The longest names of honest
-/// programs have a few thousand bytes.
+/// Maximum length of names, mangled or not. Longer names are shown mangled, and are cut. The longest names of
+/// legitimate programs have a few thousand bytes.
 pub const MOST_NAME_BYTES: usize = 16 << 10;
 
 /// Writer that fails beyond its limit, which ends the demangling. Too many parts without output also end it, because

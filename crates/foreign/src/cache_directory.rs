@@ -13,9 +13,9 @@ use std::{
     time::SystemTime,
 };
 
-/// Returns the directory of our caches: `memhook-rs` in the user's cache directory (XDG Base Directory Specification):
-/// `$XDG_CACHE_HOME`, or `.cache` in `$HOME`. If the HOME of root belongs to another user, it is in root's own home.
-/// `None` if the user has no home.
+/// Returns the directory of our caches: `memhook-rs` in the user's cache directory (XDG Base Directory Specification),
+/// which is `$XDG_CACHE_HOME`, or `.cache` in `$HOME`. If the HOME of root belongs to another user, the cache directory
+/// is in root's own home. `None` if the user has no home.
 pub fn user_caches() -> Option<PathBuf> {
     let user = nix::unistd::geteuid().as_raw();
     let directory = directory_of(user, &|name| std::env::var_os(name), home_of_root)?;
@@ -120,7 +120,7 @@ impl CacheDirectory<'_> {
         written.map(|()| path)
     }
 
-    /// Removes the least recently used files until the total size is at most `max_bytes`; `keep` stays. Files left by
+    /// Removes the least recently used files until the total size is at most `max_bytes`, except `keep`. Files left by
     /// dead writers are removed in the same way.
     pub fn prune(&self, keep: &str, max_bytes: u64) {
         let directory = self.caches.join(self.name);
@@ -177,7 +177,8 @@ mod tests {
         };
         let cache = |home: &Path| Some(home.join(".cache"));
         assert_eq!(chosen(user, &[("HOME", &own)]), cache(&own));
-        // The directory is another user's, as after `sudo -E`: root has its own home, and no other user may use that.
+        // The directory belongs to another user, as after `sudo -E`: root has its own home, and no other user may use
+        // that directory.
         let is_root = user == 0;
         let instead = is_root.then(|| root.join(".cache"));
         for foreign in [&open, Path::new("relative"), &base.join("missing")] {

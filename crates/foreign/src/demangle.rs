@@ -1,7 +1,7 @@
 //! Demangling of C++ and Rust names, within bounds.
 //!
-//! A mangled name can refer to earlier parts of itself, so each ten bytes of it may double the length of the demangled
-//! name. So the output of a demangler must be limited, not its input.
+//! A mangled name can refer to earlier parts of itself, so every ten bytes may double the length of the demangled name.
+//! So the output of a demangler must be limited, not its input.
 
 use crate::bounded_name::{Bounded, MOST_NAME_BYTES};
 use crate::itanium::{self, Style};

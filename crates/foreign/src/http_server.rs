@@ -97,8 +97,8 @@ pub struct HttpServer {
     pub most_of_one: usize,
     /// Time limit from the end of a request to the end of its answer.
     pub answer_within: Duration,
-    /// Answers a request to us if that is possible immediately. The thread that waits for requests calls it, so it must
-    /// not block.
+    /// Answers a request if that is possible immediately. The thread that waits for requests calls this, so it must not
+    /// block.
     pub answer_at_once: Respond<Option<Answer>>,
     /// Answers any other request to us.
     pub answer: Respond<Answer>,

@@ -11,7 +11,7 @@ pub enum Compression {
     Zstd,
 }
 
-/// Largest factor of expansion. Debug information becomes 3 to 10 times larger; a larger factor is an attempt to fill
+/// Maximum factor of expansion. Debug information becomes 3 to 10 times larger. A larger factor is an attempt to fill
 /// our memory.
 const MOST_TIMES: u64 = 64;
 /// Size that is accepted with any factor.

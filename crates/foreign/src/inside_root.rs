@@ -22,8 +22,8 @@ pub fn open_below(root: &Path, path: &Path) -> Result<File> {
     open_found(find_below(root, path)?)
 }
 
-/// Opens the directory at a path like a process with the root directory `root`, to create and remove files in it
-/// (`O_PATH`). Links stay within the root.
+/// Opens the directory at a path like a process with the root directory `root`, so that files in it can be created and
+/// removed (`O_PATH`). Links stay within the root.
 ///
 /// # Errors
 /// Errors of open(2), and a path that is not a directory.

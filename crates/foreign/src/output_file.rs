@@ -19,8 +19,8 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Refuses an output, before any work, if it is one of the inputs, which might be overwritten, or if it exists and must
-/// not be replaced (`replace`).
+/// Refuses an output, before any work, if it is also an input, which might be overwritten, or if it exists and must not
+/// be replaced (`replace`).
 ///
 /// # Errors
 /// [`OutputError::IsInput`], [`OutputError::Exists`]

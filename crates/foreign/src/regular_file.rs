@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Opens a regular file for reading; refuses anything else without opening it. A pipe would block us, and some devices
+/// Opens a regular file for reading. Refuses any other file without opening it: a pipe would block us, and some devices
 /// act when they are opened (watchdogs, tapes).
 ///
 /// A path below `/proc/PID/root` is looked up inside that root, including absolute links: the kernel would follow those

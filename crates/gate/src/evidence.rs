@@ -118,8 +118,8 @@ impl AllocationSite {
         &self.stack[..blamed.map_or(self.stack.len(), |at| at + 1)]
     }
 
-    /// Returns the common key of the sites of one leak: the kind, and the line to blame. If all
-    /// frames are wrappers', the key has all of them.
+    /// Returns the common key of the sites of one leak: the kind, and the line to blame. If all frames belong to
+    /// wrappers, the key contains all frames.
     pub(crate) fn leak_key(&self) -> (String, Vec<SourceFrame>) {
         let place = |frame: &SourceFrame| SourceFrame {
             // Without a line, two calls in one function cannot be distinguished.

@@ -16,8 +16,8 @@
 //!
 //! Blocks from before the attach belong to no site. While they are freed and replaced, each
 //! constant site grows from nothing to its size. All of these frees are counted. If a site still
-//! grows after every one of them is subtracted, it certainly grows. If it grows only without this
-//! subtraction, or ever more slowly, the window was too short for a verdict.
+//! grows after all of them are subtracted, it certainly grows. If it grows only without this
+//! subtraction, or more and more slowly, the window was too short for a verdict.
 
 use crate::trend::{Trend, corrected, drift, ends_above};
 use serde::Serialize;
@@ -143,7 +143,7 @@ fn of_one(series: &[f64], freed: &[f64], alpha: f64) -> Course {
 
 /// Returns true if even the lower bound of a site rises, in the second half or at its end. In a
 /// longer window, fewer blocks from before the attach are released in its last part, while a leak
-/// continues all the time.
+/// continues.
 fn certainly_rises(at_least: &[f64], alpha: f64) -> bool {
     let alpha = alpha / CAUTION / 2.0;
     let moments = at_least.len();

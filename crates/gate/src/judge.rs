@@ -132,7 +132,7 @@ pub fn judge(
 }
 
 /// Decides if a leak counts, how large it was in the baseline, and which part of its indirect
-/// blocks is suppressed by itself. That part is removed from the leak.
+/// blocks has its own suppression. That part is removed from the leak.
 fn stand(
     leak: &mut Leak,
     evidence: &Evidence,

@@ -5,8 +5,8 @@
 //! written as text, JSON, JUnit, SARIF, GitHub annotations or Markdown. [`growth`] judges a service
 //! that does not end, with a trend test over the survivors of each allocation site.
 //!
-//! This crate handles neither processes nor symbols. The only files that it reads are those that
-//! people name in options.
+//! This crate handles neither processes nor symbols. It reads only files that people name in
+//! options.
 
 mod baseline;
 mod described;

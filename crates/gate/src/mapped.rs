@@ -8,8 +8,8 @@ use crate::reached::{Search, Traced};
 use memhook_heap::{Heap, SegmentKind};
 use memhook_report::{bytes, counted};
 
-/// Trusts the mapped chunks that were traced. Returns the other chunks, which count as reachable.
-/// Unless all blocks were traced, it adds a gap that says that nothing is known about them.
+/// Trusts the mapped chunks that were traced. Returns the other chunks, which count as reachable. Unless all blocks
+/// were traced, adds a gap about these chunks.
 pub(crate) fn doubtful_mappings(
     heap: &mut Heap,
     traced: &Traced,

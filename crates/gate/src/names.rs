@@ -86,7 +86,7 @@ pub(crate) struct Names<'a> {
 }
 
 impl Names<'_> {
-    /// Returns the number of a backtrace's site. For `None`, it is the site of blocks whose
+    /// Returns the number of a backtrace's site. For `None`, returns the site of blocks whose
     /// allocation was not traced.
     pub fn site(&mut self, stack: Option<u32>) -> usize {
         if let Some(&known) = self.by_stack.get(&stack) {

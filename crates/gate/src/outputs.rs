@@ -39,9 +39,9 @@ pub struct OutputOptions {
     pub format: FormatOptions,
 }
 
-/// Files that are opened before a program starts, because a run must not be lost if one of them
-/// cannot be written. Existing files are not replaced by new ones, because the next step of a build
-/// reads them.
+/// Files that are opened before a program starts, so that no run is lost because one of them cannot
+/// be written. Existing files are not replaced by new ones, because the next step of a build reads
+/// them.
 pub struct Outputs {
     options: OutputOptions,
     /// Files as in the options; `None` is standard output.

@@ -174,8 +174,8 @@ pub fn bound(ledger: &Ledger<impl Observer>) -> Option<String> {
 }
 
 impl Evidence {
-    /// Adds the gaps of the trace itself, which come before all others: lost events, libraries that
-    /// were not patched in time, and times in which no event was seen.
+    /// Adds the gaps of the trace itself before all other gaps: lost events, libraries that were not
+    /// patched in time, and times without events.
     pub fn note_missed(&mut self, losses: &Losses, gaps: &[Gap]) {
         self.is_blind = !gaps.is_empty();
         let unseen = unseen_in_words(gaps).map(|words| words + ", so no sum is certain");

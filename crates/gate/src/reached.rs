@@ -108,9 +108,8 @@ pub fn reached(
     found
 }
 
-/// Returns the heap that is searched, with the traced blocks that the search knows, in address
-/// order. Adds gaps and notes about the heap to `found`. Returns `None` if there is no block to
-/// search for.
+/// Returns the heap that is searched, with the traced blocks that the search knows, in address order. Adds gaps and
+/// notes about the heap to `found`. Returns `None` if there is no block to search for.
 pub(crate) fn dissected(
     snapshot: &Snapshot,
     live: impl Iterator<Item = LiveBlock>,

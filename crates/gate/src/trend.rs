@@ -17,8 +17,8 @@ pub struct Trend {
 
 /// Tests a series of equally spaced values.
 ///
-/// The normal approximation is good from about ten values on (Kendall). Fewer than four values
-/// prove nothing (p = 1).
+/// The normal approximation is good for about ten values or more (Kendall). Fewer than four values prove nothing (p =
+/// 1).
 pub fn mann_kendall(series: &[f64]) -> Trend {
     test(series, 1.0)
 }

@@ -26,8 +26,8 @@ impl Wrappers {
         Wrappers { patterns }
     }
 
-    /// Returns true if a frame belongs to a wrapper. A frame without a name counts as one only in a
-    /// system library.
+    /// Returns true if a frame belongs to a wrapper. A frame without a name counts as a wrapper's
+    /// only in a system library.
     pub(crate) fn has(&self, frame: &SourceFrame) -> bool {
         let of_system = |module: &str| SYSTEM_LIBRARIES.iter().any(|l| module.starts_with(l));
         let by_name = |function: &String| {

@@ -22,8 +22,8 @@ use crate::snapshot::{MUSL, ModuleInfo, Snapshot};
 use serde::Serialize;
 use std::sync::Arc;
 
-/// All known dissectors. If two claim some memory, the first one gets it. glibc's dissector is the
-/// last, because it recognizes chunks with their own mapping by little evidence.
+/// All known dissectors. If two of them claim the same memory, the first one gets it. glibc's dissector
+/// is the last, because it needs little evidence to recognize chunks with their own mapping.
 const DISSECTORS: [&dyn HeapDissector; 7] = [
     &Jemalloc,
     &Mimalloc,
@@ -197,9 +197,9 @@ impl Heap {
         }
     }
 
-    /// Walks the arenas of glibc's malloc again with blocks that are certainly in use, given by
-    /// ascending user address. A half-written header can then mislead the walk no further than to
-    /// the next of these blocks. Findings of the first walk remain.
+    /// Walks the arenas of glibc's malloc again with blocks that are certainly in use, given by ascending user address.
+    /// A half-written header can then mislead the walk only up to the next of these blocks. Findings of the first walk
+    /// remain.
     pub fn walk_again(&mut self, snapshot: &Snapshot, known: &[u64]) {
         // Blocks of memory pools are inside blocks of malloc.
         let is_of_arena = |&user: &u64| {

@@ -1,9 +1,9 @@
 //! A snapshot of a live process, its heap dissected, conservatively marked and swept.
 //!
-//! [`capture`] copies the memory of a process that can hold pointers. The search works on that copy
-//! alone, and damaged bytes in it lead to findings, never to a panic. [`Reclaimer`] gives leaked
-//! blocks back to the allocator of the live process. Saved snapshots can be searched on machines
-//! that cannot attach.
+//! [`capture`] copies the memory of a process that can contain pointers. The search works only on
+//! that copy, and damaged bytes in it lead to findings, never to a panic. [`Reclaimer`] gives
+//! leaked blocks back to the allocator of the live process. Saved snapshots can be searched on
+//! machines that cannot attach.
 
 // On architectures without attach, some results of a dissection are unused.
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]

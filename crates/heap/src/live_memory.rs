@@ -63,8 +63,8 @@ impl Memory for Snapshot {
 
 type Page = [u8; PAGE_BYTES as usize];
 
-/// Pages of a running process, each read once. The process must be stopped, or the values must make
-/// sense whenever they are read.
+/// Pages of a running process, each read once. The process must be stopped, or the values must be
+/// meaningful whenever they are read.
 #[derive(Debug)]
 pub(crate) struct LiveMemory<'a> {
     memory: &'a File,

@@ -23,7 +23,7 @@ impl Room {
     }
 
     /// Returns the memory that the machine, and the memory cgroups of a process, have available
-    /// now; `None` if the kernel does not say.
+    /// now; `None` if the kernel does not report it.
     pub fn for_process(pid: i32) -> Option<Room> {
         let level = CgroupMemory::of(pid).tightest_of_all()?;
         Some(Room {
@@ -32,8 +32,8 @@ impl Room {
         })
     }
 
-    /// Returns the memory that this process may use: the size that the user has set, or all that is
-    /// available.
+    /// Returns the memory that this process may use: the size that the user has set, or all
+    /// available memory.
     pub fn for_copy(most: Option<u64>) -> Option<Room> {
         most.map(Room::of)
             .or_else(|| Room::for_process(std::process::id() as i32))

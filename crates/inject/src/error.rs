@@ -56,8 +56,8 @@ pub enum Error {
         /// Process id of the tracer.
         tracer: i32,
     },
-    /// The target is stopped by job control, so a lock held by one of its threads would never be released while we call
-    /// a function in it.
+    /// The target is stopped by job control. If one of its threads has a lock, the lock would never be released while
+    /// we call a function in the target.
     #[error(
         "process {pid} is stopped (SIGSTOP or Ctrl-Z): continue it with kill -CONT {pid} first"
     )]
@@ -111,8 +111,8 @@ pub enum Error {
         /// Length of the wait for a turn.
         wait: Duration,
     },
-    /// The target redirects the system calls of this thread to its own handler, which would receive ours too (prctl(2),
-    /// PR_SET_SYSCALL_USER_DISPATCH).
+    /// The target redirects the system calls of this thread to its own handler, which would receive our calls too
+    /// (prctl(2), PR_SET_SYSCALL_USER_DISPATCH).
     #[error(
         "thread {tid} of process {pid} handles its own system calls (PR_SET_SYSCALL_USER_DISPATCH, as Wine does), so memhook-rs cannot make any in it: attach before it starts to"
     )]

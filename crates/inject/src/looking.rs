@@ -58,7 +58,8 @@ pub struct SeenThread {
 /// Thread that was not stopped: its id, and the facts that change when it runs.
 struct Sleeping {
     tid: i32,
-    /// Line of /proc/PID/task/TID/syscall, and the number of times that the thread has gone to sleep. `None`: it runs.
+    /// Line of /proc/PID/task/TID/syscall, and the number of times that the thread has gone to sleep. `None`: the
+    /// thread is running.
     seen: Option<(String, u64)>,
 }
 

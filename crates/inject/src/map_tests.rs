@@ -225,7 +225,8 @@ fn mapper() {
     done(held.release());
 }
 
-/// Remains of an attacher that was killed at any step are found and can be removed, and the next attacher has room.
+/// Remains of an attacher that was killed at any step are found and can be removed, and there is space for the next
+/// attacher.
 #[test]
 fn what_a_killed_attacher_leaves_of_an_object_can_be_taken_away() {
     let target = Target::start("canary", &[]);

@@ -25,7 +25,7 @@ fn held() -> Option<(Held, RemoteAddress)> {
 }
 
 /// Attacher that the other tests run in a separate process, with [`TARGET`] set. Its call waits for a lock while
-/// holding another one, until it is killed.
+/// holding another, until the attacher is killed.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn caller_that_waits() {
@@ -38,7 +38,7 @@ fn caller_that_waits() {
 }
 
 /// Attacher that the other tests run in a separate process, with [`TARGET`] set. Its `dlopen` waits for a lock of the
-/// loader, until it is killed.
+/// loader, until the attacher is killed.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn loader_that_waits() {

@@ -23,7 +23,7 @@ fn nobody_waits_for_a_thread_that_sleeps_uninterruptibly() {
     let (mut in_vain, mut lead) = (0, 0);
     let mut all = Vec::new();
     while lead < CLEARLY {
-        // A busy machine may delay our release for a while, and the measurement of other threads, but not most of the
+        // A busy machine may sometimes delay our release, and the measurement of other threads, but not most of the
         // time.
         assert!(all.len() < 100, "others stood still for {all:?} ns");
         write_bytes(pid, longest, &0u64.to_le_bytes()).expect("it lives");

@@ -98,7 +98,7 @@ impl OpenReallocs {
     }
 }
 
-/// Distributes the events of some rings to the shards of their addresses. Each thread that reads rings has one.
+/// Distributes the events of some rings to the shards of their addresses. Each thread that reads rings has a router.
 pub struct Router {
     buckets: Vec<Bucket>,
     open: Arc<OpenReallocs>,

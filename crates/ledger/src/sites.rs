@@ -11,8 +11,8 @@ use rustc_hash::FxHashMap;
 #[repr(align(64))]
 pub(crate) struct SiteSums {
     pub stack: u32,
-    /// Level of sampling of its allocations ([`crate::Ledger::set_sampling`]). Allocations of the same stack
-    /// with another level are another site.
+    /// Level of sampling of its allocations ([`crate::Ledger::set_sampling`]). Allocations of the same stack with
+    /// another level belong to another site.
     pub level: u8,
     pub allocated_blocks: u64,
     pub allocated_bytes: u64,

@@ -211,7 +211,7 @@ impl<P: Profiler> Attached<P> {
     /// Calls [`Profiler::on_access`] at the next access to a block. The watch ends with the block.
     ///
     /// A processor has four watchpoints of eight bytes each, so [`Watch::range`] may be only the beginning of the
-    /// block. Accesses by the allocator are reported as well: `free` writes to the block that it releases.
+    /// block. Accesses by the allocator are reported too: `free` writes to the block that it releases.
     ///
     /// # Errors
     /// There are no watchpoints, or none is free, or the trace is over.
@@ -250,7 +250,7 @@ impl<P: Profiler> Attached<P> {
         .unwrap_or(false)
     }
 
-    /// Returns the frames of a call stack with their names. Searches files for names, which takes a while the first
+    /// Returns the frames of a call stack with their names. Searches files for names, so the first call takes some
     /// time.
     ///
     /// # Errors

@@ -58,7 +58,7 @@ impl<P: Profiler> Heap<P> {
         self.samples.weight_of(level, block.size)
     }
 
-    /// Returns the address of the live block that contains an address. Searches all blocks, so use it only for rare
+    /// Returns the address of the live block that contains an address. Searches all blocks, so use this only for rare
     /// events.
     pub(crate) fn block_with(&self, address: u64) -> Option<u64> {
         let is_in = |(block, _): &&(Block, P::Data)| block.range().contains(&address);

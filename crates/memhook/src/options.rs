@@ -38,7 +38,7 @@ impl Options {
     }
 
     /// Reports a sample of the allocations, with this mean distance in bytes. [`Heap::weight`](crate::Heap::weight)
-    /// returns the number of blocks that each one represents.
+    /// returns the number of blocks that each reported block represents.
     pub fn sample_bytes(mut self, mean: u64) -> Options {
         self.config.sample_bytes = Some(mean);
         self
@@ -51,7 +51,7 @@ impl Options {
     }
 
     /// Limits the memory that this process uses for live blocks and call stacks, in bytes, without the data of the
-    /// profiler. Beyond that, only some of the blocks are kept, and
+    /// profiler. Beyond the limit, only some of the blocks are kept, and
     /// [`Summary::is_complete`](crate::Summary::is_complete) becomes false.
     pub fn max_memory(mut self, bytes: u64) -> Options {
         self.config.max_memory = Some(bytes);

@@ -35,9 +35,10 @@ impl<'a> Code<'a> {
     /// Decodes everything in `functions` (sorted), and examines jump tables in `constants`. `text` and `constants` are
     /// pieces of the module with their addresses. `pointers` are addresses in the module's data (relocations).
     ///
-    /// A jump table is found by the instruction that takes its address, which every function that uses one contains:
-    /// its entries are offsets from the table (or absolute addresses, in a program that is not position-independent).
-    /// Constants that only look like a table add targets, and additional targets can only lead to a refusal.
+    /// A jump table is found by the instruction that takes its address, which every function with a jump table
+    /// contains. The entries of the table are offsets from its address (or absolute addresses, in a program that is not
+    /// position-independent). Constants that only look like a table add targets, and additional targets can only lead
+    /// to a refusal.
     pub fn new(
         text: &'a [(u64, &'a [u8])],
         constants: &[(u64, &[u8])],

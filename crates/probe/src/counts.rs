@@ -125,7 +125,7 @@ impl CountsLayout {
         }
     }
 
-    /// Returns the number of bytes in a block that an ordinary thread touches: some of the places for call stacks, and
+    /// Returns the number of bytes in a block that an ordinary thread touches: some of the entries for call stacks, and
     /// one table of values in eight.
     pub fn likely_bytes(&self) -> u64 {
         let values = if self.has_events() {

@@ -265,7 +265,8 @@ impl Pad {
         })
     }
 
-    /// Creates the pad in front of an instruction that leaves the function. All registers and flags may hold results.
+    /// Creates the pad in front of an instruction that leaves the function. All registers and flags may contain
+    /// results.
     fn at_exit(task: &Task<'_>, at: u64, shared: Shared) -> Result<Pad, Refusal> {
         let Task {
             plan,

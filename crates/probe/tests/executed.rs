@@ -120,7 +120,8 @@ memhook_test_hit:
     seen = sym SEEN,
 );
 
-/// Values seen by the code that pads call: six arguments, the number of the probe, rbp, the return address, calls.
+/// Values that the code called by pads has seen: six arguments, the number of the probe, rbp, the return address, and
+/// the number of calls.
 static mut SEEN: [u64; 10] = [0; 10];
 
 unsafe extern "C" {

@@ -1,5 +1,5 @@
-//! Calls to allocators in a module's code: how many go through slots, and how many cannot be seen because they
-//! go directly to a function of the module itself.
+//! Calls to allocators in a module's code: the number of calls through slots, and of calls that cannot be seen because
+//! they go directly to a function of the module itself.
 
 use crate::arch::native::calls::{relative_calls, slot_jumps};
 use crate::loader::has_variable;
@@ -27,7 +27,8 @@ pub struct AllocatorCalls {
 pub struct Pool {
     /// Exported function that identifies it.
     mark: &'static str,
-    /// Value of the environment variable that turns it off; with the suffix `_debug` it has additional checks.
+    /// Value of the environment variable that turns the pool off. With the suffix `_debug`, the replacement has
+    /// additional checks.
     avoided_by: &'static str,
     /// Text about calls that are not seen, with a remedy.
     pub advice: &'static str,
@@ -140,8 +141,8 @@ pub fn allocator_calls(
     calls
 }
 
-/// Returns the allocator built into a module that is not an allocator's library: the module's allocations from
-/// it go through no slot. Python's own copy of an allocator does not count, because it is used only on request.
+/// Returns the allocator built into a module that is not an allocator's library. The module's allocations from it go
+/// through no slot. Python's own copy of an allocator does not count, because it is used only on request.
 pub fn built_in_allocator(module: &ModuleImage) -> Option<&'static str> {
     let exports = |name: &str| module.facts.exported(name).is_some();
     match (exports("malloc"), module.is_main) {

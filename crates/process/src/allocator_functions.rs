@@ -1,7 +1,7 @@
 //! Functions of allocators that are part of a module, found by its symbols.
 //!
-//! Calls of them from inside the module go through no slot. This module finds the functions; it does not decide how to
-//! trace them.
+//! Calls of these functions from inside the module go through no slot. This module finds the functions, but does not
+//! decide how to trace them.
 
 use crate::ModuleImage;
 use goblin::elf::section_header::SHT_SYMTAB;
@@ -37,7 +37,7 @@ const RUST: [&str; 4] = [
     "__rust_alloc_zeroed",
 ];
 
-/// Symbols that identify the C library that a module is or contains. musl exports the last one for its loader.
+/// Symbols that identify the C library that a module is or contains. musl exports the last symbol for its loader.
 const C_LIBRARIES: [(&str, &str); 4] = [
     ("_int_malloc", "glibc"),
     ("gnu_get_libc_version", "glibc"),

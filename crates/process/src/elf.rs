@@ -8,7 +8,8 @@ use memhook_abi::{ACCESS_LISTENER, MARK_LISTENER};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Name of the notes that locate a program's pointers for us: see `hook-cxx/access_runtime.cc` and `memhook_mark.h`.
+/// Name of the notes that contain the addresses of a program's pointers for us: see `hook-cxx/access_runtime.cc` and
+/// `memhook_mark.h`.
 const LISTENER_NOTE_NAME: &str = "memhook";
 const LISTENERS: [(u32, &str); 2] = [(1, ACCESS_LISTENER), (2, MARK_LISTENER)];
 
@@ -292,8 +293,8 @@ impl<'a> ElfView<'a> {
     }
 }
 
-/// Returns the executable segments of an ELF file: their addresses (svma), and the offset of the first one in the file.
-/// Nothing else in the file is examined; [`ElfView`] may even refuse the file.
+/// Returns the executable segments of an ELF file: their addresses (svma), and the offset of the first segment in the
+/// file. Nothing else in the file is examined; [`ElfView`] may even refuse the file.
 pub fn code_places(bytes: &[u8]) -> Vec<(Range<u64>, u64)> {
     let headers = || {
         let header = Elf::parse_header(bytes).ok()?;

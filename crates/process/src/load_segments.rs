@@ -75,7 +75,7 @@ impl LoadSegments {
             && data.into_iter().filter_map(last_mapping).any(|m| m.write)
     }
 
-    /// Returns the end of a module whose first mapping is `first`, one of `maps`; `None` if the file is not mapped as
+    /// Returns the end of a module whose first mapping is `first`, one of `maps`. `None` if the file is not mapped as
     /// its segments require, with executable code, but for example as data.
     pub(crate) fn end(&self, first: &Mapping, maps: &[Mapping]) -> Option<u64> {
         let bias = first.start.wrapping_sub(self.lowest());
@@ -122,7 +122,7 @@ impl LoadSegment {
     }
 }
 
-/// Returns how far the first of these mappings, together with adjacent ones that follow it, extends into `wanted`.
+/// Returns how far the first of these mappings, together with adjacent mappings that follow it, extends into `wanted`.
 fn mapped_until(maps: &[Mapping], first: &Mapping, wanted: u64) -> u64 {
     let mut end = maps[0].end;
     for next in &maps[1..] {

@@ -86,7 +86,7 @@ impl LoadedElf {
         self.soname.is_some_and(|at| pages.has_string(at, name))
     }
 
-    /// Returns a symbol that the module defines. If there are several versions, it is the default one, to which a
+    /// Returns a symbol that the module defines. If there are several versions, returns the default version, to which a
     /// program linked today would bind.
     pub(crate) fn symbol(&self, pages: &mut Pages, name: &str) -> Option<LoadedSymbol> {
         let mut found = None;

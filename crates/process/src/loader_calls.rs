@@ -115,8 +115,8 @@ impl Glibc<'_> {
     }
 
     /// Returns a slot through which the loader reaches an allocator outside glibc. If a program has taken the address
-    /// of such a function without position-independent code, the slot contains a PLT entry of the program, which
-    /// continues through one of the program's slots.
+    /// of such a function without position-independent code, the slot contains a PLT entry of the program, which leads
+    /// to one of the program's slots.
     fn foreign_slot(&self, modules: &[ModuleImage], pages: &mut Pages) -> Option<String> {
         let stands_for_others = modules.iter().filter(|m| !m.facts.canonical_plt.is_empty());
         let stubs: Vec<u64> = stands_for_others

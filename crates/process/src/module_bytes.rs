@@ -2,7 +2,7 @@
 //!
 //! The executable of a browser has 300 MB, and an attach needs only symbols, relocations and call frame information,
 //! which are a hundredth of that. Reading the rest would take most of the time of an attach. Only the parts named by
-//! the section table are read, and only if the dynamic section, which the loader relies on, names no others; any other
+//! the section table are read, and only if the dynamic section, which the loader relies on, names no others. Any other
 //! file is read completely.
 
 use goblin::container::Ctx;

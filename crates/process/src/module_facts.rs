@@ -33,8 +33,9 @@ pub struct ModuleFacts {
     exported: HashMap<&'static str, Exported>,
     /// Variables of a CPython interpreter, if the module is one.
     pub(crate) python: HashMap<&'static str, Exported>,
-    /// Hooks of glibc's allocator (malloc_hook(3)) that the module defines (svma). A program that names one in code
-    /// that is not position-independent contains the variable itself, and glibc uses the program's (R_X86_64_COPY).
+    /// Hooks of glibc's allocator (malloc_hook(3)) that the module defines (svma). A program that names a hook in code
+    /// that is not position-independent contains the variable itself, and glibc uses the program's variable
+    /// (R_X86_64_COPY).
     pub(crate) malloc_hooks: Vec<u64>,
     /// Name of an allocator built into the module, set by the first search, which must read all constants.
     pub(crate) built_in_allocator: OnceLock<Option<&'static str>>,

@@ -1,7 +1,7 @@
 //! Files of modules, each read once.
 //!
 //! A file may have any length, because a sparse file costs nothing. So files are read completely only while their total
-//! size is realistic for a program. After that only the mapped parts are read, which is all that tracing needs.
+//! size is realistic for a program. Beyond that, only the mapped parts are read, which is all that tracing needs.
 
 use crate::module_bytes::{ModuleBytes, Version};
 use crate::{Mapping, ModuleFacts, ModuleImage, RemoteAddress, living_thread, read_memory};
@@ -48,8 +48,8 @@ pub struct ModuleFiles {
 /// Device and inode, as the kernel shows them for a mapping.
 type FileId = (u32, u32, u64);
 
-/// Returns the time of the last change of an inode. Replacing a file, which then is in use only through old mappings,
-/// changes that time too.
+/// Returns the time of the last change of an inode. Replacing a file also changes that time; the file is then in use
+/// only through old mappings.
 fn inode_changed(file: &File) -> Option<(i64, i64)> {
     let metadata = file.metadata().ok()?;
     Some((metadata.ctime(), metadata.ctime_nsec()))

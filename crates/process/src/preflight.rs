@@ -1,6 +1,7 @@
 //! Checks whether a process can be attached to, and explains refusals with reason and remedy.
 //!
-//! [`preflight`] reads a few small files and begins every attach. [`details`] reads the modules too, for `doctor`.
+//! Every attach begins with [`preflight`], which reads a few small files. [`details`] reads the modules too, for
+//! `doctor`.
 
 mod access;
 mod program;
@@ -65,7 +66,7 @@ enum Purpose {
     Search,
 }
 
-/// Checks a process before tracing it; stops at the first failure, because the later checks depend on it.
+/// Checks a process before it is traced. Stops at the first failure, because the later checks depend on it.
 pub fn preflight(pid: i32) -> Vec<Check> {
     checked(pid, Purpose::Trace)
 }

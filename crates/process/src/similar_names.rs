@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 /// Number of names that a message suggests.
 const MOST: usize = 3;
 
-/// Returns the known names similar to this one, in alphabetical order: names that begin with it, and names that differ
+/// Returns the known names similar to this name, in alphabetical order: names that begin with it, and names that differ
 /// in a letter or two.
 pub(crate) fn similar<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     // Two differences are allowed from five letters on; swapped neighbours count as two.

@@ -200,8 +200,8 @@ pub fn find_slots(
             });
             continue;
         }
-        // The slots of other modules show what the loader found. Otherwise, the symbol is looked up as the loader will
-        // do it, in load order, with the executable first.
+        // The slots of other modules show what the loader found. Otherwise, the symbol is looked up in the same way as
+        // by the loader, in load order, with the executable first.
         slot.target = match resolved.get(&(true, slot.symbol.clone())) {
             Some(&other) => other,
             None => look_up(modules, &is_of_program, &slot.symbol, &mut pages).unwrap_or(0),

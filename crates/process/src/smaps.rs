@@ -87,8 +87,8 @@ pub struct SmapsHold {
     pub all: Duration,
 }
 
-/// Returns the mappings of a process with their memory, in address order, read mapping by mapping, and the time that
-/// this took.
+/// Returns the mappings of a process with their memory, in address order, and the time that reading them took. They are
+/// read one by one.
 pub fn smaps_by_mapping(pid: i32) -> Result<(Vec<MappingUse>, SmapsHold), Error> {
     // Buffer size, less than the text of one mapping: the kernel stops after the mapping that fills the buffer
     // (`seq_read_iter` of fs/seq_file.c).

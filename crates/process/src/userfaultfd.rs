@@ -1,4 +1,4 @@
-//! Checks whether a program itself uses userfaultfd(2). If two users request the same memory, the second one is
+//! Checks whether a program itself uses userfaultfd(2). If two users request the same memory, the second request is
 //! refused, and a fork may wait until the program has read its notification.
 
 use crate::proc_path;

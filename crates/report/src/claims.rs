@@ -1,7 +1,7 @@
 //! Statements of a report about its own numbers: that they are complete, or where blocks come from.
 //!
 //! Each such statement is made here, from facts, together with its proof. No other part of a report
-//! makes such statements, so none lacks a proof.
+//! makes such statements, so each statement has a proof.
 
 use crate::ReportModel;
 use crate::labels::one_line;
@@ -112,8 +112,8 @@ impl SecondSource {
     }
 }
 
-/// States how many bytes came or went without an event, with the likeliest cause; `None` if the
-/// allocator's own count does not contradict the trace.
+/// States how many bytes appeared or disappeared without an event, with the likeliest cause; `None`
+/// if the allocator's own count does not contradict the trace.
 pub(crate) fn unseen_calls(model: &ReportModel) -> Option<Claim> {
     let (amount, what) = match SecondSource::of(model) {
         SecondSource::HasMore(amount) => (amount, "came"),

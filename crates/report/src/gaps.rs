@@ -70,8 +70,7 @@ pub(crate) fn seen_seconds(gaps: &[UnseenTime], from_s: f64, to_s: f64) -> f64 {
     to_s - from_s - gaps.iter().map(clipped).sum::<f64>()
 }
 
-/// Describes the times in which no event was seen, for the first lines of a display of the run;
-/// `None` without a gap.
+/// Describes the times without events, for the first lines of a display of the run; `None` if there is no gap.
 pub(crate) fn in_words(gaps: &[UnseenTime]) -> Option<String> {
     let time = |seconds: f64| milliseconds((seconds * 1e3).round() as u64);
     let told = gaps.iter().take(TOLD);

@@ -23,7 +23,7 @@ impl Labels {
         Labels::by(profile, |frame| name(&frame.frame))
     }
 
-    /// Labels all frames with their source places or modules, as Valgrind writes them. Calls of one
+    /// Labels all frames with their source locations or modules, as Valgrind does. Calls of one
     /// function from different lines then differ.
     pub fn with_places(profile: &Profile) -> Labels {
         Labels::by(profile, |frame| {

@@ -161,8 +161,7 @@ impl LiveReporter {
         }
     }
 
-    /// Begins to take a report's numbers from the ledger. `gaps` has the times up to now in which
-    /// no event was seen.
+    /// Begins to take a report's numbers from the ledger. `gaps` has the times without events up to now.
     pub fn numbers(&self, elapsed: Duration, gaps: Vec<Gap>) -> LiveNumbers {
         let before = |older| elapsed.saturating_sub(older).as_nanos() as u64;
         LiveNumbers::new(self.view.by, self.view.older.map(before), elapsed, gaps)

@@ -51,8 +51,7 @@ pub struct ReportModel {
     pub from_s: f64,
     /// End of the covered time in seconds since the attach.
     pub elapsed_s: f64,
-    /// Times up to the end in which no event was seen, in order. Their allocations and releases are
-    /// missing from all numbers.
+    /// Times without events up to the end, in order. Their allocations and releases are missing from all numbers.
     pub gaps: Vec<UnseenTime>,
     /// Marks set up to the end of the covered time, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -218,8 +217,7 @@ pub struct Sampling {
     /// With `--on-full adapt`: allocations that were recorded one by one while rings had room.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exact_allocations: Option<u64>,
-    /// With `--on-full adapt`, in a live report: seconds since the attach for which every
-    /// allocation was recorded.
+    /// With `--on-full adapt`, in a live report: seconds since the attach during which every allocation was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exact_s: Option<f64>,
     /// Standard error of [`ReportTotals::live_bytes`].

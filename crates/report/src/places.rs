@@ -53,7 +53,7 @@ pub(crate) fn fitted_place(place: &str, most: usize) -> String {
 /// Columns of a place in a log, whose width is unknown.
 const LONGEST_PLACE: usize = 100;
 
-/// Returns a path, with or without a line, for a log. Detours such as `a/../` are removed, and
+/// Returns a path, with or without a line, for a log. Omits detours such as `a/../`, and omits
 /// directories if the path is very long.
 pub fn short_place(place: &str) -> String {
     fitted_place(&without_detours(place), LONGEST_PLACE)

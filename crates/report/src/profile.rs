@@ -94,7 +94,7 @@ pub struct Profile {
     /// Changes of all sites over time, sorted by the point of the timeline.
     #[serde(skip)]
     pub changes: Vec<SitePoint>,
-    /// Addresses of live blocks at some moments of the run, the last of which is the end. Empty
+    /// Addresses of live blocks at some moments of the run. The last moment is the end. Empty
     /// unless the user asked for them. Sites are indices into [`Profile::sites`].
     #[serde(skip)]
     pub addresses: Vec<AddressMap>,
@@ -239,8 +239,8 @@ impl Profile {
         }
     }
 
-    /// Returns true if outermost frames of a stack are missing, because it could not be followed or
-    /// reached the requested depth.
+    /// Returns true if outermost frames of a stack are missing, because the stack could not be
+    /// followed or reached the requested depth.
     pub(crate) fn is_cut(&self, stack: u32) -> bool {
         self.known_frames(stack).len() < self.stacks[stack as usize].len()
     }

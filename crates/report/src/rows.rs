@@ -305,7 +305,7 @@ fn is_root(row: &Row) -> bool {
     function.is_some_and(|(name, _)| says_nothing(name)) && row.self_bytes == 0.0
 }
 
-/// Sorts rows. Rows of functions with which threads begin come last. Among equal rows, the row with
+/// Sorts rows. Rows of functions in which threads begin come last. Among equal rows, the row with
 /// more bytes of its own comes first, then the row that released more.
 pub(crate) fn sort(rows: &mut [Row], by: SortBy) {
     let largest = |number: f64| Reverse(number.round() as i64);
@@ -413,8 +413,8 @@ pub(crate) fn size_class(bucket: u8) -> String {
     }
 }
 
-/// Describes a power of two in nanoseconds by the whole milliseconds in it, which is the resolution
-/// of lifetimes.
+/// Describes a power of two in nanoseconds as whole milliseconds, which is the resolution of
+/// lifetimes.
 fn lifetime_class(bucket: u8) -> String {
     if bucket == 0 {
         return "less than 1 ms".into();

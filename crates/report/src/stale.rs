@@ -55,8 +55,7 @@ impl StaleReport {
 pub struct StaleHistory {
     /// Upper ends of the bands of `untouched_bytes` in seconds. The last band has no upper end.
     pub ages_s: Vec<f64>,
-    /// Seconds after a write for which a page is left alone before it is watched again. There is
-    /// one entry for each number of `pages`.
+    /// Seconds for which a page is not watched after a write. There is one entry for each number of `pages`.
     pub thresholds_s: Vec<f64>,
     /// Points in chronological order.
     pub points: Vec<StalePoint>,
@@ -87,12 +86,12 @@ pub struct StaleEvidence {
     pub faults: u64,
     /// Cost of a fault in nanoseconds.
     pub fault_ns: f64,
-    /// Number of times that the kernel's record of accessed pages was reset. Since the first reset,
-    /// reads of pages are seen as well as writes.
+    /// Number of times that the kernel's record of accessed pages was reset. Since the first reset, reads of pages are
+    /// seen as well as writes.
     #[serde(default)]
     pub clears: u64,
-    /// Longest such reset in milliseconds. Threads that mapped or unmapped memory, or touched some
-    /// for the first time, waited for this time.
+    /// Longest such reset in milliseconds. Threads that mapped or unmapped memory, or touched some for the first time,
+    /// waited for this time.
     #[serde(default)]
     pub longest_clear_ms: f64,
     /// True if only contents were compared at two moments. Unchanged bytes are then an upper bound on stale bytes.

@@ -18,12 +18,12 @@ pub struct TwoLooks {
     pub first: RssReport,
     /// Time of the first moment in milliseconds since the attach.
     pub first_ms: u64,
-    /// Usable bytes of all live blocks at the first moment and at the last one; `None` if no heap
-    /// was dissected.
+    /// Usable bytes of all live blocks at the first moment and at the last moment; `None` if no
+    /// heap was dissected.
     pub live_bytes: Option<(u64, u64)>,
     /// Allocators other than glibc's whose heaps were dissected.
     pub allocators: Vec<String>,
-    /// Growth of each call stack, the one with the most live bytes first. In a recording, stacks
+    /// Growth of each call stack, the stack with the most live bytes first. In a recording, stacks
     /// have their ids. In a profile, they are indices.
     pub stacks: Vec<StackGrowth>,
 }

@@ -1,7 +1,7 @@
 //! Clocks with which the hook can stamp events, read by this process.
 
-/// Reads the processor's time stamp counter. All cores of machines with an invariant TSC count together (Intel SDM
-/// volume 3, 18.17.1), so the target's readings are comparable with ours.
+/// Reads the processor's time stamp counter. On machines with an invariant TSC, the counters of all cores run together
+/// (Intel SDM volume 3, 18.17.1), so the target's readings are comparable with ours.
 #[cfg(target_arch = "x86_64")]
 pub fn time_stamp_counter() -> u64 {
     // SAFETY: rdtsc has no operands and touches no memory.

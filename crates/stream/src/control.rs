@@ -261,8 +261,8 @@ impl Region {
         self.control32(offset_of!(Control, clock_mode))
     }
 
-    /// Advances the clock word: nanoseconds since the attach. Call it about every millisecond; a target that waits for
-    /// room in a ring considers the attacher dead if the clock stops.
+    /// Advances the clock word: nanoseconds since the attach. Call this about every millisecond; a target that waits
+    /// for space in a ring considers the attacher dead if the clock stops.
     pub fn set_clock_ns(&self, now_ns: u64) {
         self.memory.u64(tally!(clock_ns)).store(now_ns, Relaxed);
     }

@@ -1,6 +1,6 @@
 //! Times in which the target was not observed.
 
-/// Time in which the target ran untraced, from a long wait for room in a ring until the attacher was back. In
+/// Time in which the target ran untraced, from a long wait for space in a ring until the attacher was back. In
 /// nanoseconds since the attach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gap {
@@ -21,7 +21,7 @@ impl Gap {
         clipped.filter(|gap| gap.from_ns < gap.to_ns)
     }
 
-    /// Returns an upper bound of the allocation times of blocks that may have been released in a gap although they seem
+    /// Returns an upper bound on the allocation times of blocks that may have been released in a gap although they seem
     /// live at `at_ns`. `None` if there was no gap before.
     pub fn unseen_before(gaps: &[Gap], at_ns: u64) -> Option<u64> {
         let last = gaps.iter().rfind(|gap| gap.from_ns < at_ns);

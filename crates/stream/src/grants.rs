@@ -164,7 +164,7 @@ impl Accounts {
 }
 
 impl Region {
-    /// Begins an attach with this plan: writes it into the control block and touches the memory that every attach
+    /// Begins an attach with this plan: writes the plan into the control block and touches the memory that every attach
     /// needs.
     pub(crate) fn begin_grants(&self, plan: &Plan) {
         let mut accounts = self.accounts();

@@ -1,5 +1,5 @@
-//! Blocks that are watched before the program gets them. The hook names a block when the attacher requests one, and its
-//! thread waits for the attacher's answer for a limited time.
+//! Blocks that are watched before the program gets them. The attacher requests a block, the hook names one, and the
+//! hook's thread waits for the attacher's answer for a limited time.
 
 use crate::Region;
 use crate::memory::tally;

@@ -65,8 +65,8 @@ impl Admission {
             let heads = (0..region.rings_used()).map(|ring| head(ring).load(Acquire));
             *state = (asked, heads.collect());
         }
-        // The increment of a recording comes before its head. A changed head means that the recording in progress at
-        // the barrier has ended, although the next one may have begun.
+        // A recording increments the counter before it moves the head. A changed head means that the recording in
+        // progress at the barrier has ended, although the next recording may have begun.
         let has_ended = |ring: usize| {
             let outer = region.ring64(ring, offset_of!(RingHeader, outer));
             outer.load(Acquire) & 1 == 0 || head(ring).load(Acquire) != state.1[ring]

@@ -55,7 +55,7 @@ fn locked<T>(own: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Region {
-    /// Maps the report and the guide in front of it. Together they are as long as the file of the report, whose
+    /// Maps the report and the guide in front of it. Their total length equals the length of the report's file, whose
     /// beginning is empty. Otherwise like [`Region::map`].
     pub fn map_parts(report: impl AsFd, guide: Guide) -> Result<Self, Error> {
         let mut memory = Memory::map(report)?;

@@ -142,7 +142,7 @@ impl Region {
     }
 
     /// Returns the number of places for events, less 1, that the ring's owner uses at this moment; never more than was
-    /// granted. Read it after the head: the hook's `ring.hpp` explains why any later value is valid.
+    /// granted. Read this after the head: the hook's `ring.hpp` explains why any later value is valid.
     #[inline]
     pub(crate) fn ring_mask(&self, ring: usize) -> u64 {
         let first = self.control64(offset_of!(Control, first_ring_bytes)) / EVENT_BYTES;

@@ -3,8 +3,8 @@
 use crate::Region;
 use memhook_abi::{FILTER_WORDS, LEAST_FILTER_WORDS, SAMPLE_OFFSET, SAMPLE_QUANTILES};
 
-/// Returns the number of entries in the table of recorded, or of passed, blocks: a small part of the attach's allowance
-/// (bytes).
+/// Returns the number of entries in the table of recorded blocks, or of passed blocks, which takes a small part of the
+/// attach's allowance (bytes).
 pub(crate) fn table_entries(allowance: u64) -> u64 {
     let affordable = (allowance / 16 / 8).clamp(LEAST_FILTER_WORDS as u64, FILTER_WORDS as u64);
     1 << affordable.ilog2()
@@ -20,7 +20,7 @@ impl Region {
 }
 
 /// Returns quantiles of the exponential distribution of mean 1, for linear interpolation between neighbours. The last
-/// one, which should be infinite, is chosen to make the mean exact.
+/// quantile, which should be infinite, is chosen to make the mean exact.
 fn exponential_quantiles() -> Vec<f64> {
     let n = SAMPLE_QUANTILES;
     let mut quantiles: Vec<f64> = (0..n).map(|i| -(1.0 - i as f64 / n as f64).ln()).collect();

@@ -147,7 +147,7 @@ impl Sink for Blocks {
     fn end_pass(&mut self) {}
 }
 
-/// Runs threads that allocate and release, with passes in quick succession: nearly every fold meets a claim.
+/// Runs threads that allocate and release, with passes in quick succession, so that nearly every fold meets a claim.
 fn run_folding(threads: u64, events: u64, ring_bytes: usize) -> Blocks {
     let (file, region) = new_region(memhook_abi::flags::FOLD_PAIRS, ring_bytes);
     let mut child = Command::new(program())

@@ -2,7 +2,7 @@
 //! constructor names the class of the block.
 //!
 //! The instructions after the call are followed in order, with the registers and stack slots that
-//! hold the result, until a function is called with the result as its first argument (System V
+//! contain the result, until a function is called with the result as its first argument (System V
 //! psABI, "Parameter Passing"). A constructor gets the object there (Itanium C++ ABI, "Constructor
 //! Return Values" and the sections around it). Nothing is guessed: if the code jumps away, or calls
 //! through a pointer, the class is unknown.

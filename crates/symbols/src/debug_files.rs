@@ -168,8 +168,8 @@ fn check(
     checksum: Option<u32>,
 ) -> Result<(), SymbolError> {
     let elf = parse(path, data)?;
-    // The build-id identifies the file and is cheap to read. Without one, the checksum of the whole
-    // file must match.
+    // The build-id identifies the file and is cheap to read. Without a build-id, the checksum of
+    // the whole file must match.
     if id.is_some() {
         return check_build_id(path, &elf, id);
     }

@@ -268,8 +268,8 @@ struct Parsed<'p, 'd> {
     with_dwarf: Option<(&'p Path, &'p Elf<'d>, &'d Image)>,
 }
 
-/// Estimates the bytes of symbols and their names. An entry of our table is as large as one in the
-/// file, and memory holds both.
+/// Estimates the bytes of symbols and their names. An entry of our table is as large as an entry in
+/// the file, and memory contains both.
 fn symbol_bytes(elf: &Elf<'_>) -> u64 {
     [".symtab", ".strtab", ".dynsym", ".dynstr"]
         .iter()

@@ -29,8 +29,8 @@ impl Fingerprint {
     }
 }
 
-/// Returns a digest of the contents. For a large file, it covers the file's identity and the time
-/// of its last change instead. A writer cannot set that time (inode(7), `st_ctime`).
+/// Returns a digest of the contents. For a large file, returns a digest of the file's identity and
+/// the time of its last change instead. A writer cannot set that time (inode(7), `st_ctime`).
 fn one(image: &Image) -> Option<[u8; 32]> {
     let mut digest = Context::new(&SHA256);
     match image {

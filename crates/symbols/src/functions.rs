@@ -17,13 +17,13 @@ pub struct FunctionSymbol {
     pub start: u64,
     /// Bytes of the function's code; 0 if not stated.
     pub bytes: u64,
-    /// True if the symbol is not the function itself, but a resolver that chooses one at load time
-    /// (STT_GNU_IFUNC).
+    /// True if the symbol is not the function itself, but a resolver that chooses the function at
+    /// load time (STT_GNU_IFUNC).
     pub is_indirect: bool,
 }
 
 /// Returns the functions in the symbol tables of a module, or of its separate debug file. Each
-/// occurs once, and they are sorted by address.
+/// function occurs once, and they are sorted by address.
 pub fn functions(module: &ModuleFile, search: &SearchPath) -> Vec<FunctionSymbol> {
     let mut problems = Vec::new();
     let mut seen = HashSet::new();

@@ -2,7 +2,7 @@
 //!
 //! The C library's getaddrinfo(3) loads the plug-ins in /etc/nsswitch.conf. A static program can do
 //! that safely only with the C library that it was built with. `getent` is part of every glibc, and
-//! answers like all programs of the machine.
+//! gives the same answers as all programs of the machine.
 
 use crossbeam_channel::bounded;
 use std::{

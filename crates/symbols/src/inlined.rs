@@ -1,4 +1,4 @@
-//! Places where a function was inlined, which no symbol shows. They are used in messages about
+//! Locations where a function was inlined, which no symbol shows. They are used in messages about
 //! names without a function.
 
 use crate::file::{Elf, Image, image, parse};
@@ -14,8 +14,9 @@ use std::collections::HashSet;
 
 type Slice<'s> = EndianSlice<'s, LittleEndian>;
 
-/// Returns up to `most` places where, by a module's debug information, calls of this function were
-/// inlined: `file:line`, without duplicates. The name may be mangled or not, and has no parameters.
+/// Returns up to `most` locations where, by a module's debug information, calls of this function
+/// were inlined: `file:line`, without duplicates. The name may be mangled or not, and has no
+/// parameters.
 pub fn inlined_at(
     module: &ModuleFile,
     search: &SearchPath,

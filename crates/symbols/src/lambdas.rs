@@ -1,5 +1,5 @@
-//! Name of a lambda's function. GCC gives it no linkage name, so its debug information has only
-//! `operator()`. The enclosing function follows from the place of its entry.
+//! Name of a lambda's function. GCC gives it no linkage name, so its debug information has only `operator()`. The
+//! enclosing function follows from the position of its entry.
 
 use crate::demangle;
 use gimli::{AttributeValue, DebuggingInformationEntry, DwAt, EndianSlice, LittleEndian};
@@ -20,8 +20,8 @@ pub(crate) fn says_nothing(name: &str) -> bool {
     name == "operator()" || name.starts_with("operator()<")
 }
 
-/// Returns `shop::serve()::{lambda#2}::operator()` for the entry of a function in a unit; `None` if it is not a
-/// lambda's.
+/// Returns `shop::serve()::{lambda#2}::operator()` for the entry of a function in a unit; `None` if the function is not
+/// a lambda's.
 pub(crate) fn name_of_lambda(unit: UnitRef<'_, Slice<'_>>, function: UnitOffset) -> Option<String> {
     let declared = declaration(unit, function);
     let way = way_to(unit, declared).ok().flatten()?;

@@ -132,8 +132,8 @@ pub(crate) struct Lookup<'s> {
     pub dwarf: Option<Context<Slice<'s>>>,
     pub symbols: SymbolTable<'s>,
     split: &'s SplitDwarf<'s>,
-    /// Names of the functions of lambdas, by unit and entry. They are cached, because finding one means walking the whole
-    /// unit.
+    /// Names of the functions of lambdas, by unit and entry. They are cached, because finding a name requires walking
+    /// the whole unit.
     lambdas: RefCell<HashMap<(u64, usize), Option<String>>>,
 }
 

@@ -10,8 +10,8 @@ struct Function<'d> {
     name: &'d str,
 }
 
-/// Maximum number of functions. The largest programs have some million, and a handful of sections
-/// with code.
+/// Maximum number of functions. The largest programs have a few million functions, and a handful of
+/// sections with code.
 const MOST_FUNCTIONS: usize = 1 << 24;
 const MOST_CODE_SECTIONS: usize = 256;
 

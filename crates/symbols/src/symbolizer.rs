@@ -221,7 +221,7 @@ impl Symbolizer {
     }
 
     /// Closes the files of modules without a request for a new address in this time, and frees
-    /// their data. Known names stay. The next unknown address opens the files again.
+    /// their data. Known names remain. The next unknown address opens the files again.
     pub fn close_unused(&mut self, time: Duration) {
         for module in &mut self.modules {
             // A thread without outstanding requests loses no answer.

@@ -89,8 +89,8 @@ impl Desk<'_> {
         self.answers.send(answer).is_ok()
     }
 
-    /// Opens the files for the first request, and answers it and all others. Reads large parts of
-    /// the files only for the first address that the cache lacks.
+    /// Opens the files for the first request, and answers this request and all later ones. Reads
+    /// large parts of the files only for the first address that the cache lacks.
     fn open_files(&self, first: Vec<u64>) {
         let (module, search) = (self.module, self.search);
         let mut report = ModuleSymbols {
@@ -125,7 +125,7 @@ impl Desk<'_> {
     }
 
     /// Answers for as long as the cache suffices. Returns the first request that the cache cannot
-    /// answer, or `None` when no more requests come.
+    /// answer, or `None` when no more requests arrive.
     fn answer_from(
         &self,
         cached: Option<&Cached<'_>>,

@@ -1,9 +1,9 @@
 //! Places through which our code can make a call so that every unwinder can pass it.
 //!
 //! One of our functions may be between a caller and the called function, without call frame information that an
-//! unwinder of the process would find. If the call returns into the code of another function whose frame looks the
-//! same, an unwinder uses the information of that function and continues with the caller. If the instruction there
-//! calls the address in a register, the thread returns to us.
+//! unwinder of the process would find. If the call returns into the code of another function with an equal frame, an
+//! unwinder uses the information of that function and continues with the caller. If the instruction there calls the
+//! address in a register, the thread returns to us.
 
 use crate::Sections;
 use crate::arch::native::X86_64;

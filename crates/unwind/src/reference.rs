@@ -1,4 +1,4 @@
-//! Slow and general unwinder that handles every register and every expression, straight from the sections.
+//! Slow and general unwinder that handles every register and every expression, directly from the sections.
 
 use crate::arch::native::{self, RBP, RETURN_ADDRESS as RA, RSP};
 use crate::{Error, Sections};
@@ -135,8 +135,8 @@ impl Unwinder {
         None
     }
 
-    /// Follows the frames of a thread to the outermost one. The error is the code where the unwinding failed; `None` if
-    /// there were more than `depth` frames, or one with unknown code.
+    /// Follows the frames of a thread to the outermost frame. The error is the code where the unwinding failed; `None`
+    /// if there were more than `depth` frames, or a frame with unknown code.
     pub fn to_the_start(
         &self,
         mut registers: Registers,

@@ -264,7 +264,8 @@ void start(uint32_t thread) {
   workers[thread].lives = true;
 }
 
-// Called by the first thread. An allocator takes back a thread's memory when the thread ends, so its end is waited for.
+// Called by the first thread. An allocator takes back a thread's memory when the thread ends, so this function waits
+// for the end.
 void end(uint32_t thread) {
   if (thread == 0 || !workers[thread].lives) return;
   leaving = thread;

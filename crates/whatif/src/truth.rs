@@ -6,8 +6,8 @@ use memhook_recording::ResidentSample;
 
 /// Maximum error of an accurate replay.
 const MOST: f64 = 0.05;
-/// Share of the largest growth below which a moment is left out. Most of the growth is then memory
-/// that the program maps outside its heap.
+/// Share of the largest growth below which a moment is left out. Below this share, most of the
+/// growth is memory that the program maps outside its heap.
 const LEAST_SHARE: f64 = 0.05;
 /// Minimum number of meaningful moments.
 const LEAST_MOMENTS: usize = 3;

@@ -167,8 +167,8 @@ impl Job<'_> {
     }
 }
 
-/// Returns the allocator or setting that needs the least memory, if that is clearly less than now,
-/// and the replays are accurate.
+/// Returns the allocator or setting that needs the least memory, if the current one needs clearly
+/// more, and the replays are accurate.
 fn recommendation(comparison: &Comparison) -> Option<Recommendation> {
     if !comparison.truth.is_some_and(|truth| truth.holds) {
         return None;

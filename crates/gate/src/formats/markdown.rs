@@ -28,7 +28,7 @@ impl Format<Judgement> for Markdown {
 }
 
 /// Writes the verdict, a table of sums, and at most `top` leaks, collapsed. With several processes,
-/// it counts those that pass, and shows common leaks once.
+/// counts the processes that pass, and shows common leaks once.
 fn markdown(judged: &Judgement, options: &FormatOptions) -> String {
     let title = escape(&headline_of_all(judged));
     if let [verdict] = &**judged {

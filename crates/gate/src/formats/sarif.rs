@@ -65,7 +65,7 @@ fn results(judged: &Judgement, options: &FormatOptions) -> Vec<Value> {
         })
         .collect();
     // A leak that several processes share is written once. Sites of one process that only look
-    // alike are kept apart.
+    // alike remain separate.
     let mut said = HashSet::new();
     for verdict in judged.iter() {
         let mut keys = Vec::new();

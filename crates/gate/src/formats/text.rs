@@ -1,5 +1,5 @@
-//! Text for people. A log is read from the end, so the verdict comes last, with the place and the
-//! remedy.
+//! Text for people. A log is read from the end, so the verdict comes last, with the location and
+//! the remedy.
 
 use super::{
     alike, amount, frame_line, headline, headline_of_all, no_stack, other_ways, possible_sentence,

@@ -1,5 +1,4 @@
-//! A range of heap with its blocks. A lookup leads from an address to its block in a few memory
-//! accesses.
+//! A range of heap with its blocks. A lookup finds the block of an address with a few memory accesses.
 //!
 //! A segment has two bits for each unit of 16 bytes (8 if another allocator made the blocks): a block begins there, and
 //! a block ends there. The bits near an address show which block contains it, and the bounds of that block. They take

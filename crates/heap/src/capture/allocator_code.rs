@@ -18,8 +18,8 @@ const COLD: &[u8] = b".cold";
 const SYMBOL_BYTES: usize = 24;
 const FUNCTION: u8 = 2;
 
-/// Returns the code of the allocator in a module, if it is one whose heap is dissected. `allocator`
-/// is the allocator that the module's exports show.
+/// Returns the code of the allocator in a module, if its heap is dissected. `allocator` is the
+/// allocator that the module's exports identify.
 pub fn code_of(image: &ModuleImage, allocator: Option<&str>) -> Vec<Range<u64>> {
     if image.is_libc || image.is_loader {
         return Vec::new();

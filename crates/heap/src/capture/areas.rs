@@ -9,8 +9,8 @@ use memhook_process::{Mapping, is_ours};
 use std::io;
 use std::ops::Range;
 
-/// Maximum size of a mapping that is copied. A larger one is a sanitizer's shadow or similar,
-/// reserved but never filled.
+/// Maximum size of a mapping that is copied. A larger mapping is a sanitizer's shadow memory or
+/// similar, reserved but never filled.
 pub(super) const MAX_AREA_BYTES: u64 = 256 << 30;
 /// Maximum size of a shared file mapping that is searched. Shared file mappings cannot be watched
 /// for writes, so they are copied with all threads held.
@@ -86,9 +86,9 @@ pub(super) fn is_in_heap(m: &Mapping, before: Option<&Mapping>, behind: Option<&
         && behind.is_some_and(|behind| behind.start == m.end && is_open(behind))
 }
 
-/// Returns the pages that the program wrote to before it changed their protection so that the
-/// mapping no longer shows it: memory that is inaccessible or only executable, and private mappings
-/// of files that are read-only by now.
+/// Returns the pages that the program wrote to before it changed their protection, if the mapping
+/// no longer shows this. Such memory is inaccessible or only executable, or is a private file
+/// mapping that has become read-only.
 fn hidden(pid: i32, m: &Mapping, pages: Option<&PageScan>) -> io::Result<Runs> {
     let is_device = m.path.starts_with("/dev/") && !is_memory(&m.path);
     let is_kernels = m.path.starts_with("[v");

@@ -1,7 +1,7 @@
 //! Frames of the program that remain on the stack of a thread that ends its process.
 //!
 //! The functions between exit(3) and the system call keep nothing for the program. But compilers
-//! give frames more room than they write, and leftovers of earlier calls in that room would look
+//! give frames more space than they write, and leftovers of earlier calls in that space would look
 //! like pointers, in one run and not in the next, depending on the alignment of the stack.
 
 use crate::capture::own_frames::by_number;

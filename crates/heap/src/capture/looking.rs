@@ -226,9 +226,8 @@ fn states(reader: i32, threads: &[SeenThread]) -> Vec<ThreadState> {
     states
 }
 
-/// Returns the beginning of the descriptor of a thread that is not stopped. The kernel knows the
-/// thread's list of robust locks, which is in the descriptor, and the descriptor begins with its
-/// own address.
+/// Returns the beginning of the descriptor of a thread that is not stopped. The kernel knows the thread's list of
+/// robust locks, which is in the descriptor, and the descriptor begins with its own address.
 fn thread_pointer(reader: i32, tid: i32) -> Option<u64> {
     let head = robust_list(tid)? & !7;
     let start = head.checked_sub(DESCRIPTOR_BYTES as u64)?;

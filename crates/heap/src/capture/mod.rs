@@ -57,9 +57,8 @@ pub struct Captured {
 }
 
 impl Captured {
-    /// Adds the names of all classes in the heap, and of the variables that hold blocks, to the
-    /// snapshot. The lookup needs the modules' files, which may be missing on a machine that reads
-    /// the snapshot later.
+    /// Adds the names of all classes in the heap, and of the variables that point to blocks, to the snapshot. The
+    /// lookup needs the modules' files, which may be missing on a machine that reads the snapshot later.
     pub fn add_names(&mut self) -> Result<(), Error> {
         let snapshot = &self.snapshot;
         let heap = dissect(snapshot)?;
@@ -120,9 +119,9 @@ impl Request {
 
 /// Takes a snapshot of `pid`. If the requested method does not work, another method is used, and a note says why.
 ///
-/// The work is done in a separate thread. Only the thread that stopped threads of the process can
-/// resume those that stop too late, and the work after a snapshot may take long. When the thread
-/// ends, the kernel resumes all of them (`exit_ptrace` of kernel/ptrace.c).
+/// The work is done in a separate thread. Only the thread that stopped threads of the process can resume threads that
+/// stop too late, and the work after a snapshot may take long. When the separate thread ends, the kernel resumes all of
+/// them (`exit_ptrace` of kernel/ptrace.c).
 pub fn capture(pid: i32, request: Request) -> Result<Captured, Error> {
     let mut prepared = Prepared::of(pid, request.limits)?;
     if request.with_residency {
@@ -218,8 +217,8 @@ pub fn capture_ending(
     let mut prepared = Prepared::with(pid, images);
     prepared.names_classes = false;
     let threads = child.ending_threads(pid).iter().map(|t| {
-        // In a system call, vector registers hold leftovers of the last memcpy: the psABI (3.2.1)
-        // makes all of them caller-saved, and libc was called before the system call.
+        // In a system call, vector registers contain leftovers of the last memcpy: the psABI (3.2.1) makes all of them
+        // caller-saved, and libc was called before the system call.
         let is_in_call = t.registers.orig_rax as i64 >= 0;
         let extended: &[u8] = if is_in_call { &[] } else { &t.extended };
         (t.tid, &t.registers, extended)
@@ -273,8 +272,8 @@ pub(crate) fn thread_states<'a>(
             let mut all = vec![
                 r.rbx, r.rbp, r.rsp, r.r12, r.r13, r.r14, r.r15, r.fs_base, r.gs_base,
             ];
-            // The other registers belong to the running function (psABI 3.2.1). If that function is
-            // the last thing that the thread does, they hold leftovers of earlier calls.
+            // The other registers belong to the running function (psABI 3.2.1). If the thread does nothing after that
+            // function, they contain leftovers of earlier calls.
             if !is_exiting {
                 all.extend([
                     r.rax, r.rcx, r.rdx, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.orig_rax,

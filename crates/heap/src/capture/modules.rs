@@ -1,5 +1,5 @@
 //! Facts about the loaded modules that the scan needs: their data, the version of the C library,
-//! the names of vtables.
+//! and the names of vtables.
 
 use crate::capture::allocator_code::code_of;
 use crate::snapshot::{MUSL, ModuleInfo};

@@ -49,8 +49,8 @@ pub fn follow(snapshot: &mut Snapshot, images: &[ModuleImage]) {
 struct Modules<'a> {
     images: &'a [ModuleImage],
     unwinder: Unwinder,
-    /// True for each module that the unwinder has. Modules are added on demand, because many are on
-    /// no stack and some have large tables.
+    /// True for each module that the unwinder has. Modules are added on demand, because many have
+    /// no frame on any stack, and some have large tables.
     added: Vec<bool>,
 }
 

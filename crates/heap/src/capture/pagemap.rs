@@ -37,8 +37,8 @@ pub fn own(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
     })
 }
 
-/// Returns the pages that the process has made guards with madvise(2). They hold nothing, and any
-/// access faults.
+/// Returns the pages that the process has made guards with madvise(2). They have no contents, and
+/// any access faults.
 pub fn guards(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
     find(pid, start, end, |word| word & GUARD != 0)
 }

@@ -1,5 +1,5 @@
-//! Copies a process while it runs. Pages that it writes meanwhile are copied again, the last of
-//! them with all threads held.
+//! Copies a process while it runs. Pages that it writes meanwhile are copied again. The last of these pages are copied
+//! with all threads held.
 
 use crate::Error;
 use crate::capture::copy::{self, Patch};
@@ -22,8 +22,8 @@ const ROUNDS: usize = 6;
 const PATIENT_ROUNDS: usize = 2;
 /// Amount that is small enough to be copied well within the limit of a hold.
 const SMALL_BYTES: u64 = 1 << 20;
-/// Room for the copy during a hold, beyond the size of the last round, so that no memory has to be
-/// allocated in the hold.
+/// Space for the copy during a hold, beyond the size of the last round, so that no memory has to be allocated in the
+/// hold.
 const SPARE_BYTES: u64 = 8 << 20;
 
 /// Share of a hold that is planned for huge pages. The rest is a margin, because the speed of the
@@ -215,9 +215,9 @@ impl<'a> Copying<'a> {
         self.asking + self.speed.time(rest)
     }
 
-    /// Copies the rest with all threads held. Returns `None` if the hold took too long and was
-    /// ended before the copy was complete, or if threads took so long to stop that no time was left
-    /// for huge pages that usually fit. The last attempt does without these.
+    /// Copies the rest with all threads held. Returns `None` if the hold took too long and was ended before the copy
+    /// was complete, or if threads took so long to stop that no time was left for huge pages that usually fit. The last
+    /// attempt omits these huge pages.
     fn hold(&mut self, rest: u64, is_last: bool) -> Result<Option<Shot>, Error> {
         let pid = self.prepared.pid;
         let room = rest + rest / 4 + SPARE_BYTES;
@@ -323,9 +323,8 @@ fn joined_areas(areas: Vec<Area>, cuts: &FxHashSet<u64>) -> Vec<Area> {
     found
 }
 
-/// Unregisters the watched memory slice by slice. On close of a userfaultfd, the kernel would
-/// unregister all of it in one step, and threads of the process that map or unmap memory would wait
-/// for that.
+/// Unregisters the watched memory slice by slice. On close of a userfaultfd, the kernel would unregister all of it in
+/// one step, and threads of the process that map or unmap memory would wait for that.
 impl Drop for Copying<'_> {
     fn drop(&mut self) {
         // Older kernels let any descriptor unregister the memory of another. Closing the descriptor

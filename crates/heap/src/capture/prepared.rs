@@ -93,8 +93,8 @@ impl Prepared {
         self.has_room(0, self.populated_bytes)
     }
 
-    /// Fails if `more` bytes, and the memory for searching them, do not fit next to the bytes that
-    /// are already copied.
+    /// Fails if `more` bytes, and the memory for searching them, do not fit in addition to the bytes that are already
+    /// copied.
     pub fn has_room(&self, copied: u64, more: u64) -> Result<(), Error> {
         let with_search = |bytes: u64| bytes + bytes / SEARCH_SHARE;
         // The limit of the user includes the copied bytes; the available memory does not.
@@ -407,8 +407,8 @@ impl Prepared {
     }
 }
 
-/// Returns the pointers that the kernel holds for the process. If the limits allow only looks, asks
-/// the kernel without descriptors.
+/// Returns the pointers that the kernel stores for the process. If the limits allow only looks, asks the kernel without
+/// descriptors.
 fn words_of(reader: i32, limits: Limits) -> KernelWords {
     match limits.only_looks {
         true => kernel_words_without_descriptors(reader),
@@ -416,10 +416,9 @@ fn words_of(reader: i32, limits: Limits) -> KernelWords {
     }
 }
 
-/// Returns the unreadable parts that may hide a pointer. A guard page (MADV_GUARD_INSTALL, with
-/// which glibc 2.42 ends the stacks of threads) holds nothing, and memory below a stack pointer is
-/// not a root. Linux marks guard pages since 6.15. Before that, only their place below the stack
-/// pointer identifies the guard pages of stacks.
+/// Returns the unreadable parts that may contain a pointer. A guard page (MADV_GUARD_INSTALL, with which glibc 2.42
+/// ends the stacks of threads) has no contents, and memory below a stack pointer is not a root. Linux marks guard pages
+/// since 6.15. Before that, guard pages of stacks are identified only by their position below the stack pointer.
 fn hiding(snapshot: &Snapshot, reader: i32, unread: Runs) -> Runs {
     if unread.is_empty() {
         return unread;

@@ -10,15 +10,15 @@ use memhook_process::{
 use rustc_hash::FxHashSet;
 use std::time::{Duration, Instant};
 
-/// Pages that each part of a kernel counter may hold back. The kernel splits its counters by
-/// processor (`percpu_counter_batch` of lib/percpu_counter.c).
+/// Number of pages that each part of a kernel counter may withhold. The kernel splits its counters
+/// by processor (`percpu_counter_batch` of lib/percpu_counter.c).
 const LEAST_PAGES_APART: u64 = 32;
 const PAGE_BYTES: u64 = 4096;
 
 /// Pages of a process that are in memory.
 pub struct Residency {
-    /// All mappings, with the resident bytes of each, and how many of them are in huge pages. The
-    /// other counters are filled only if `has_shares`.
+    /// All mappings, with the resident bytes of each, and the number of these bytes in huge pages.
+    /// The other counters are filled only if `has_shares`.
     pub mappings: Vec<MappingUse>,
     /// Sum over the mappings.
     pub memory: MemoryUse,

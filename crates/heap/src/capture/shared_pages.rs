@@ -10,8 +10,8 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// Maximum amount that is searched. Any more is only reported, because a database can share many
-/// gigabytes.
+/// Maximum amount that is searched. Memory beyond that is only reported, because a database can
+/// share many gigabytes.
 const MAX_BYTES: u64 = 256 << 20;
 const PAGE_BYTES: u64 = 4096;
 

@@ -42,7 +42,8 @@ impl Sockets {
     }
 
     /// Returns true if unread data in this socket may come from the process itself. Other sockets
-    /// do not normally carry pointers of the process. Returns `None` if the kernel does not say.
+    /// do not normally carry pointers of the process. Returns `None` if the kernel does not report
+    /// it.
     fn is_local(&self, inode: u64) -> Option<bool> {
         let unix = self.unix.get_or_init(|| unix_sockets(&self.directory));
         if unix.as_ref()?.contains(&inode) {

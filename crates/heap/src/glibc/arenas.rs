@@ -14,7 +14,7 @@ const ENOUGH_EMPTY_BINS: u64 = 16;
 /// the size of their chunks, below.
 const MOST_LARGE_BINS: u64 = 12;
 const MOST_CACHED_BYTES: u64 = (4 << 20) + 1;
-/// Largest distance of `top` from the start of the state. Before 2.43, the fast lists and their
+/// Maximum distance of `top` from the start of the state. Before 2.43, the fast lists and their
 /// flag preceded it.
 const MOST_STATE_BYTES_BEFORE_TOP: u64 = 88;
 /// Number of arenas above which the list is a loop through garbage.

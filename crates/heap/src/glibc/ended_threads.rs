@@ -1,7 +1,7 @@
 //! Stacks of threads that have ended. glibc keeps their mappings for the next thread (nptl, stack
 //! cache), full of stale pointers.
 //!
-//! Stacks that the program has provided (pthread_attr_setstack(3)) are not among them. When the
+//! Stacks that the program has provided (pthread_attr_setstack(3)) are not included. When such a
 //! thread has ended, the program may use that memory for anything, although the descriptor is still
 //! at its end.
 
@@ -65,8 +65,8 @@ fn ended_stack(snapshot: &Snapshot, area: &Area, at: u64) -> Option<Range<u64>> 
 }
 
 /// Returns true if the descriptor is in one of glibc's lists of stacks (`list` in `struct pthread`:
-/// the neighbours' links lead back to it). When a thread with a stack of the program's ends, glibc
-/// removes its descriptor from the list.
+/// the neighbours' links lead back to it). When a thread ends whose stack the program has provided,
+/// glibc removes its descriptor from the list.
 fn is_listed(snapshot: &Snapshot, descriptor: u64) -> bool {
     (0..DESCRIPTOR_BYTES / 8).any(|i| {
         let node = descriptor + i * 8;
@@ -79,8 +79,9 @@ fn is_listed(snapshot: &Snapshot, descriptor: u64) -> bool {
     })
 }
 
-/// Returns the stack that the descriptor names (`stackblock`, `stackblock_size`). Their offset
-/// differs by version, so any pair of words counts that encloses the descriptor closely.
+/// Returns the stack that the descriptor names (`stackblock`, `stackblock_size`). The offset of
+/// these fields differs by version, so any pair of words counts that encloses the descriptor
+/// closely.
 ///
 /// The initial thread's descriptor names no stack, and the memory after it belongs to the loader. A
 /// zero followed by the address of a module that begins directly after the descriptor is not a

@@ -1,4 +1,4 @@
-//! Memory that glibc's malloc has handed out, by its own sums. They are read while the process
+//! Memory that glibc's malloc has handed out, by its own sums, which are read while the process
 //! runs, without a hold.
 //!
 //! Memory in use is the memory that the arenas got from the system, minus their top and the chunks

@@ -18,8 +18,8 @@ pub const FLAGS: u64 = 7;
 /// HEAP_MAX_SIZE: 2 * DEFAULT_MMAP_THRESHOLD_MAX. Heaps of arenas other than the main one are
 /// aligned to it.
 pub const HEAP_MAX_BYTES: u64 = 64 << 20;
-/// Sizes of heaps if arenas use huge pages (glibc.malloc.hugetlb, `heap_max_size` of arena.c): four
-/// pages of 2 MiB, or of 1 GiB.
+/// Sizes of heaps if arenas use huge pages (glibc.malloc.hugetlb, `heap_max_size` of arena.c): four pages of 2 MiB, or
+/// four of 1 GiB.
 const HUGE_HEAP_BYTES: [u64; 2] = [8 << 20, 4 << 30];
 /// Alignment of every heap of an arena, regardless of the heap's size.
 pub const HEAP_ALIGNMENT: u64 = HUGE_HEAP_BYTES[0];
@@ -29,8 +29,7 @@ pub const HEAP_SIZES: [u64; 3] = [HEAP_MAX_BYTES, HUGE_HEAP_BYTES[0], HUGE_HEAP_
 pub const FASTBINS: u64 = 10;
 /// NBINS; bin 0 does not exist, bin 1 is the unsorted one.
 pub const BINS: u64 = 128;
-/// TCACHE_SMALL_BINS: bins that hold one size each. Every later bin holds sizes up to the next
-/// power of two.
+/// TCACHE_SMALL_BINS: number of bins for one size each. Every later bin contains sizes up to the next power of two.
 pub const TCACHE_SMALL_BINS: u64 = 64;
 /// The largest chunk of the small bins (`tidx2csize (TCACHE_SMALL_BINS - 1)`).
 const TCACHE_SMALL_BYTES: u64 = (TCACHE_SMALL_BINS - 1) * ALIGNMENT + MIN_CHUNK_BYTES;
@@ -62,8 +61,8 @@ pub struct Layout {
     /// Distance from `malloc_par.mmapped_mem` back to the first field, `trim_threshold`. 2.35
     /// inserted `thp_pagesize`, `hp_pagesize` and `hp_flags` between them.
     pub parameters_back: u64,
-    /// Bytes between the end of a chunk that has its own mapping and the end of that mapping. 2.43
-    /// leaves room for the next header there, as in an arena (`mmap_set_chunk`).
+    /// Bytes between the end of a chunk that has its own mapping and the end of that mapping. 2.43 leaves space for the
+    /// next header there, as in an arena (`mmap_set_chunk`).
     pub mapped_foot: u64,
     /// Bytes by which `mmapped_mem` becomes too large each time a mapped chunk is resized in place.
     /// `mremap_chunk` of 2.43 adds the new size of the mapping minus the old size of the chunk,
@@ -166,8 +165,7 @@ impl Layout {
         (self.tcache_bins * (self.tcache_count + 8) + 8).next_multiple_of(ALIGNMENT)
     }
 
-    /// Returns true if a bin of a thread cache may hold a chunk of this size (`csize2tidx`,
-    /// `large_csize2tidx`).
+    /// Returns true if a bin of a thread cache may contain a chunk of this size (`csize2tidx`, `large_csize2tidx`).
     pub fn is_of_bin(&self, bin: u64, chunk_bytes: u64) -> bool {
         if bin < TCACHE_SMALL_BINS {
             return chunk_bytes == bin * ALIGNMENT + MIN_CHUNK_BYTES;

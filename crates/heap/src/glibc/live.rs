@@ -4,7 +4,7 @@
 //! does the next chunk. Only its first word changes, which becomes the link to the next chunk, and,
 //! in a cache since 2.29, its second word (`tcache_put`, `_int_free` of malloc.c). If a chunk was
 //! taken from such a list and never written to, a free may store exactly the link that the chunk
-//! already holds.
+//! already contains.
 
 use crate::allocators::live_check::{LiveCheck, Standstill};
 use crate::blocks::Block;
@@ -154,7 +154,7 @@ mod tests {
     }
 
     /// Blocks of one size with these first words. Each head of the fast list and of the bin is one
-    /// of these blocks, or empty.
+    /// of these blocks, or is empty.
     struct Case {
         live: Live,
         words: Vec<u64>,

@@ -176,9 +176,9 @@ struct Damage {
 }
 
 /// Walks a piece. `lists` has the sorted chunks that are free although their headers say used.
-/// `known` has the sorted user addresses of blocks that are certainly in use. A header by which a
-/// chunk would overlap the beginning of such a block is damaged, and the walk resumes at that
-/// block.
+/// `known` has the sorted user addresses of blocks that are certainly in use. If a header would
+/// make a chunk overlap the beginning of such a block, the header is damaged, and the walk resumes
+/// at that block.
 pub fn walk(snapshot: &Snapshot, piece: Piece, lists: &[(u64, Kept)], known: &[u64]) -> Walked {
     let mut segments = vec![Segment::new(
         piece.start,

@@ -20,9 +20,8 @@ pub enum Pointers {
     /// Any address inside the block, and the address just past its end.
     #[default]
     Interior,
-    /// The block's start. The first element of an array behind its cookie (8 or 16 bytes) counts as
-    /// the start, and so does a secondary base class: an offset that holds a vtable pointer, as the
-    /// start does.
+    /// The block's start. The first element of an array behind its cookie (8 or 16 bytes) counts as the start, and so
+    /// does a secondary base class: an offset with a vtable pointer in a block that begins with one.
     Start,
 }
 
@@ -42,9 +41,9 @@ pub struct MarkOptions {
     /// the frame of glibc 2.31's `__libc_start_main`. A single such word hits a block of 64 MiB in one
     /// run of 16. A search for blocks to release does count these words.
     pub ignore_round: bool,
-    /// Count the address just past the end of a block even if the next block begins there. Regions
-    /// of a slab are adjacent, so a pointer to one region then also keeps the region before it.
-    /// Only a search for blocks to release does this.
+    /// Count the address directly after the end of a block even if the next block begins there. Regions of a slab are
+    /// adjacent, so a pointer to one region then also keeps the region before it reachable. Only a search for blocks to
+    /// release does this.
     pub counts_ends: bool,
     /// Accept any value in the upper 16 bits of an address. They are zero in user-space addresses, but programs store
     /// counters and tags there, or pack addresses into six bytes. If the heap is below 4 GiB, the upper 32 bits may
@@ -61,8 +60,8 @@ impl MarkOptions {
         }
     }
 
-    /// Options of a search for blocks to release. Every possible pointer counts, even at odd
-    /// offsets, because packed structures such as `struct epoll_event` hold pointers there.
+    /// Options of a search for blocks to release. Every possible pointer counts, even at odd offsets, because packed
+    /// structures such as `struct epoll_event` contain pointers there.
     pub fn to_reclaim() -> MarkOptions {
         MarkOptions {
             pointers: Pointers::Interior,
@@ -209,8 +208,8 @@ impl<'a> Finder<'a> {
         counts.then_some(place)
     }
 
-    /// Returns the block that a word of a `jmp_buf` keeps alive. setjmp stores rbp, which may hold
-    /// any pointer, as rol(rbp ^ guard, 17) (PTR_MANGLE in sysdeps/unix/sysv/linux/x86_64).
+    /// Returns the block that a word of a `jmp_buf` keeps reachable. setjmp stores rbp, which may contain any pointer,
+    /// as rol(rbp ^ guard, 17) (PTR_MANGLE in sysdeps/unix/sysv/linux/x86_64).
     #[inline]
     fn mangled(&self, word: u64) -> Option<BlockStart> {
         let plain = word.rotate_right(17) ^ self.guard;

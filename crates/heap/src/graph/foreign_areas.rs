@@ -33,13 +33,13 @@ const MOST_STATIC_TLS_BYTES: u64 = 1 << 20;
 struct VectorLayout {
     /// Distance of the vector's length before the vector.
     length_before: u64,
-    /// Distance between the entries of two modules. The entry of the first module comes at this
-    /// distance after the start of the vector.
+    /// Distance between the entries of two modules. The entry of the first module is at this
+    /// distance from the start of the vector.
     stride: u64,
 }
 
 /// Layout of glibc's `dtv_t`: a counter, then two words for each module. The word before the vector
-/// holds its length.
+/// contains its length.
 const GLIBCS: VectorLayout = VectorLayout {
     length_before: 16,
     stride: 16,
@@ -131,8 +131,8 @@ fn threads_part(snapshot: &Snapshot, area: &Area, layout: VectorLayout) -> Optio
     Some(found)
 }
 
-/// Returns the descriptor of the initial thread and the static TLS below it. musl's loader has room
-/// for both in its data. If they are larger, it allocates them, without a stack beside them.
+/// Returns the descriptor of the initial thread and the static TLS below it. musl's loader has
+/// space for both in its data. If they are larger, it allocates them, without an adjacent stack.
 fn static_tls_on_musl(
     snapshot: &Snapshot,
     thread: &ThreadState,

@@ -127,8 +127,8 @@ pub fn mark_also(snapshot: &Snapshot, heap: &Heap, options: MarkOptions, also: &
     mark_from(snapshot, heap, options, Pointers::Interior, also)
 }
 
-/// Returns the reachable blocks that are not reached by pointers to block starts alone. A program
-/// that keeps no other pointers has lost them. valgrind's memcheck calls them "possibly lost".
+/// Returns the reachable blocks that pointers to block starts alone do not reach. A program that
+/// keeps no other pointers has lost them. valgrind's memcheck calls them "possibly lost".
 pub fn possibly_lost(
     snapshot: &Snapshot,
     heap: &Heap,

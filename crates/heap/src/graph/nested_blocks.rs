@@ -1,10 +1,10 @@
 //! Blocks that the program's own allocator has cut out of larger blocks.
 //!
 //! A pool takes slabs from malloc, or maps them, and hands out pieces. A search for leaked pieces
-//! must not treat a slab as one block, because a pointer to one piece would keep all of them. So
-//! each piece is a block, and the rest of a slab counts as roots. The pool keeps headers, lists and
-//! unused memory there. Pieces from before the trace count as roots, too. A leaked piece may
-//! therefore look reachable, but a reachable piece never looks leaked.
+//! must not treat a slab as one block, because a pointer to one piece would keep all pieces
+//! reachable. So each piece is a block, and the rest of a slab counts as roots. The pool keeps
+//! headers, lists and unused memory there. Pieces from before the trace count as roots too. A
+//! leaked piece may therefore look reachable, but a reachable piece never looks leaked.
 
 use crate::blocks::{BlockTable, Segment, SegmentKind};
 use crate::dissect::Heap;

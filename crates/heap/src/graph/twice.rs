@@ -7,8 +7,8 @@ use crate::snapshot::Snapshot;
 use ring::digest::{Context, SHA256};
 use rustc_hash::FxHashMap;
 
-/// Identity of a block's contents. Verdicts carry it from one machine to another, so its definition
-/// does not depend on the machine.
+/// Identity of a block's contents. Verdicts transfer it from one machine to another, so its
+/// definition does not depend on the machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint {
     /// Usable bytes.

@@ -17,8 +17,8 @@ use serde::Serialize;
 const MAX_OFFSET_TO_TOP: i64 = 1 << 20;
 /// Number of printable bytes at the start that identify a text.
 const TEXT_BYTES: usize = 8;
-/// Maximum number of bytes that are read to describe a block. The beginning of a large block shows
-/// its kind; the rest may be memory that was never touched.
+/// Maximum number of bytes that are read to describe a block. The beginning of a large block shows its kind; the rest
+/// may be memory that was never touched.
 const MOST_DESCRIBED: u64 = 1 << 20;
 
 /// Names of C++ classes by vtable address point.
@@ -184,7 +184,7 @@ impl<'a> Types<'a> {
         content(bytes.unwrap_or(&[]), |word| blocks.find(word).is_some())
     }
 
-    /// Returns the name of a block: its declared type, its class, or what its contents look like (`text`, `pointers`,
+    /// Returns the name of a block: its declared type, its class, or the kind of its contents (`text`, `pointers`,
     /// `zeros`, `data`).
     pub fn describe(&mut self, blocks: &BlockTable, block: u32) -> String {
         if let Some(name) = self.declared.name(block) {

@@ -3,7 +3,7 @@
 //! Some allocators let a program set hooks, and call them from `free`. A hook may wait for a lock
 //! that a sleeping thread keeps, and the thread that was made to release a block would then never
 //! return. So either the absence of hooks is proved from outside, or nothing is released. If the
-//! place of a hook is unknown, no code can have set the hook if no other module contains the name
+//! address of a hook is unknown, no code can have set the hook if no other module contains the name
 //! that is needed to set it.
 
 use memhook_process::{Mapping, ModuleImage, RemoteAddress, has_changed_code, read_memory};
@@ -29,7 +29,7 @@ const NAMES: [(&str, &[&str]); 3] = [
     ),
 ];
 
-/// For each hook list of gperftools that `free` may reach, since it sometimes maps memory for
+/// For each hook list of gperftools that `free` may reach, because `free` sometimes maps memory for
 /// itself: the function that adds a hook, and the function that calls the hooks.
 const LISTS: [(&str, &str); 5] = [
     (
@@ -53,8 +53,8 @@ const LISTS: [(&str, &str); 5] = [
         "_ZN10MallocHook21InvokePreSbrkHookSlowEl",
     ),
 ];
-/// Size of `HookList` of gperftools' src/malloc_hook-inl.h: the number of places in use, and eight
-/// places.
+/// Size of `HookList` of gperftools' src/malloc_hook-inl.h: the number of entries in use, and eight
+/// entries.
 const LIST_BYTES: usize = 9 * 8;
 
 /// Returns the reason why `free` of this allocator, in this library, may call code of the program,

@@ -46,8 +46,8 @@ pub struct Candidates {
 }
 
 impl Reclaimer {
-    /// Prepares for a process that nobody else reclaims or traces. Two reclaimers would release
-    /// some blocks twice, and a tracer would not see the releases.
+    /// Prepares for a process that no other program reclaims or traces. Two reclaimers would
+    /// release some blocks twice, and a tracer would not see the releases.
     pub fn new(pid: i32, request: Request) -> Result<Reclaimer, Error> {
         let path = format!("/proc/{pid}/stat");
         let stat = File::open(&path);

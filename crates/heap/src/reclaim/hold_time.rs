@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// Maximum time of a hold of one thread.
 const HOLD: Duration = Duration::from_micros(1500);
-/// Average length of holds above which the process, or memhook-rs, is taken to get too little
+/// Average length of holds above which the process, or memhook-rs, is assumed to get too little
 /// processor time.
 const MOST_ON_AVERAGE: Duration = Duration::from_millis(15);
 /// Total hold time below which the average proves nothing. A single long hold proves nothing

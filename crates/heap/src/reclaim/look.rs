@@ -1,6 +1,6 @@
 //! The last check of blocks before a thread is made to release them.
 //!
-//! The blocks are leaked, so nobody should be able to free them. But a program may have hidden
+//! The blocks are leaked, so no code should be able to free them. But a program may have hidden
 //! their addresses, and may have freed some since the search. An allocator may leave a freed block
 //! unchanged. Then only the allocator's structures show the release, and only while all other
 //! threads are stopped outside the allocator. The threads run again before the first block is

@@ -73,7 +73,8 @@ pub fn unchanged(
 }
 
 /// Like the function above, for blocks without headers in regions of one size. Their allocator
-/// writes nothing into a freed block, so whether they still live must be determined in another way.
+/// writes nothing into a freed block, so another method must determine whether the blocks still
+/// live.
 pub fn unchanged_contents(
     pid: i32,
     snapshot: &Snapshot,

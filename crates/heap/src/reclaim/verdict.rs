@@ -27,8 +27,7 @@ pub struct Verdict {
     leaked: Vec<LeakedBlock>,
 }
 
-/// The program that the process executes, and its addresses. They change with every execve, even of
-/// the same program.
+/// The program that the process executes, and its addresses. They change with every execve, even of the same program.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Program {

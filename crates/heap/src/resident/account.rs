@@ -127,9 +127,8 @@ pub struct Account {
     pub notes: Vec<String>,
 }
 
-/// Computes the account of a process. `heap` is the glibc heap, if it was dissected. `pins` has the
-/// names of types, if the caller wants to know which blocks pin which pages. `traced` has the
-/// blocks with known call stacks, by address.
+/// Computes the account of a process. `heap` is the glibc heap, if it was dissected. `pins` has the names of types, if
+/// the account is to show which blocks pin which pages. `traced` has the blocks with known call stacks, by address.
 pub fn account<'a>(
     snapshot: Option<&'a Snapshot>,
     heap: Option<&Heap>,
@@ -258,8 +257,8 @@ impl Account {
         }
     }
 
-    /// Asks the kernel which bytes the process wrote and which other processes map, if that is not
-    /// known yet. For the answer, the kernel inspects each page.
+    /// Asks the kernel which bytes the process wrote and which bytes other processes map, if that is not known yet. For
+    /// the answer, the kernel inspects each page.
     pub(crate) fn ask_for_shares(&mut self, pid: i32) {
         if self.has_shares {
             return;

@@ -3,8 +3,8 @@
 //!
 //! A trace knows the sizes of blocks whose allocation it saw. Of older blocks, it knows only that
 //! some were released. Two walks of the heap show how many blocks of each size exist. The
-//! allocations of a call stack in between are growth only to the extent that more blocks of their
-//! sizes exist than before.
+//! allocations of a call stack between the walks are growth only to the extent that more blocks of
+//! their sizes exist than before.
 
 use crate::blocks::Block;
 use crate::dissect::Heap;

@@ -24,7 +24,7 @@ pub fn of_main_top(top: &Range<u64>) -> Range<u64> {
     end_of_top(top, 0)
 }
 
-/// Returns the part of a top that is returned if the top keeps `pad` bytes and room for the
+/// Returns the part of a top that is returned if the top keeps `pad` bytes and space for the
 /// smallest chunk.
 fn end_of_top(top: &Range<u64>, pad: u64) -> Range<u64> {
     let bytes = (top.end - top.start).saturating_sub(MIN_CHUNK_BYTES + 1);
@@ -32,7 +32,7 @@ fn end_of_top(top: &Range<u64>, pad: u64) -> Range<u64> {
     top.end - bytes..top.end
 }
 
-/// Limits at which the tops of arenas other than the main one shrink. They shrink when a large
+/// Limits at which the tops of arenas other than the main arena shrink. They shrink when a large
 /// chunk is freed, not by malloc_trim.
 #[derive(Clone, Copy, Debug)]
 pub struct TopLimits {

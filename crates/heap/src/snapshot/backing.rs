@@ -49,7 +49,7 @@ impl Backing {
         })
     }
 
-    /// Changes the length in place. Returns `false` if there is no room, or if the backing was
+    /// Changes the length in place. Returns `false` if there is no space, or if the backing was
     /// longer before, so that the bytes after its end are not zero.
     #[must_use]
     pub fn resize(&mut self, length: usize) -> bool {

@@ -25,8 +25,8 @@ pub enum Method {
     Fork,
     /// All threads held throughout.
     Stop,
-    /// Copied while at least one thread may have run, by a command that may only read the process.
-    /// The contents may have changed during the copy.
+    /// Copied while at least one thread may have run, by a command that may only read the process. The contents may
+    /// have changed during the copy.
     Running,
     /// Read from a core dump.
     Core,
@@ -124,8 +124,7 @@ pub struct ModuleInfo {
     pub data: Vec<Range<u64>>,
     /// `2.N` if this is glibc.
     pub glibc_minor: Option<u32>,
-    /// True if the module is the C library of the program itself, not one of another namespace
-    /// (dlmopen(3)).
+    /// True if the module is the C library of the program itself, not of another namespace (dlmopen(3)).
     #[serde(default)]
     pub is_programs_libc: bool,
     /// Address range of `malloc` and its internal functions, if the module is glibc.

@@ -85,10 +85,10 @@ pub fn save(snapshot: &Snapshot, to: impl Write) -> io::Result<()> {
     to.flush()
 }
 
-/// Reads a snapshot. `file` names it in errors. `memory` limits the memory that it may use; `None`
-/// allows all that is available.
+/// Reads a snapshot. `file` names it in errors. `memory` limits the memory for this; `None` allows
+/// all available memory.
 ///
-/// The file may come from an untrusted source. Every size is checked against the available room,
+/// The file may come from an untrusted source. Every size is checked against the available memory,
 /// and every address and order against the assumptions of the search.
 pub fn load(file: &str, from: impl Read, memory: Option<u64>) -> Result<Snapshot, Error> {
     let bad = |reason: String| Error::Saved {

@@ -17,8 +17,8 @@ use tracing::debug;
 
 /// Time limit for waiting, before anything is stopped, until no thread sleeps uninterruptibly.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Time that stopped threads wait for a thread that sleeps uninterruptibly. Most such sleeps are for a page and are far
-/// shorter.
+/// Time for which stopped threads wait for a thread that sleeps uninterruptibly. Most such sleeps are for a page and
+/// are far shorter.
 const SLEEP_LIMIT: Duration = Duration::from_millis(20);
 /// Time limit if a sleeping thread does stop in the end: a few times its sleep.
 const SLEEPER_PATIENCE: Duration = Duration::from_secs(3);
@@ -68,7 +68,8 @@ pub struct AllHeld {
     _not_send: PhantomData<*const ()>,
 }
 
-/// Seizes and stops every thread of `pid`. A process that job control has stopped stays stopped afterwards.
+/// Seizes and stops every thread of `pid`. If job control has stopped the process, it is still stopped after the
+/// release.
 ///
 /// Lists the threads again until no new thread appears: once all known threads are stopped, none is left to start
 /// another.

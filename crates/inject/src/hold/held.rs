@@ -144,8 +144,8 @@ impl Held {
         self.thread_number_at
     }
 
-    /// Returns true if the thread's seccomp filters let its own code make system call `nr`, or only refuse it, and do
-    /// nothing worse such as killing it. `None`: this process may not read the filters.
+    /// Returns true if the thread's seccomp filters allow its own code to make system call `nr`, or refuse it without
+    /// further effects such as a kill. `None`: this process may not read the filters.
     pub fn may_call(&self, nr: i64) -> Option<bool> {
         let filters = seccomp::filters(self.tid).ok()?;
         let is_harmless = |filter: &Vec<_>| seccomp::is_harmless(filter, nr);
@@ -276,8 +276,8 @@ impl Held {
         Error::WentHome { pid, tid }
     }
 
-    /// Returns true if a stopped thread is past the remote code: on its own stack, in the last gadgets or in its own
-    /// work.
+    /// Returns true if a stopped thread has left the remote code: it is on its own stack, in the last gadgets or in its
+    /// own work.
     pub(crate) fn is_home(&self, now: &Registers) -> bool {
         self.work.scratch.is_some_and(|scratch| {
             let used = scratch.start..=scratch.stack_top();

@@ -34,7 +34,7 @@ pub fn let_late_threads_go() {
 }
 
 /// Returns true if this thread of ours must call [`let_late_threads_go`] again soon: a seized thread may stop at any
-/// moment, and stays stopped until then.
+/// moment, and stays stopped until that call.
 pub fn has_late_threads() -> bool {
     !LATE.with_borrow(Vec::is_empty)
 }

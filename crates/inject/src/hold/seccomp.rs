@@ -19,8 +19,8 @@ type Data = [Option<u32>; DATA_WORDS];
 /// Maximum number of steps that are followed in a filter. The filters of browsers take a few hundred.
 const MAX_STEPS: usize = 100_000;
 
-/// Returns the filters of a stopped thread, the newest one first. The kernel shows them to a tracer that has
-/// CAP_SYS_ADMIN and no filter itself (ptrace(2), PTRACE_SECCOMP_GET_FILTER).
+/// Returns the filters of a stopped thread, the newest first. The kernel shows them to a tracer that has CAP_SYS_ADMIN
+/// and no filter itself (ptrace(2), PTRACE_SECCOMP_GET_FILTER).
 pub(crate) fn filters(tid: i32) -> io::Result<Vec<Vec<Instruction>>> {
     let mut all = Vec::new();
     loop {
@@ -39,15 +39,15 @@ pub(crate) fn filters(tid: i32) -> io::Result<Vec<Vec<Instruction>>> {
         let none = unsafe { libc::BPF_STMT(0, 0) };
         let mut program = vec![none; length.min(libc::BPF_MAXINSNS as usize)];
         let buffer = program.as_mut_ptr() as usize;
-        // SAFETY: a filter never changes, so the kernel writes as many instructions as it announced,
-        // and no program is longer than BPF_MAXINSNS.
+        // SAFETY: a filter never changes, so the kernel writes the number of instructions that it announced, and no
+        // program is longer than BPF_MAXINSNS.
         unsafe { ptrace::request(GET_FILTER, tid, all.len(), buffer)? };
         all.push(program);
     }
 }
 
-/// Returns true if a filter lets `nr` pass or refuses it with an error number, for all arguments and callers. Returns
-/// false if it may do anything else, such as kill, or cannot be followed.
+/// Returns true if a filter allows `nr` or refuses it with an error number, for all arguments and callers. Returns
+/// false if it may have any other effect, such as a kill, or cannot be followed.
 pub(crate) fn is_harmless(program: &[Instruction], nr: i64) -> bool {
     let mut data = [None; DATA_WORDS];
     data[..2].copy_from_slice(&[Some(nr as u32), Some(ARCH)]);

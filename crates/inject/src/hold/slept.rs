@@ -153,7 +153,7 @@ fn no_processors() -> libc::cpu_set_t {
     unsafe { std::mem::zeroed() }
 }
 
-/// Returns the processors that the calling thread may use; `None` if they are unknown, or if a set has no room for all
+/// Returns the processors that the calling thread may use; `None` if they are unknown, or if a set has no space for all
 /// of them.
 fn affinity() -> Option<libc::cpu_set_t> {
     let mut set = no_processors();

@@ -57,7 +57,7 @@ extern "C" fn hold_off(_: i32) {
     CONTINUED.store(false, Ordering::Relaxed);
 }
 
-/// Stops this process after job control has stopped the program, because the shell that waits for us must see that.
+/// Stops this process after job control has stopped the program, because the shell that waits for us must see the stop.
 /// SIGCONT goes to the whole process group, so both continue.
 pub(super) fn stop_too(signal: i32) {
     let pid = PROGRAM.load(Ordering::Relaxed);

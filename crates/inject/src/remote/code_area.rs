@@ -105,7 +105,7 @@ fn map_here(held: &mut Held, arguments: &[u64; 6]) -> Result<bool, Error> {
 }
 
 impl CodeArea {
-    /// Fills the area and seals it. From then on not even the target can change it, except by mapping other memory over
+    /// Fills the area and seals it. From then on, even the target cannot change it, except by mapping other memory over
     /// it.
     pub fn fill(&self, bytes: &[u8]) -> std::io::Result<()> {
         self.file.write_all_at(bytes, 0)?;

@@ -39,7 +39,7 @@ pub struct Pace {
 impl Pace {
     /// Desired duration of a request.
     pub const AIM: Duration = Duration::from_micros(500);
-    /// Upper limit of a request's duration. A longer one may also have waited for a lock or for a processor.
+    /// Upper limit of a request's duration. A longer request may also have waited for a lock or for a processor.
     pub const TOO_LONG: Duration = Duration::from_millis(2);
     /// Largest request. Empty memory, which is walked quickly, may be followed by populated memory.
     pub const MOST_BYTES: u64 = 64 << 20;

@@ -50,7 +50,7 @@ const WP_MATCHING_ASYNC: u64 = 1 | 2;
 const REGIONS_AT_ONCE: u64 = 1024;
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Size of a request. While the kernel walks a range, threads of the target that map or unmap memory wait. Requests are
-/// larger if there is little to walk.
+/// larger if there is less to walk.
 const BYTES_AT_ONCE: u64 = 64 << 20;
 const MOST_AT_ONCE: u64 = 1 << 30;
 const QUICK: Duration = Duration::from_micros(100);

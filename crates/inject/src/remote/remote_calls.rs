@@ -20,7 +20,7 @@ impl Held {
     /// Calls a function of the target once with each of the arguments, in order. Stops at the moment `until` or when
     /// all calls are done, at most [`Held::MAX_CALLS`]. Returns the number of calls, which is at least one.
     ///
-    /// After an error the number is unknown. A call that waits for a lock is abandoned after 200 ms
+    /// After an error, the number is unknown. A call that waits for a lock is abandoned after 200 ms
     /// ([`Error::CallTimeout`]).
     pub fn call_each(
         &mut self,

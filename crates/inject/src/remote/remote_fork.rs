@@ -6,8 +6,8 @@
 //! goes to the init process (or a subreaper), which collects it. It is traced from its birth and does not run. When it
 //! is released, or when this process is killed, its next instructions are `exit_group(0)`.
 //!
-//! The children end without a signal (exit signal 0), and share the descriptor table with the target: a file that the
-//! target closes does not stay open.
+//! The children end without a signal (exit signal 0), and share the descriptor table with the target, so that a file
+//! that the target closes does not stay open.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
 //! Paths in a core dump of files on overlay file systems.
 //!
 //! A mapping on an overlay refers to the file of a layer, and the core dump has the path of that file relative to the
-//! layer (`fill_files_note` in fs/binfmt_elf.c); only /proc/PID/maps has the path in the overlay. The two are the same
-//! only if the overlay is the root, as in most containers.
+//! layer (`fill_files_note` in fs/binfmt_elf.c). Only /proc/PID/maps has the path in the overlay. The two paths are
+//! equal only if the overlay is the root, as in most containers.
 
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,7 @@
 //! A core dump (core(5)): registers, memory and the list of mapped files of a process that has ended.
 //!
-//! Its contents are not trusted: it may come from anyone, and many are truncated because a disk was full.
+//! Its contents are not trusted: a core dump may come from an untrusted source, and many are truncated because a disk
+//! was full.
 
 mod layers;
 mod modules;
@@ -298,7 +299,7 @@ impl CoreFile {
     }
 
     /// Returns the stored parts of a segment, by address. The kernel leaves a hole for a page that is zero or was never
-    /// touched; a core written through a pipe has no holes.
+    /// touched. A core written through a pipe has no holes.
     pub fn stored(&self, segment: &CoreSegment) -> Vec<Range<u64>> {
         let (start, end) = (segment.offset, segment.offset + segment.file_bytes);
         let address = |offset: u64| segment.mapping.start + (offset - start);
@@ -311,7 +312,7 @@ impl CoreFile {
         while at < end {
             let data = match seek(at, Whence::SeekData) {
                 Some(data) => (data as u64).max(at),
-                // ENXIO: only a hole is left up to the end of the file. Other errors come from file systems that do not
+                // ENXIO: only a hole remains up to the end of the file. Other errors come from file systems that do not
                 // report holes, so the contents are read.
                 None if nix::errno::Errno::last() == nix::errno::Errno::ENXIO => break,
                 None => at,

@@ -69,8 +69,8 @@ pub(super) fn state(pid: i32, status: &Status) -> Result<Check, Check> {
         ));
     }
     if status.field("VmSize:").is_empty() {
-        // Kernel threads are children of kthreadd, process 2 (kernel/kthread.c). An ending process has already given up
-        // its memory.
+        // Kernel threads are children of kthreadd, process 2 (kernel/kthread.c). An ending process has already lost its
+        // memory.
         if pid != 2 && status.field("PPid:") != "2" {
             return Err(Check::bad(
                 "state",
@@ -138,8 +138,7 @@ pub(super) const CAP_SYS_ADMIN: u32 = 21;
 
 /// Checks that we may trace the process, and names the applicable permission and Yama's setting.
 pub(super) fn permission(pid: i32, status: &Status) -> Result<Vec<Check>, Check> {
-    // Opening mem asks the kernel the same question as PTRACE_ATTACH (ptrace(2), "Ptrace access
-    // mode checking").
+    // Opening mem asks the kernel the same question as PTRACE_ATTACH (ptrace(2), "Ptrace access mode checking").
     let Err(error) = fs::File::open(proc_path(pid, "mem")) else {
         let right = if have_capability(CAP_SYS_PTRACE) {
             "granted by CAP_SYS_PTRACE"

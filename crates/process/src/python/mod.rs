@@ -164,7 +164,7 @@ impl Interpreter {
     }
 
     /// Checks whether the frames of the process match the layout. The process may run meanwhile, so a mismatch may only
-    /// be a change in progress; a later check will not see it.
+    /// be a change in progress, which a later check will not see.
     pub fn verify(&self, pid: i32) -> Verdict {
         let word = |address: u64| read_word(pid, RemoteAddress(address));
         let layout = &self.layout;

@@ -4,8 +4,8 @@ use crate::activity::ReleaseFlow;
 use memhook_ledger::Estimate;
 use rustc_hash::FxHashMap;
 
-/// Maximum number of pairs of stacks (about 70 MB). Thousands of stacks that release the blocks of
-/// thousands of others make millions of pairs.
+/// Maximum number of pairs of stacks (about 70 MB). If thousands of stacks release the blocks of
+/// thousands of others, there are millions of pairs.
 const MAX_PAIRS: usize = 1 << 20;
 
 /// Releases by allocating and by releasing stack.

@@ -139,9 +139,8 @@ pub struct Activity {
     pub changes: Vec<SiteChange>,
     /// Scores of the sites; `None` unless requested.
     pub scored: Option<ScoredRun>,
-    /// Addresses of live blocks at the requested moments, the last of which is the end. Sites are
-    /// indices into [`Activity::sites`]. If allocations were sampled, only the sampled blocks are
-    /// included.
+    /// Addresses of live blocks at the requested moments. The last moment is the end. Sites are indices into
+    /// [`Activity::sites`]. If allocations were sampled, only the sampled blocks are included.
     pub addresses: Vec<AddressMap>,
 }
 

@@ -52,7 +52,7 @@ impl Checkpoint {
         }
     }
 
-    /// Passes on the payloads of the chunks, with the number of blocks in each. The first one
+    /// Passes on the payloads of the chunks, with the number of blocks in each. The first payload
     /// contains the sums.
     pub fn write(&mut self, mut chunk: impl FnMut(Vec<u8>, usize)) {
         self.blocks.sort_unstable_by_key(|block| block.address);

@@ -33,7 +33,7 @@ pub(crate) const CONTROL: usize = 9;
 
 /// Kind of a tag: bits 0..2.
 pub mod kind {
-    /// An allocation. Bits 2..5 have the location of its address, see [`super::place`]. The
+    /// An allocation. Bits 2..5 have the location of its address; see [`super::place`]. The
     /// following bits are set if a value is as predicted: bit 5 for the stack, bit 6 for the size,
     /// bit 7 for the sequence number.
     pub const ALLOCATION: u8 = 0;

@@ -57,9 +57,9 @@ pub struct Recording {
 impl Recording {
     /// Opens a file, or one part of a recording.
     ///
-    /// Fails if the file is not a recording, has another version, ends before its first complete
-    /// chunk, or if one of its small records is damaged. A file without an index (the recorder
-    /// died) is read up to its last complete chunk.
+    /// Fails if the file is not a recording, has another version, ends before its first complete chunk, or if one of
+    /// its small records is damaged. A file without an index, because the recorder died, is read up to its last
+    /// complete chunk.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Recording::of(ChunkFile::open(path.as_ref())?)
     }

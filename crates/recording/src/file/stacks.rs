@@ -14,9 +14,9 @@ use rustc_hash::FxHashMap;
 /// Payload bytes after which a chunk of stacks is full.
 pub(crate) const FULL_BYTES: usize = 1 << 20;
 
-/// Value that, with a level added, takes the place of a depth. It means samples of that level of
-/// another stack. Readers that do not know it find the stack too deep and refuse the file, which is
-/// right because their sums would be wrong.
+/// Value that, with a level added, replaces a depth. It means samples of that level of another
+/// stack. Readers that do not know it find the stack too deep and refuse the file, which is right
+/// because their sums would be wrong.
 pub(crate) const SAMPLES: u64 = 1 << 16;
 
 /// Collects the stacks of one chunk.
@@ -120,7 +120,7 @@ impl Stacks {
 
     /// Returns the meaning of an event's id: a stack, and the level of its allocations' sampling in
     /// [`SampledAllocations`](memhook_ledger::SampledAllocations). The level is 0 if the
-    /// allocations were not sampled, and the id is then that of the stack.
+    /// allocations were not sampled, and the id is then the id of the stack.
     pub fn sampled(&self, id: u32) -> (u32, u8) {
         self.samples.get(&id).copied().unwrap_or((id, 0))
     }

@@ -128,8 +128,8 @@ impl Writer {
         self.lasting(Kind::Modules, module.loaded_ns, payload);
     }
 
-    /// Records that the module with this load bias is unloaded since `time_ns` (nanoseconds since
-    /// the attach).
+    /// Records that the module with this load bias has been unloaded since `time_ns` (nanoseconds
+    /// since the attach).
     pub fn module_unloaded(&mut self, base: u64, time_ns: u64) {
         let mut payload = Vec::new();
         ModuleChange::Unloaded { base, time_ns }.write(&mut payload);

@@ -64,8 +64,8 @@ impl<O: Observer> Replay<O> {
 
     /// Returns sums over the run so far, equal to those of a ledger that saw all of it.
     ///
-    /// After a start from a checkpoint, `unknown_releases` and `unhooked_releases` may be exchanged
-    /// one for one if an address had both just before the checkpoint.
+    /// After a start from a checkpoint, `unknown_releases` and `unhooked_releases` may be exchanged one for one if an
+    /// address had both just before the checkpoint.
     pub fn totals(&self) -> Totals {
         let now = self.ledger.totals();
         match &self.restored {
@@ -273,8 +273,8 @@ impl Recording {
         Ok(stretch)
     }
 
-    /// Returns the state at the last usable checkpoint at or before `from_ns`, and the chunk after
-    /// it. Without one, it returns an empty ledger and the first chunk.
+    /// Returns the state at the last usable checkpoint at or before `from_ns`, and the chunk after it. Without a
+    /// checkpoint, returns an empty ledger and the first chunk.
     pub(crate) fn start_before<O: Observer>(
         &self,
         from_ns: u64,

@@ -1,6 +1,6 @@
 //! The events of the last two passes before a checkpoint.
 //!
-//! A ledger compares an arriving event with younger ones by their sequence numbers. A checkpoint
+//! A ledger compares an arriving event with younger events by their sequence numbers. A checkpoint
 //! does not contain these numbers, but the events before it do.
 
 use crate::file::decode::Visitor;

@@ -156,8 +156,8 @@ impl Restored {
     }
 
     /// Handles an allocation that was released before the checkpoint. The checkpoint counted that
-    /// release as one of an unknown block, and the release was fed with an artificial block. Now
-    /// the release gets this allocation as its block.
+    /// release as a release of an unknown block, and the release was fed with an artificial block.
+    /// Now the release gets this allocation as its block.
     #[cold]
     pub fn after<O: Observer>(&mut self, event: &Event, ledger: &mut Ledger<O>) {
         if event.op != Op::Allocation {

@@ -1,7 +1,7 @@
 //! Replays a part of a run, from the last checkpoint before its start to its end.
 //!
 //! The time of a pass follows its events, and passes without events are not in the file. So the
-//! state at a time is the one after the last pass at or before it. Passes near the ends are kept
+//! state at a time is the state after the last pass at or before it. Passes near the ends are kept
 //! until their time is known.
 //!
 //! A window that begins or ends at a mark is exact. The passes around the mark are cut there, by

@@ -2,12 +2,12 @@
 //! and further findings from them.
 //!
 //! The *access interval* of a chunk reaches from the lowest to the highest accessed byte. A chunk
-//! that was never read or never written has none. If a chunk was read although its allocator does
-//! not zero memory, something must have written it first, perhaps a library that does not report
-//! accesses. So only a zeroed chunk can count as never written. The usage score of a site is the
-//! sum of the intervals divided by the sum of the sizes. The *active life* of a chunk reaches from
-//! its first access to its last. The useful lifetime score is the mean, over the chunks, of active
-//! life divided by lifetime.
+//! that was never read or never written has no interval. If a chunk was read although its allocator
+//! does not zero memory, something must have written it first, perhaps a library that does not
+//! report accesses. So only a zeroed chunk can count as never written. The usage score of a site is
+//! the sum of the intervals divided by the sum of the sizes. The *active life* of a chunk reaches
+//! from its first access to its last. The useful lifetime score is the mean, over the chunks, of
+//! active life divided by lifetime.
 
 use memhook_abi::Accesses;
 use rustc_hash::FxHashMap;
@@ -40,8 +40,8 @@ pub struct AccessSums {
     pub furthest: u64,
     /// Chunks that several threads accessed.
     pub by_several: u64,
-    /// Number of times that a thread wrote into a cache line just after another thread wrote to
-    /// other bytes of it.
+    /// Number of times that a thread wrote to a cache line directly after another thread had
+    /// written to other bytes of it.
     pub false_shares: u64,
     /// Sum of the lifetimes of the touched chunks, in nanoseconds.
     pub lifetimes_ns: u128,

@@ -135,8 +135,8 @@ impl Groups {
         group.unsettled += 1;
     }
 
-    /// Completes a release when it is known whether the chunk was replaced by a larger one. If so,
-    /// `outgrown_ns` is its lifetime.
+    /// Completes a release when it is known whether the chunk was replaced by a larger chunk. If
+    /// so, `outgrown_ns` is its lifetime.
     pub fn settle(&mut self, id: GroupId, outgrown_ns: Option<u64>, finished: &mut Finished) {
         let root = self.root(id);
         let group = self.of(root);
@@ -150,7 +150,7 @@ impl Groups {
     }
 
     /// Counts many chunks of a group that were allocated and released one after the other. The
-    /// first one is not included.
+    /// first chunk is not included.
     pub fn more_pairs(&mut self, id: GroupId, count: u64, lifetime_ns: u64, last_ns: u64) {
         let group = self.of(id);
         group.chunks += count;

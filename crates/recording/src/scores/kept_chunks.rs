@@ -32,7 +32,7 @@ pub struct Chunk {
     /// True if the chunk was live at the end.
     pub is_live: bool,
     /// Reads and writes of the chunk; `None` if unknown. The field is boxed, because there are many
-    /// chunks, and most recordings have accesses for none.
+    /// chunks, and most recordings have no accesses.
     pub accesses: Option<Box<ChunkAccesses>>,
 }
 

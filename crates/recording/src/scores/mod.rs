@@ -2,12 +2,11 @@
 //! Profiling", ISMM 2018, section 4.1), and further findings from the order of allocations and
 //! releases.
 //!
-//! The blocks of one call stack are its *chunks*. Sorted by the time of their allocation, they form
-//! *groups*: a chunk belongs to the group of its predecessor unless more than a threshold lies
-//! between the two allocations. The score of a group is the mean lifetime of its chunks divided by
-//! the lifetime of the group, which lasts from its first allocation to its last release. The
-//! lifetime score of a site is the mean of the scores of its groups. A chunk that is live at the
-//! end is taken to live until the end.
+//! The blocks of one call stack are its *chunks*. Sorted by the time of their allocation, they form *groups*: a chunk
+//! belongs to the group of its predecessor unless more than a threshold lies between the two allocations. The score of
+//! a group is the mean lifetime of its chunks divided by the lifetime of the group, which lasts from its first
+//! allocation to its last release. The lifetime score of a site is the mean of the scores of its groups. A chunk that
+//! is live at the end is assumed to live until the end.
 //!
 //! Scores that depend on reads and writes of the blocks (usage, useful lifetime) need a program
 //! that reports them; see [`AccessSums`].

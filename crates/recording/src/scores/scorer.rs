@@ -255,8 +255,8 @@ impl Scorer {
         self.next_event(thread, None);
         let live = match self.live.entry(block.address) {
             Entry::Occupied(known) if known.get().site == block.site => known.remove(),
-            // The block was allocated before the window, or a failed realloc, which ended its
-            // lifetime as a chunk, has brought it back.
+            // The block was allocated before the window, or was reinstated by a failed realloc,
+            // which ended its lifetime as a chunk.
             _ => return,
         };
         if let Some(run) = self.under_way.get_mut(&(live.site, live.thread)) {

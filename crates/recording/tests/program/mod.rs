@@ -221,8 +221,8 @@ impl Visitor for Collect {
     }
 }
 
-/// Returns calls in a reader's form, in which consecutive passes without events all have the last
-/// one's time.
+/// Returns calls in a reader's form, in which consecutive passes without events all have the time
+/// of the last pass.
 pub fn normalized(calls: &[Call]) -> Vec<Call> {
     let mut calls = calls.to_vec();
     for at in (1..calls.len()).rev() {
@@ -246,7 +246,8 @@ pub fn feed_ledger(calls: &[Call], ledger: &mut Ledger) {
 }
 
 /// Feeds both the writer and the ledger. A checkpoint follows every pass whose number is a multiple
-/// of `every`; with 0, only if the writer wants one. Returns the times of the checkpoints.
+/// of `every`. If `every` is 0, there is a checkpoint only if the writer wants one. Returns the
+/// times of the checkpoints.
 pub fn record(calls: &[Call], writer: &mut Writer, ledger: &mut Ledger, every: usize) -> Vec<u64> {
     let mut passes = 0;
     let mut times = Vec::new();

@@ -1,8 +1,7 @@
 //! Output formats: one trait, a file for each format, and one line of registration in a table.
 //!
-//! A document that people read (a report, a tree, a comparison) is a [`Document`], which can be
-//! written as [`Text`] and as [`Json`]. A profile can be written in any of [`EXPORTS`]. Other
-//! crates have their own tables for their documents.
+//! A document that people read (a report, a tree, a comparison) is a [`Document`], which can be written as [`Text`] and
+//! as [`Json`]. A profile can be written in any of [`EXPORTS`]. Other crates have their own tables for their documents.
 
 mod flamegraph;
 mod folded;
@@ -82,7 +81,7 @@ pub trait Document: Serialize {
     fn text(&self, style: Style) -> String;
 }
 
-/// Options for writing a document. Formats that hold several measures (pprof, heaptrack, html) hold them all.
+/// Options for writing a document. Formats with several measures (pprof, heaptrack, html) contain all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FormatOptions {
     /// Style of text.

@@ -1,5 +1,5 @@
-//! OpenTelemetry's profiles: the request that a collector accepts. One dictionary holds all tables,
-//! and a profile for each kind of value refers to it.
+//! OpenTelemetry's profiles: the request that a collector accepts. One dictionary contains all
+//! tables, and a profile for each kind of value refers to it.
 
 use super::locations::locations;
 use super::otlp_messages as message;

@@ -1,5 +1,5 @@
-//! Adds names to profiles in pprof's format that have only addresses and build-ids, such as those that
-//! [`LiveProfiler`](crate::LiveProfiler) makes without files.
+//! Adds names to profiles in pprof's format that have only addresses and build-ids.
+//! [`LiveProfiler`](crate::LiveProfiler) makes such profiles without files.
 
 use super::pprof::Tables;
 use super::pprof_messages as message;

@@ -9,8 +9,8 @@ use memhook_stream::Gap;
 use rustc_hash::FxHashMap;
 use std::time::Duration;
 
-/// Numbers that a live report takes from the ledger. They are taken in slices, because the rings
-/// wait meanwhile.
+/// Numbers that a live report takes from the ledger. They are taken in slices, because events wait
+/// in the rings meanwhile.
 pub struct LiveNumbers {
     pub(super) by: RowsBy,
     pub(super) before_ns: Option<u64>,

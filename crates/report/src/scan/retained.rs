@@ -138,8 +138,7 @@ impl RetainedReport {
         told_text(out, &self.types_told, self.bytes);
     }
 
-    /// Names the pointers to the block through which one holder, or several together, hold most of
-    /// their memory.
+    /// Names the pointers to the block through which one holder, or several together, hold most of their memory.
     fn most_of(&self, holder: Option<&str>, held: u64, out: &mut String) {
         let is_most = |block: &&LargestBlock| {
             block.held_by.as_deref() == holder && block.retained_bytes.saturating_mul(2) >= held

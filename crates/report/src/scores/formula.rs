@@ -138,8 +138,8 @@ impl Step {
         }
     }
 
-    /// Applies a step to its operands. A step with one operand takes the left one. Returns `None`
-    /// if the result has no value.
+    /// Applies a step to its operands. A step with one operand takes the left operand. Returns
+    /// `None` if the result has no value.
     fn apply(self, left: f64, right: f64) -> Option<f64> {
         let value = match self {
             Step::Negate => -left,

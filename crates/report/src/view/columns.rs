@@ -15,8 +15,8 @@ use memhook_foreign::visible;
 use serde::Serialize;
 use std::io::{Result, Write};
 
-/// Maximum number of changes of sites. Beyond it, the page follows sites only at every nth point.
-/// Each change takes about four bytes of the page.
+/// Maximum number of changes of sites. Beyond this number, the page follows sites only at every nth
+/// point. Each change takes about four bytes of the page.
 const MAX_CHANGES: usize = 500_000;
 
 /// Maximum number of pairs of an allocating and a releasing stack. The pairs with the most bytes
@@ -56,8 +56,8 @@ struct Head<'a> {
     /// Parts that the search for unreachable blocks did not cover.
     search_gaps: &'a [String],
     strings: &'a [String],
-    /// Distance in points between two values of a site. The values are at multiples of it, counted
-    /// from the last point.
+    /// Distance in points between two values of a site. The values are at multiples of this
+    /// distance, counted from the last point.
     step: usize,
     sources: &'a [SourceLines],
     /// Address pattern of an editor that opens source lines.
@@ -253,7 +253,7 @@ fn pack_timeline(packed: &mut Packed, points: &[crate::Point]) {
     );
 }
 
-/// Packs amounts as differences from the previous change of the site. The first one is the
+/// Packs amounts as differences from the previous change of the site. The first amount is the
 /// difference from the site's start.
 fn pack_changes(packed: &mut Packed, picked: &[(u32, &SitePoint)], sites: &[ProfileSite]) {
     packed.running("changes.point", picked.iter().map(|(at, _)| *at));

@@ -3,7 +3,7 @@
 //! The data of a page begins with the length of a head (four bytes, little-endian) and the head,
 //! which is JSON. After the head come the numbers of all columns, in the order in which the head
 //! lists them. A number is a zigzag varint: 0, -1, 1, -2, ... become 0, 1, 2, 3, ..., in groups of
-//! seven bits, the lowest first. The highest bit of a byte says that another byte follows.
+//! seven bits, the lowest first. The highest bit of a byte means that another byte follows.
 
 use serde::Serialize;
 

@@ -206,8 +206,8 @@ fn estimates_have_their_errors() {
     let other = browser.text(".row.picked .other");
     assert!(expected.contains(&other), "{other}");
     browser.key("b");
-    // A thread combines the errors of its sites. A part of the run has the errors at both of its
-    // ends, three times as large here.
+    // A thread combines the errors of its sites. A part of the run has the errors at both of its ends, which are three
+    // times as large here.
     browser.click("#groups [data-name=thread]");
     let value = browser.text(".row .value");
     assert!(value.contains(" \u{b1} "), "{value}");

@@ -2,7 +2,7 @@
 //! to.
 //!
 //! Debug information of large programs takes gigabytes, most of it for code. One pass over the
-//! entries finds the places of the variables and of each type's definition ([`index`]). The types
+//! entries finds the offsets of the variables and of each type's definition ([`index`]). The types
 //! themselves are read on demand ([`DeclaredTypes::resolve`]). No number in debug information is
 //! trusted: an invalid entry is an unknown type, and a damaged unit ends at the damage.
 

@@ -1,5 +1,5 @@
 // Looked up by tests/files.rs. Built with: c++ -g -O2 -Wl,--build-id=sha1. The labels are the
-// addresses that are looked up: mark_inner is in a function that is inlined into another.
+// addresses that are looked up. mark_inner is in a function that is inlined into another.
 #include <cstdlib>
 
 namespace shop {

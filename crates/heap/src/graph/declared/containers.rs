@@ -18,8 +18,7 @@ pub(super) struct Shape {
     pub walk: Walk,
 }
 
-/// Places of a container's blocks. All numbers are bytes from the start of the container or of the
-/// block.
+/// Offsets of a container's blocks, in bytes from the start of the container or of the block.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Walk {
     /// Elements in one block, between two pointers.

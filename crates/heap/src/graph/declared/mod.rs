@@ -406,8 +406,8 @@ impl<'a, 's> Claims<'a, 's> {
         }
     }
 
-    /// Follows a pointer to an array that has its length in front of it: `new T[n]` writes n before
-    /// the elements if they have a destructor (Itanium C++ ABI 2.7).
+    /// Follows a pointer to an array that is preceded by its length: `new T[n]` writes n before the
+    /// elements if they have a destructor (Itanium C++ ABI 2.7).
     fn point_behind_count(
         &mut self,
         number: u32,

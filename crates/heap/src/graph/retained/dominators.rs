@@ -221,8 +221,8 @@ fn edges_of(
     edges
 }
 
-/// Prefetches the first two links for edges that come next. Otherwise the lookups would wait for
-/// memory at random places.
+/// Prefetches the first two links for edges that come next. Otherwise the lookups would wait for memory at random
+/// addresses.
 fn ask_ahead(links: &[Link], edges: &[u64]) {
     let from = |before: usize| Some(edges[edges.len().checked_sub(before)?] as u32);
     if let Some(from) = from(2 * AHEAD) {

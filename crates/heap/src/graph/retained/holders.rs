@@ -39,7 +39,7 @@ pub enum HolderKind {
 
 impl HolderKind {
     /// Returns true if the holder counts only for blocks that no other kind of holder holds. The
-    /// process is at the top, and counts for everything that nothing else holds.
+    /// process is at the top, and counts for everything that no other holder holds.
     fn is_searched_later(self) -> bool {
         use HolderKind::*;
         matches!(self, Process | Thread | Kernel | Leaked)
@@ -63,8 +63,8 @@ pub struct Holder {
 pub(crate) struct Holders {
     /// The holders. The process comes first and the leaked blocks last.
     pub all: Vec<Holder>,
-    /// Index in `targets` where the targets of each holder begin, plus the end of the last holder's
-    /// targets.
+    /// Index in `targets` at which the targets of each holder begin, plus the end of the last
+    /// holder's targets.
     starts: Vec<u32>,
     /// Nodes: blocks by their number, then holders.
     targets: Vec<u32>,

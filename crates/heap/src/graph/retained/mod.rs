@@ -123,8 +123,8 @@ impl Edges for HeapEdges<'_> {
 }
 
 impl Retained {
-    /// Computes the holders of all blocks. `memory` limits the memory that this may use; `None`
-    /// allows all that is available.
+    /// Computes the holders of all blocks. `memory` limits the memory for this computation; `None`
+    /// allows all available memory.
     pub fn of(
         snapshot: &Snapshot,
         heap: &Heap,

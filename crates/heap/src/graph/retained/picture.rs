@@ -1,8 +1,8 @@
 //! The dominator tree as a picture shows it: bounded, with related blocks merged into one node.
 //!
 //! In memory, a map of a million nodes is a million blocks that hold each other. Blocks of one type
-//! and size that retain one another directly form one structure, and a block that any of them
-//! retains is a child of the structure.
+//! and size that retain one another directly form one structure. A block that any of them retains
+//! is a child of the structure.
 
 use super::kinds::HOLDER;
 use super::rows::Sum;
@@ -143,8 +143,8 @@ impl Retained {
         drawing.nodes
     }
 
-    /// Returns the largest blocks that only holders hold. Each comes with the chain of structures
-    /// that contain most of the bytes that it retains.
+    /// Returns the largest blocks that only holders hold. Each block comes with the chain of
+    /// structures that contain most of the bytes that it retains.
     pub fn largest_blocks(&self, heap: &Heap, types: &Types, top: usize) -> Vec<LargestBlock> {
         let positions = self.largest(top);
         let nodes: Vec<u32> = positions.iter().map(|&at| self.tree.node(at)).collect();

@@ -1,11 +1,11 @@
 //! A depth-first search that numbers the nodes that it reaches.
 //!
-//! The search reads a node once, when it reaches it, and looks up all of its edges side by side.
-//! Looked up one at a time, each edge would wait for memory, and again on the way back, when the
-//! node is no longer in the cache. Targets that have not been reached yet wait on a separate stack,
-//! which is bounded. If a node has too many targets, or if the stack is full, the search stores its
-//! position in the node, and reads the node again later. Per node, the search takes 13 bytes, four
-//! for the stack, and at most eight for the list of nodes to read again.
+//! The search reads a node once, when it reaches the node, and looks up all of its edges together.
+//! If edges were looked up one at a time, each lookup would wait for memory, and again on the way
+//! back, when the node is no longer in the cache. Targets that have not been reached yet wait on a
+//! separate stack, which is bounded. If a node has too many targets, or if the stack is full, the
+//! search stores its position in the node, and reads the node again later. Per node, the search
+//! takes 13 bytes, four for the stack, and at most eight for the list of nodes to read again.
 
 use crate::blocks::BlockSet;
 use crate::large_lists::{filled, with_room};

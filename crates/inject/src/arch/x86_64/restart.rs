@@ -127,8 +127,8 @@ pub(crate) fn resumed(saved: &Registers, lasted: Duration) -> Registers {
 }
 
 /// Returns the registers for a thread that goes home through rt_sigreturn, after which the kernel restarts nothing
-/// (restore_sigcontext). They repeat the interrupted call. If that was restart_syscall, they repeat the call that it
-/// continues (`original`, if known). The call ends late, but never with EINTR.
+/// (restore_sigcontext). They repeat the interrupted call. If that was restart_syscall, they repeat the call that
+/// restart_syscall continues (`original`, if known). The call ends late, but never with EINTR.
 pub(crate) fn unattended(saved: &Registers, lasted: Duration, original: Option<i64>) -> Registers {
     let mut registers = resumed(saved, lasted);
     if registers.orig_rax as i64 >= 0 && is_restart_code(registers.rax as i64) {
@@ -144,7 +144,7 @@ pub(crate) fn unattended(saved: &Registers, lasted: Duration, original: Option<i
 /// sleep. The kernel decides, because only the kernel sees a signal between our release and the call.
 ///
 /// The timeout of epoll_wait and epoll_pwait is in a register (r10, milliseconds), from which the `lasted` time is
-/// subtracted. For the other calls see [`timeout_register`].
+/// subtracted. For other calls, see [`timeout_register`].
 pub(crate) fn repeat(saved: &Registers, lasted: Duration) -> Registers {
     let mut registers = *saved;
     registers.rax = RESTART_UNLESS_HANDLED as u64;

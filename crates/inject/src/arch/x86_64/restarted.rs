@@ -34,7 +34,7 @@ const CLOCKS: u64 = 64;
 const MOST_THREADS: usize = 4096;
 
 /// Calls in which threads were stopped before the kernel restarted them, by thread. The kernel does not report where a
-/// thread waits if the thread is running at that moment, as between two stops in a row.
+/// thread waits if the thread is running at that moment, as it is between two stops in a row.
 static SEEN: LazyLock<Mutex<HashMap<i32, (Call, i64)>>> = LazyLock::new(Mutex::default);
 
 /// Identity of a call that survives a restart: its address and arguments.
@@ -59,7 +59,7 @@ pub(crate) fn remember(tid: i32, saved: &Registers) {
     seen.insert(tid, (call(saved), number));
 }
 
-/// Forgets threads that have ended. Another thread that remembers a call meanwhile does not wait for long.
+/// Forgets threads that have ended. Another thread that stores a call meanwhile does not wait for long.
 pub(crate) fn forget_ended() {
     let lock = || SEEN.lock().unwrap_or_else(PoisonError::into_inner);
     let before: Vec<_> = lock().iter().map(|(&tid, &seen)| (tid, seen)).collect();

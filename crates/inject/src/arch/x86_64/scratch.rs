@@ -319,7 +319,7 @@ impl Place {
         place
     }
 
-    /// Returns a random place for other memory of ours, which stays longer and must also be far from the results of
+    /// Returns a random address for other memory of ours, which stays longer and must also be far from the results of
     /// mmap(2) and brk(2). `None`: the gap is too small.
     pub(crate) fn for_memory(&self, bytes: u64) -> Option<u64> {
         let pages = (self.room.end - self.room.start).checked_sub(bytes)? / PAGE_BYTES;

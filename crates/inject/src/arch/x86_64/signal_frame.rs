@@ -60,8 +60,8 @@ pub(crate) struct State<'a> {
     pub mask: u64,
 }
 
-/// Builds the frames for the memory below the address `end`. In the state `call` the thread makes a system call through
-/// a `syscall; ret`; this function sets its rsp.
+/// Builds the frames for the memory below the address `end`. In the state `call`, the thread makes a system call
+/// through a `syscall; ret`. This function sets its rsp.
 ///
 /// `extended` is an XSAVE area in standard form as PTRACE_GETREGSET returns it. Each frame begins with `entry`, to
 /// which rsp points before a `ret` into the frame ([`crate::gadgets::Gadgets::frame_entry`]).

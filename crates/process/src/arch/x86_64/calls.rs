@@ -1,7 +1,7 @@
 //! Calls in code of x86-64.
 //!
-//! The code is not disassembled. A `call rel32` or `jmp rel32` has five bytes, and the last four must
-//! name one of a few addresses, so other bytes that look the same are rare: about ten in 2^32.
+//! The code is not disassembled. A `call rel32` or `jmp rel32` has five bytes, and the last four must name one of a few
+//! addresses, so other bytes that look like such an instruction are rare: about ten in 2^32.
 
 use std::collections::HashSet;
 
