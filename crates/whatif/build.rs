@@ -16,7 +16,8 @@ fn main() {
         .args([
             "-std=c++20",
             "-O2",
-            // This makes the address of malloc the address of the function itself, not of a stub in this program.
+            // This makes the address of malloc the address of the function itself, not of a stub in
+            // this program.
             "-fPIE",
             "-pie",
             "-fno-plt",

@@ -1,13 +1,14 @@
 //! Words of single blocks, watched from before the program gets the block until it is released.
 //!
-//! The hook selects an allocation at random, and its thread waits while the words get their watchpoints. So the first
-//! access is always seen. A watchpoint fires once, and is set again when the block is one fiftieth older. A word in
-//! constant use therefore costs at most a few hundred traps in the block's life, and its last access is known to one
-//! fiftieth of the lifetime. A watched thread also costs time whenever it is scheduled. If this cost has used up the
-//! budget, all looks are abandoned, and no thread is watched for some time.
+//! The hook selects an allocation at random, and its thread waits while the words get their
+//! watchpoints. So the first access is always seen. A watchpoint fires once, and is set again when
+//! the block is one fiftieth older. A word in constant use therefore costs at most a few hundred
+//! traps in the block's life, and its last access is known to one fiftieth of the lifetime. A
+//! watched thread also costs time whenever it is scheduled. If this cost has used up the budget,
+//! all looks are abandoned, and no thread is watched for some time.
 //!
-//! Half of the looks watch words, which detects every access. The other looks watch one random byte of each word or
-//! quarter, which shows how much of the first and the last one is used.
+//! Half of the looks watch words, which detects every access. The other looks watch one random byte
+//! of each word or quarter, which shows how much of the first and the last one is used.
 
 use crate::error::Error;
 use crate::measure::measure;
@@ -33,16 +34,18 @@ const KNOWN_NS: u64 = 10_000_000;
 const SILENT_NS: u64 = 300_000;
 /// Fraction (1/n) of the block's age for which a watchpoint stays silent beyond that.
 const SILENT_PART: u64 = 50;
-/// Age at which a look is abandoned, if it is also older than a part of the run, so that other blocks get their turn.
+/// Age at which a look is abandoned, if it is also older than a part of the run, so that other
+/// blocks get their turn.
 const LONGEST_NS: u64 = 1_000_000_000;
 const LONGEST_PART: u64 = 4;
-/// Approximate wait of a thread in addition to the time for arming: it waits for our next turn, and then to be
-/// scheduled.
+/// Approximate wait of a thread in addition to the time for arming: it waits for our next turn, and
+/// then to be scheduled.
 const WAIT_NS: f64 = 250_000.0;
 /// Maximum wait of a thread (`longest_look_wait_ns` in `hook-cxx/looks.hpp`).
 const LONGEST_WAIT_NS: f64 = 2_000_000.0;
-/// Pauses before the next turn: while a thread may wait for it, while words are watched, and while there is no work
-/// until the budget has room. More frequent turns would take time from a program on the same processor.
+/// Pauses before the next turn: while a thread may wait for it, while words are watched, and while
+/// there is no work until the budget has room. More frequent turns would take time from a program
+/// on the same processor.
 const PAUSE_ASKED: Duration = Duration::from_micros(100);
 const PAUSE_WATCHED: Duration = Duration::from_micros(300);
 const PAUSE_IDLE: Duration = Duration::from_millis(5);
@@ -63,7 +66,8 @@ const DISTANCES: std::ops::RangeInclusive<u32> = 8..=8192;
 pub struct SeenWord {
     /// Offset of the word in the block.
     pub offset: u64,
-    /// Times of the word's accesses, each with the time at which watching resumed (`u64::MAX` if it never did).
+    /// Times of the word's accesses, each with the time at which watching resumed (`u64::MAX` if it
+    /// never did).
     pub touches: Vec<(u64, u64)>,
 }
 
@@ -184,8 +188,8 @@ impl BirthLooks {
         (now.saturating_sub(self.began_ns) / 1_000_000) as u32
     }
 
-    /// Takes a turn. Call this again after the time that it returns. `alive_since` returns the allocation time of the
-    /// block that lives at an address, on the same clock.
+    /// Takes a turn. Call this again after the time that it returns. `alive_since` returns the
+    /// allocation time of the block that lives at an address, on the same clock.
     pub fn turn(&mut self, region: &Region, alive_since: &dyn Fn(u64) -> Option<u64>) -> Duration {
         let now = monotonic_ns();
         self.take_touches(now);
@@ -231,7 +235,8 @@ impl BirthLooks {
             .spend(self.now_ms(now), events_ns(events, self.processors));
     }
 
-    /// Charges the cost of scheduling watched threads. If that has used up the budget, no longer watches the threads.
+    /// Charges the cost of scheduling watched threads. If that has used up the budget, no longer
+    /// watches the threads.
     fn pay_for_switches(&mut self, now: u64, region: &Region) {
         if self.is_resting {
             return;
@@ -321,10 +326,12 @@ impl BirthLooks {
     fn meet(&mut self, block: NewBlock, region: &Region) {
         let begun = monotonic_ns();
         self.is_asked = false;
-        // The thread may have named its block directly after our last turn, which is long ago if our processor is busy.
+        // The thread may have named its block directly after our last turn, which is long ago if
+        // our processor is busy.
         let unseen_ns = (begun.saturating_sub(self.turned_ns) as f64).min(LONGEST_WAIT_NS);
-        // The distance between selected blocks is reduced if a block takes long to arrive, and increased if one arrives
-        // immediately. So the hook's threads check no more often than needed.
+        // The distance between selected blocks is reduced if a block takes long to arrive, and
+        // increased if one arrives immediately. So the hook's threads check no more often than
+        // needed.
         if begun.saturating_sub(self.asked_ns) < 2_000_000 {
             self.distance = (self.distance * 2).min(*DISTANCES.end());
         }

@@ -1,5 +1,6 @@
-//! Memory without any access, according to the marks in the page tables. The kernel adds them up by mapping: either no
-//! part of a mapping was accessed since the marks were cleared, or at least one part was.
+//! Memory without any access, according to the marks in the page tables. The kernel adds them up by
+//! mapping: either no part of a mapping was accessed since the marks were cleared, or at least one
+//! part was.
 
 use std::ops::Range;
 
@@ -9,7 +10,8 @@ pub struct PageAccesses {
     /// Time at which the marks were last cleared.
     cleared_ms: Option<u32>,
     looked_ms: u32,
-    /// Memory without an access up to the last look, with the start of the idle time. Sorted by address, disjoint.
+    /// Memory without an access up to the last look, with the start of the idle time. Sorted by
+    /// address, disjoint.
     idle: Vec<(Range<u64>, u32)>,
 }
 
@@ -29,8 +31,8 @@ impl PageAccesses {
         *self = PageAccesses::default();
     }
 
-    /// Records the sorted mappings without a mark at a look. Memory that was already idle at the previous look stays
-    /// idle since then.
+    /// Records the sorted mappings without a mark at a look. Memory that was already idle at the
+    /// previous look stays idle since then.
     pub fn looked(&mut self, unmarked: &[Range<u64>], now_ms: u32) {
         let Some(cleared_ms) = self.cleared_ms else {
             return;
@@ -60,8 +62,8 @@ impl PageAccesses {
         (self.idle, self.looked_ms) = (idle, now_ms);
     }
 
-    /// Returns the time since which no part of this range was accessed, if that is at least `older_ms` before the last
-    /// look.
+    /// Returns the time since which no part of this range was accessed, if that is at least
+    /// `older_ms` before the last look.
     pub fn idle_since(&self, range: Range<u64>, older_ms: u32) -> Option<u32> {
         let first = self
             .idle
@@ -123,7 +125,8 @@ mod tests {
     }
 
     proptest! {
-        /// Pieces of a program's memory are accessed occasionally. No memory that is reported idle was accessed.
+        /// Pieces of a program's memory are accessed occasionally. No memory that is reported idle
+        /// was accessed.
         #[test]
         fn nothing_that_was_accessed_is_idle(
             seed in any::<u64>(), older_s in 1u32..8, period_s in 2u32..12,

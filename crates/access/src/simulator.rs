@@ -144,8 +144,8 @@ proptest! {
         prop_assert!(controller.counts().0 <= program.total);
     }
 
-    /// Each page is guarded at some time within a bound, regardless of the number of pages that may be guarded
-    /// together. No reported page was written.
+    /// Each page is guarded at some time within a bound, regardless of the number of pages that may
+    /// be guarded together. No reported page was written.
     #[test]
     fn every_page_is_looked_at_and_reports_are_true(
         pages in 1u64..200,
@@ -196,7 +196,8 @@ proptest! {
     }
 }
 
-/// Guarding all pages again each second would cost more in a program that writes some pages continuously.
+/// Guarding all pages again each second would cost more in a program that writes some pages
+/// continuously.
 #[test]
 fn what_is_written_all_the_time_is_looked_at_less() {
     let mut program = Program::new(200, vec![100, 0, 0, 0], u64::MAX);

@@ -27,7 +27,8 @@ impl WatchedWord {
 pub struct WatchedThreads {
     pid: i32,
     with_kernel: bool,
-    /// Maximum number of watched threads. If there are more threads, the watched ones are chosen at random.
+    /// Maximum number of watched threads. If there are more threads, the watched ones are chosen at
+    /// random.
     most: usize,
     rings: BTreeMap<i32, Option<AccessRing>>,
     watched: usize,
@@ -35,9 +36,9 @@ pub struct WatchedThreads {
 }
 
 impl WatchedThreads {
-    /// Starts for the threads of a process, as far as a budget (share of its time) allows. Returns the number of
-    /// watchpoints available in each thread, or the reason why watching is impossible. Limitations are added to
-    /// `notes`.
+    /// Starts for the threads of a process, as far as a budget (share of its time) allows. Returns
+    /// the number of watchpoints available in each thread, or the reason why watching is
+    /// impossible. Limitations are added to `notes`.
     pub fn within(
         pid: i32,
         means: &Means,
@@ -112,14 +113,14 @@ impl WatchedThreads {
         self.rings.keys().copied().collect()
     }
 
-    /// Stops watching all threads until [`WatchedThreads::follow`], because a thread with a ring has a cost, even
-    /// without a watchpoint. No word may be watched at this time.
+    /// Stops watching all threads until [`WatchedThreads::follow`], because a thread with a ring
+    /// has a cost, even without a watchpoint. No word may be watched at this time.
     pub fn rest(&mut self) {
         self.rings.clear();
     }
 
-    /// Updates the list of threads. New threads are watched from now on, including their `words`. Returns the number of
-    /// threads that got a ring.
+    /// Updates the list of threads. New threads are watched from now on, including their `words`.
+    /// Returns the number of threads that got a ring.
     pub fn follow<'a>(&mut self, words: impl Iterator<Item = &'a mut WatchedWord>) -> usize {
         let Ok(tids) = thread_ids(self.pid) else {
             return 0;
@@ -128,8 +129,8 @@ impl WatchedThreads {
         self.rings.retain(|tid, _| tids.contains(tid));
         let is_new = |tid: &i32| !self.rings.contains_key(tid);
         let mut new: Vec<i32> = tids.into_iter().filter(is_new).collect();
-        // Threads created in sequence often do similar work. If only some threads can be watched, they must not be the
-        // first ones. Multiplying by the golden ratio spreads the numbers.
+        // Threads created in sequence often do similar work. If only some threads can be watched,
+        // they must not be the first ones. Multiplying by the golden ratio spreads the numbers.
         new.sort_unstable_by_key(|&tid| (tid as u32).wrapping_mul(0x9e37_79b1));
         let before = self.rings.len();
         for &tid in new.iter().take(self.most.saturating_sub(before)) {

@@ -15,8 +15,8 @@ use rustc_hash::FxHashMap;
 const FOLLOW_MS: u32 = 100;
 /// Time between two counts of how often the threads were scheduled.
 const SWITCHES_MS: u32 = 20;
-/// Scheduling cost in seconds. Threads are watched again only if the budget has space for this cost, or nearly all of
-/// the budget is free.
+/// Scheduling cost in seconds. Threads are watched again only if the budget has space for this
+/// cost, or nearly all of the budget is free.
 const WORTH_S: f64 = 1.0;
 const NEARLY_ALL: f64 = 0.9;
 /// Share of the time for which threads are left alone, from which it is reported.
@@ -52,7 +52,8 @@ pub(crate) struct WordWatch {
 }
 
 impl WordWatch {
-    /// Starts for this process. The error is the reason why that is impossible. Limitations are added to `notes`.
+    /// Starts for this process. The error is the reason why that is impossible. Limitations are
+    /// added to `notes`.
     pub fn start(
         pid: i32,
         means: &Means,
@@ -104,8 +105,8 @@ impl WordWatch {
         self.active.iter().map(|active| &active.look)
     }
 
-    /// Updates the threads, and charges the cost of watching them. Looks that are abandoned because of this cost are
-    /// added to `ended`.
+    /// Updates the threads, and charges the cost of watching them. Looks that are abandoned because
+    /// of this cost are added to `ended`.
     pub fn turn(&mut self, controller: &mut Controller, ended: &mut Vec<Ended>, now_ms: u32) {
         if now_ms >= self.next_switches_ms {
             self.next_switches_ms = now_ms + SWITCHES_MS;
@@ -152,8 +153,8 @@ impl WordWatch {
         controller.trapped(traps, now_ms);
     }
 
-    /// Charges the cost of scheduling threads with watchpoints. Stops watching the threads if the budget does not allow
-    /// the same cost again.
+    /// Charges the cost of scheduling threads with watchpoints. Stops watching the threads if the
+    /// budget does not allow the same cost again.
     fn pay_for_switches(
         &mut self,
         controller: &mut Controller,

@@ -31,8 +31,8 @@ pub fn findings(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
 const TRIM_COST: &str =
     "one thread is held while the allocator works, and pages that are needed again fault in";
 
-/// Returns the free memory that was in use within the observed time, and most likely will be again. For samples, this
-/// is an upper bound.
+/// Returns the free memory that was in use within the observed time, and most likely will be again.
+/// For samples, this is an upper bound.
 fn needed_again(facts: &Facts<'_>) -> u64 {
     let points = facts.profile.timeline.iter().map(|point| point.live);
     let (Some(now), Some(peak)) = (

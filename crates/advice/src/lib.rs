@@ -69,7 +69,8 @@ pub struct Advice {
     pub rss_bytes: Option<u64>,
     /// Class of the process: the kind of the first finding, `nothing`, or `unsure`.
     pub class: &'static str,
-    /// The answer in one line: the largest part of the bytes that can be returned; `None` if there is nothing to do.
+    /// The answer in one line: the largest part of the bytes that can be returned; `None` if there
+    /// is nothing to do.
     pub answer: Option<String>,
     /// Further seconds of observation that are necessary; `None` if the observation was long
     /// enough.
@@ -151,7 +152,8 @@ pub struct Finding {
     pub kind: Kind,
     /// Description of the finding, as a sentence.
     pub found: String,
-    /// The site, or the blocks that pin the memory; `None` if unknown, or if there are several places.
+    /// The site, or the blocks that pin the memory; `None` if unknown, or if there are several
+    /// places.
     pub place: Option<String>,
     /// Bytes that would be returned now.
     pub gain_bytes: u64,
@@ -394,8 +396,8 @@ fn rank(finding: &Finding) -> u64 {
         .gain_bytes
         .max(finding.gain_bytes_an_hour.unwrap_or(0));
     match finding.kind {
-        // A trim also returns most of the memory in many arenas, but that memory would grow again. The trim may return
-        // more, because it includes the remaining arenas.
+        // A trim also returns most of the memory in many arenas, but that memory would grow again.
+        // The trim may return more, because it includes the remaining arenas.
         Kind::Arenas => gain.saturating_mul(2),
         _ => gain,
     }
@@ -428,8 +430,8 @@ fn answer(first: &Finding, account: Option<&RssReport>) -> String {
 }
 
 impl Advice {
-    /// Returns true if the remedy of the first finding can be tried from outside, because the allocator can be asked to
-    /// return its free memory.
+    /// Returns true if the remedy of the first finding can be tried from outside, because the
+    /// allocator can be asked to return its free memory.
     pub fn can_be_tried(&self) -> bool {
         self.findings
             .first()

@@ -167,7 +167,8 @@ fn of_stacks(facts: &Facts<'_>) -> Vec<OfStack> {
     found
 }
 
-/// Returns the course of a buffer. The whole buffer appears when it is first enlarged, although it existed before.
+/// Returns the course of a buffer. The whole buffer appears when it is first enlarged, although it
+/// existed before.
 fn of_buffer(mut live: [f64; PARTS + 1]) -> [f64; PARTS + 1] {
     let first = live.iter().position(|bytes| *bytes > 0.0).unwrap_or(0);
     let before = live[first];

@@ -1,4 +1,5 @@
-//! Advice on processes in mode `scan`. Each process is occasionally traced for a minute, as by `advise`, and then left.
+//! Advice on processes in mode `scan`. Each process is occasionally traced for a minute, as by
+//! `advise`, and then left.
 
 use crate::advice_files;
 use crate::board::{Advised, Identity, Numbers};
@@ -135,8 +136,8 @@ impl Advising {
         if let Ok(Some(other)) = already_traced(pid) {
             return Ok(Err((reason(&other), chain(&other))));
         }
-        // This is written before the examination, so that the next examination is not early, regardless of what happens
-        // to the examination or to the agent.
+        // This is written before the examination, so that the next examination is not early,
+        // regardless of what happens to the examination or to the agent.
         self.begun = Kept::begins(pid, searches.executable());
         let kept = self.begun.clone().map(|begun| match &advised.last {
             Some(last) => begun.with(last),
@@ -306,8 +307,8 @@ struct Watched<'a> {
 }
 
 impl Attendant for Watched<'_> {
-    /// Returns false. Leaving all targets simultaneously would take too many resources, so the supervisor leaves a few
-    /// at a time.
+    /// Returns false. Leaving all targets simultaneously would take too many resources, so the
+    /// supervisor leaves a few at a time.
     fn ends_by_signal(&self) -> bool {
         false
     }

@@ -9,7 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time after which all facts are read again, because a process may have moved to another control group.
+/// Time after which all facts are read again, because a process may have moved to another control
+/// group.
 const STALE_AFTER: Duration = Duration::from_secs(30);
 /// Pause between two checks whether files were read.
 const TURN: Duration = Duration::from_millis(2);
@@ -25,7 +26,8 @@ pub struct Facts {
     pub pid: i32,
     /// Process id of its parent.
     pub parent: i32,
-    /// Start time in clock ticks since boot, which distinguishes the process from a later process with the same id.
+    /// Start time in clock ticks since boot, which distinguishes the process from a later process
+    /// with the same id.
     pub started: u64,
     /// The name that ps(1) shows.
     pub name: String,
@@ -122,8 +124,9 @@ impl Stat {
         })
     }
 
-    /// Reads the state of a process, if any thread of it is alive. Name and start time are those of the initial thread.
-    /// An initial thread that ended before the others (pthread_exit(3)) no longer has memory.
+    /// Reads the state of a process, if any thread of it is alive. Name and start time are those of
+    /// the initial thread. An initial thread that ended before the others (pthread_exit(3)) no
+    /// longer has memory.
     fn of(pid: i32, page: u64) -> Option<Stat> {
         let read = |path: String| Stat::parse(&proc_text(path).ok()?, page);
         let stat = read(format!("/proc/{pid}/stat"))?;
@@ -340,8 +343,8 @@ impl Machine {
         }
     }
 
-    /// Asks for obstacles to attaching to processes, and waits for the answers. Processes whose files do not answer are
-    /// missing in the result.
+    /// Asks for obstacles to attaching to processes, and waits for the answers. Processes whose
+    /// files do not answer are missing in the result.
     pub fn await_obstacles(
         &mut self,
         questions: impl IntoIterator<Item = (i32, Question)>,
@@ -434,7 +437,8 @@ impl Machine {
             }
             before => {
                 let mut facts = Facts::of(pid, stat)?;
-                // The contents of the files stay valid. The next check shows whether the files answer now.
+                // The contents of the files stay valid. The next check shows whether the files
+                // answer now.
                 if let Some((before, _)) = before
                     && (before.started, &before.executable) == (facts.started, &facts.executable)
                     && before.files != ItsFiles::Silent

@@ -1,4 +1,5 @@
-//! Requests to a configured server and to no other host, with verified certificates and limits on time and size.
+//! Requests to a configured server and to no other host, with verified certificates and limits on
+//! time and size.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -178,7 +179,8 @@ impl Client {
             .max_redirects(0)
             .max_redirects_will_error(false)
             .http_status_as_error(false)
-            // Only the configuration decides where data is sent. The environment of a service is easily overlooked.
+            // Only the configuration decides where data is sent. The environment of a service is
+            // easily overlooked.
             .proxy(None)
             .user_agent(concat!("memhook-rs/", env!("CARGO_PKG_VERSION")))
             .build();
@@ -267,8 +269,8 @@ impl Client {
             401 | 403 | 407 => later(format!(
                 "it answers {status}: check the token, the password or the tenant"
             )),
-            // The path may be wrong, or the store may not be running yet behind its proxy. The profile is not the
-            // cause.
+            // The path may be wrong, or the store may not be running yet behind its proxy. The
+            // profile is not the cause.
             404 => later(format!(
                 "it answers 404 (there is nothing at {}): check url, and whether the store is up",
                 self.uri.path()

@@ -13,8 +13,8 @@ const JOURNAL: &str = "attached";
 const MOST_BYTES: u64 = 1 << 20;
 /// A file that reserves room for the journal. The journal uses that room if the disk is full.
 const RESERVE: &str = "reserve";
-/// Sizes of the journal's file. The largest size that fits is used. The first size is sufficient for two journals of a
-/// thousand targets, because the new journal is written next to the old one.
+/// Sizes of the journal's file. The largest size that fits is used. The first size is sufficient
+/// for two journals of a thousand targets, because the new journal is written next to the old one.
 const RESERVES: [usize; 3] = [64 << 10, 32 << 10, 16 << 10];
 
 /// Reason why the directory of the agent's state cannot be used.
@@ -47,9 +47,9 @@ pub struct State {
 }
 
 impl State {
-    /// Locks the directory, creating it if it is missing. Returns the processes that an earlier agent left attached,
-    /// with their ids and start times. Calls `make_room` while the disk is full. `make_room` returns true if it has
-    /// removed something.
+    /// Locks the directory, creating it if it is missing. Returns the processes that an earlier
+    /// agent left attached, with their ids and start times. Calls `make_room` while the disk is
+    /// full. `make_room` returns true if it has removed something.
     pub fn take(
         directory: &Path,
         mut make_room: impl FnMut(&OwnDirectory) -> bool,
@@ -93,8 +93,8 @@ impl State {
         &self.directory
     }
 
-    /// Records that a process is about to be attached to. After an error, the agent must not attach, because no later
-    /// agent would find the process.
+    /// Records that a process is about to be attached to. After an error, the agent must not
+    /// attach, because no later agent would find the process.
     pub fn attaches(&mut self, pid: i32, started: u64) -> std::io::Result<()> {
         if self.attached.insert(pid, started) == Some(started) {
             return Ok(());
@@ -104,8 +104,9 @@ impl State {
         })
     }
 
-    /// Records that nothing of ours is left in a process, or that the process is gone. Returns a message if that could
-    /// not be written. The process is then checked again after the next start, which does no harm.
+    /// Records that nothing of ours is left in a process, or that the process is gone. Returns a
+    /// message if that could not be written. The process is then checked again after the next
+    /// start, which does no harm.
     pub fn has_left(&mut self, pid: i32) -> Option<String> {
         self.attached.remove(&pid)?;
         match self.write() {
@@ -157,8 +158,8 @@ impl State {
 }
 
 impl Drop for State {
-    /// Unlocks the directory. A forked child that has not executed its program yet also has the file open, and would
-    /// keep the lock (flock(2)).
+    /// Unlocks the directory. A forked child that has not executed its program yet also has the
+    /// file open, and would keep the lock (flock(2)).
     fn drop(&mut self) {
         let _ = self.lock.unlock();
     }
@@ -226,7 +227,8 @@ mod tests {
         drop(state);
         std::fs::remove_file(&other).expect("removed");
         std::fs::remove_dir_all(&directory).expect("removed");
-        // If other users can write to the directory, its contents may be theirs, and writes may go elsewhere.
+        // If other users can write to the directory, its contents may be theirs, and writes may go
+        // elsewhere.
         std::fs::create_dir(&directory).expect("made");
         let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
         std::fs::set_permissions(&directory, open_to_all).expect("ours");

@@ -1,8 +1,8 @@
-//! Traces many processes of a machine in one agent. Rules choose the processes, a budget bounds the agent's use of
-//! resources, and profiles and numbers go to existing stores.
+//! Traces many processes of a machine in one agent. Rules choose the processes, a budget bounds the
+//! agent's use of resources, and profiles and numbers go to existing stores.
 //!
-//! [`check`] reads and checks a configuration, and [`run`] follows it until a signal ends the agent. This crate does
-//! not store, aggregate or query profiles.
+//! [`check`] reads and checks a configuration, and [`run`] follows it until a signal ends the
+//! agent. This crate does not store, aggregate or query profiles.
 
 mod advice_files;
 mod advising;
@@ -118,7 +118,8 @@ pub fn plan(path: &Path, experiments: Experiments) -> Result<AgentPlan, ConfigEr
     config::read(path, experiments).map(|file| plan::plan(&file))
 }
 
-/// Runs the agent with a configuration until SIGTERM or SIGINT. SIGHUP makes the agent read the configuration again.
+/// Runs the agent with a configuration until SIGTERM or SIGINT. SIGHUP makes the agent read the
+/// configuration again.
 pub fn run(path: &Path, experiments: Experiments) -> Result<Outcome, AgentError> {
     let file = config::read(path, experiments)?;
     // This comes before starting any other thread that reads about processes.

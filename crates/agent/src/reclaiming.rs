@@ -1,5 +1,6 @@
-//! Unreachable blocks of processes in mode `scan`. They are reported, or freed by the process itself if a rule requests
-//! it. The agent uses the decision of `scan` on which blocks may be freed, and does not loosen it.
+//! Unreachable blocks of processes in mode `scan`. They are reported, or freed by the process
+//! itself if a rule requests it. The agent uses the decision of `scan` on which blocks may be
+//! freed, and does not loosen it.
 
 use crate::board::{Identity, Numbers, Reclaimed};
 use crate::config::{File, Reclaim};
@@ -14,8 +15,8 @@ use memhook_report::{bytes, counted};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Age below which a process is not searched. During start-up, a process changes its data continuously, and may execute
-/// another program.
+/// Age below which a process is not searched. During start-up, a process changes its data
+/// continuously, and may execute another program.
 const SETTLING: Duration = Duration::from_secs(60);
 /// Share of the interval over which simultaneous searches are spread.
 const SPREAD: f64 = 0.25;
@@ -55,8 +56,8 @@ impl Reclaims {
         hastened(SETTLING) + interval.mul_f64(SPREAD * spread.min(1.0))
     }
 
-    /// Returns the shortest pause between rounds such that a round like the last one takes at most the given share of
-    /// the time.
+    /// Returns the shortest pause between rounds such that a round like the last one takes at most
+    /// the given share of the time.
     pub fn pause_within(&self, share: f64) -> Duration {
         self.spent.div_f64(share)
     }

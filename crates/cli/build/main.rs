@@ -1,5 +1,5 @@
-//! Links the command statically, and builds the service to which `memhook-rs demo` attaches. The service is an ordinary
-//! program, as a distribution would build it, but with line numbers.
+//! Links the command statically, and builds the service to which `memhook-rs demo` attaches. The
+//! service is an ordinary program, as a distribution would build it, but with line numbers.
 
 mod static_linking;
 

@@ -1,14 +1,15 @@
 //! Links the command statically against glibc, regardless of cargo's configuration.
 //!
-//! `.cargo/config.toml` requests `crt-static` in a clone, but `cargo install` does not read it from a repository or a
-//! package, and a package cannot request a target feature. Without the feature, rustc passes the names of shared
-//! libraries to the linker. This script passes `-static-pie` to the linker, and a directory of linker scripts that is
-//! searched first. These scripts replace the shared libraries by archives.
+//! `.cargo/config.toml` requests `crt-static` in a clone, but `cargo install` does not read it from
+//! a repository or a package, and a package cannot request a target feature. Without the feature,
+//! rustc passes the names of shared libraries to the linker. This script passes `-static-pie` to
+//! the linker, and a directory of linker scripts that is searched first. These scripts replace the
+//! shared libraries by archives.
 
 use std::{env, fs, path::Path, process::Command};
 
-/// Libraries that rustc requests, and the linker scripts that replace them. `libc.a` needs parts of `libgcc.a`, which
-/// rustc does not name again after `libc.a`.
+/// Libraries that rustc requests, and the linker scripts that replace them. `libc.a` needs parts of
+/// `libgcc.a`, which rustc does not name again after `libc.a`.
 const SCRIPTS: [(&str, &str); 3] = [
     ("libc.so", "GROUP(-l:libc.a -l:libgcc.a -l:libgcc_eh.a)\n"),
     ("libm.so", "GROUP(-l:libm.a)\n"),

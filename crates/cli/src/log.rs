@@ -1,11 +1,11 @@
 //! The log of memhook-rs's steps, on standard error.
 //!
-//! By default, commands turn the log off, because their reports have the information that people want. `-v`, `-vv` and
-//! `MEMHOOK_LOG` turn it on. The agent logs its actions from the start.
+//! By default, commands turn the log off, because their reports have the information that people
+//! want. `-v`, `-vv` and `MEMHOOK_LOG` turn it on. The agent logs its actions from the start.
 //!
-//! A separate thread writes the lines. Otherwise a reader that stops reading (a pager, a full pipe) would stop the
-//! attacher in the middle of a step, and with it the held threads of a target. Lines that do not fit into the queue are
-//! counted, and their number is printed at the end.
+//! A separate thread writes the lines. Otherwise a reader that stops reading (a pager, a full pipe)
+//! would stop the attacher in the middle of a step, and with it the held threads of a target. Lines
+//! that do not fit into the queue are counted, and their number is printed at the end.
 
 use anyhow::bail;
 use memhook_foreign::{visible_json, visible_lines};
@@ -81,7 +81,8 @@ fn begin(format: Format, least: LevelFilter, copy: Option<Copy>) -> anyhow::Resu
             let Ok(parsed) = parsed else {
                 bail!("{FILTER}={filter} is not a filter: try debug, or memhook_heap=trace,info");
             };
-            // A level without a target applies to our crates only. Logs of libraries are for their developers.
+            // A level without a target applies to our crates only. Logs of libraries are for their
+            // developers.
             let level = parsed.default_level().unwrap_or(LevelFilter::OFF);
             let others = parsed.with_default(LevelFilter::OFF);
             others.with_target(OURS, level)

@@ -36,8 +36,8 @@ pub struct HeapEvidence {
 /// Determines the unreachable blocks of described heaps. `malloc` has the live blocks of malloc's
 /// ledger, from which blocks of these heaps may be cut.
 ///
-/// The result for one heap is independent of the other heaps: a block that only a leaked block of another heap reaches
-/// is a separate leak.
+/// The result for one heap is independent of the other heaps: a block that only a leaked block of
+/// another heap reaches is a separate leak.
 pub fn reached_in_heaps(
     snapshot: &Snapshot,
     malloc: impl Iterator<Item = LiveBlock>,
@@ -167,8 +167,8 @@ fn note_rest(heap: &DescribedBlocks, searched: Sum, found: &mut Reached) {
 }
 
 impl Evidence {
-    /// Adds the result for a described heap. Its sites and findings are added to the existing ones, but its sums stay
-    /// separate.
+    /// Adds the result for a described heap. Its sites and findings are added to the existing ones,
+    /// but its sums stay separate.
     pub fn add_heap(&mut self, name: &str, mut of_heap: Evidence) {
         let first = self.sites.len();
         for site in &mut of_heap.sites {

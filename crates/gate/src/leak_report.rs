@@ -19,8 +19,9 @@ pub struct FoundLeaks {
 }
 
 impl FoundLeaks {
-    /// Searches the copy. The ledger must have all events up to the copy. `search` contains a time before the copy was
-    /// taken, on the ledger's clock. `samples` knows how many blocks a sampled block represents.
+    /// Searches the copy. The ledger must have all events up to the copy. `search` contains a time
+    /// before the copy was taken, on the ledger's clock. `samples` knows how many blocks a sampled
+    /// block represents.
     pub fn search<O: Observer>(
         snapshot: &Snapshot,
         ledger: &Ledger<O>,

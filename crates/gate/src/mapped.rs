@@ -1,15 +1,16 @@
 //! Blocks with their own mapping, if malloc's count of them was not found or disagrees.
 //!
-//! glibc recognizes such a chunk only by a flag and a size, with which any page may begin. If malloc's own count agrees
-//! with the number found, each of them is a chunk. Otherwise, only traced ones are certainly chunks, and any other may
-//! be a mapping made by the program itself. It counts as reachable, and there is no verdict on it.
+//! glibc recognizes such a chunk only by a flag and a size, with which any page may begin. If
+//! malloc's own count agrees with the number found, each of them is a chunk. Otherwise, only traced
+//! ones are certainly chunks, and any other may be a mapping made by the program itself. It counts
+//! as reachable, and there is no verdict on it.
 
 use crate::reached::{Search, Traced};
 use memhook_heap::{Heap, SegmentKind};
 use memhook_report::{bytes, counted};
 
-/// Trusts the mapped chunks that were traced. Returns the other chunks, which count as reachable. Unless all blocks
-/// were traced, adds a gap about these chunks.
+/// Trusts the mapped chunks that were traced. Returns the other chunks, which count as reachable.
+/// Unless all blocks were traced, adds a gap about these chunks.
 pub(crate) fn doubtful_mappings(
     heap: &mut Heap,
     traced: &Traced,

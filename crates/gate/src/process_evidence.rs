@@ -115,8 +115,9 @@ impl Ending {
     }
 }
 
-/// Returns the blocks of a traced process, as its memory shows them at one moment, if the memory could be copied.
-/// Otherwise `memory` contains the reason. The ledger is the same as for [`reached`].
+/// Returns the blocks of a traced process, as its memory shows them at one moment, if the memory
+/// could be copied. Otherwise `memory` contains the reason. The ledger is the same as for
+/// [`reached`].
 pub fn traced_blocks(
     ledger: &Ledger,
     memory: Result<&Snapshot, String>,
@@ -159,8 +160,8 @@ pub(crate) fn known_live(
     live.filter(move |block| !on_their_way.contains(&block.address))
 }
 
-/// Returns the reason why the known live blocks are not exact; `None` if they are exact. A verdict needs all of them,
-/// with their stacks.
+/// Returns the reason why the known live blocks are not exact; `None` if they are exact. A verdict
+/// needs all of them, with their stacks.
 pub fn bound(ledger: &Ledger<impl Observer>) -> Option<String> {
     if ledger.is_sampled() {
         return Some(

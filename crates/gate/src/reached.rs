@@ -1,4 +1,5 @@
-//! Determines which blocks of a process are still reachable, by joining a snapshot with the blocks of a trace.
+//! Determines which blocks of a process are still reachable, by joining a snapshot with the blocks
+//! of a trace.
 
 use crate::Reached;
 use crate::mapped::doubtful_mappings;
@@ -108,8 +109,9 @@ pub fn reached(
     found
 }
 
-/// Returns the heap that is searched, with the traced blocks that the search knows, in address order. Adds gaps and
-/// notes about the heap to `found`. Returns `None` if there is no block to search for.
+/// Returns the heap that is searched, with the traced blocks that the search knows, in address
+/// order. Adds gaps and notes about the heap to `found`. Returns `None` if there is no block to
+/// search for.
 pub(crate) fn dissected(
     snapshot: &Snapshot,
     live: impl Iterator<Item = LiveBlock>,

@@ -62,8 +62,8 @@ impl Survivors {
         self.count_walked(walk, ledger.totals().unknown_releases);
     }
 
-    /// Counts another moment, with a finished walk over the live blocks, and the current number of releases of blocks
-    /// from before the attach.
+    /// Counts another moment, with a finished walk over the live blocks, and the current number of
+    /// releases of blocks from before the attach.
     pub fn count_walked(&mut self, walk: SiteWalk, freed: u64) {
         self.freed.push(freed);
         for site in walk.into_sites() {

@@ -1,4 +1,5 @@
-//! Measures the cost of a recording: bytes and time for each event, and the time to replay and to open a window.
+//! Measures the cost of a recording: bytes and time for each event, and the time to replay and to
+//! open a window.
 //!
 //! ```text
 //! cargo run --release -p memhook-recording --example measure -- [FILE.mhk | EVENTS [BLOCKS]]

@@ -5,8 +5,8 @@ use crate::{Diff, Measure, Unit, bytes};
 use memhook_foreign::units;
 use std::str::FromStr;
 
-/// Number of standard errors by which an estimate has to exceed a limit. By chance alone, one estimate in forty exceeds
-/// it.
+/// Number of standard errors by which an estimate has to exceed a limit. By chance alone, one
+/// estimate in forty exceeds it.
 const ERRORS: u64 = 2;
 
 /// Message for a text that is not a valid expression.

@@ -59,7 +59,8 @@ impl LiveBounds {
     }
 }
 
-/// Returns the gaps that affect a window until `to_ns`. Events in them are missing from the live sums at its end.
+/// Returns the gaps that affect a window until `to_ns`. Events in them are missing from the live
+/// sums at its end.
 pub(crate) fn until(gaps: &[Gap], to_ns: u64) -> Vec<UnseenTime> {
     Gap::within(gaps, 0, to_ns).map(UnseenTime::from).collect()
 }
@@ -70,7 +71,8 @@ pub(crate) fn seen_seconds(gaps: &[UnseenTime], from_s: f64, to_s: f64) -> f64 {
     to_s - from_s - gaps.iter().map(clipped).sum::<f64>()
 }
 
-/// Describes the times without events, for the first lines of a display of the run; `None` if there is no gap.
+/// Describes the times without events, for the first lines of a display of the run; `None` if there
+/// is no gap.
 pub(crate) fn in_words(gaps: &[UnseenTime]) -> Option<String> {
     let time = |seconds: f64| milliseconds((seconds * 1e3).round() as u64);
     let told = gaps.iter().take(TOLD);

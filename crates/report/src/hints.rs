@@ -169,8 +169,8 @@ fn has_account(_: &ReportModel) -> bool {
 /// Released bytes below which a hint is not worthwhile.
 const MUCH_RELEASED: u64 = 4 << 20;
 
-/// Returns the hint about allocation itself, for a program that keeps almost nothing live. If nothing at all is live,
-/// the hint replaces the sites.
+/// Returns the hint about allocation itself, for a program that keeps almost nothing live. If
+/// nothing at all is live, the hint replaces the sites.
 fn short_lived(model: &ReportModel) -> Option<String> {
     let t = &model.totals;
     let is_nothing = t.live_bytes.max(t.peak_live_bytes) < t.allocated_bytes / 1_000;

@@ -17,7 +17,8 @@ pub struct Overhead {
     pub in_process: f64,
     /// Share of processor time that memhook-rs spent on taking the events.
     pub in_attacher: f64,
-    /// Part of `in_process` that is the cost of passing through the wrappers. Sampling does not reduce it.
+    /// Part of `in_process` that is the cost of passing through the wrappers. Sampling does not
+    /// reduce it.
     pub passing: f64,
     /// Calls that were timed.
     pub timed_calls: u64,

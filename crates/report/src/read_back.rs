@@ -92,8 +92,8 @@ struct SiteRow {
     scores: Option<Scores>,
 }
 
-/// Reads the output of `attach --json` or `report --format json`. If there are several reports, reads the last complete
-/// one.
+/// Reads the output of `attach --json` or `report --format json`. If there are several reports,
+/// reads the last complete one.
 pub fn read_back(text: &[u8], measure: Measure) -> Result<Profile, ReadBackError> {
     let mut values =
         serde_json::Deserializer::from_slice(text).into_iter::<&serde_json::value::RawValue>();

@@ -52,8 +52,8 @@ impl StaticPage {
         self.add(format_args!("</dl>\n"))
     }
 
-    /// Adds a table. The first column is text, and the other columns are numbers. With `keys`, each row has the colour
-    /// of a curve.
+    /// Adds a table. The first column is text, and the other columns are numbers. With `keys`, each
+    /// row has the colour of a curve.
     pub fn table(&mut self, heads: &[&str], rows: &[Vec<String>], keys: bool) -> &mut Self {
         self.add(format_args!("<table>\n<thead><tr>"));
         for head in heads {

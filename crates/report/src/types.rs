@@ -1,5 +1,6 @@
-//! Types of blocks, as far as their call stacks reveal them. The template arguments of the C++ library's containers and
-//! allocators take precedence over the constructor that is called on the block.
+//! Types of blocks, as far as their call stacks reveal them. The template arguments of the C++
+//! library's containers and allocators take precedence over the constructor that is called on the
+//! block.
 
 use crate::StackFrame;
 
@@ -32,8 +33,8 @@ pub(crate) fn named_by_frames(frames: &[StackFrame]) -> Option<String> {
         if !is_of_library(path) {
             break;
         }
-        // An allocator names the type exactly, except in lists and trees, where it allocates nodes. Of the other
-        // functions, the program has named only the outermost.
+        // An allocator names the type exactly, except in lists and trees, where it allocates nodes.
+        // Of the other functions, the program has named only the outermost.
         if let Some(element) = path_argument(path, "allocator", 0) {
             return Some(element);
         }
@@ -97,8 +98,8 @@ fn container_element(path: &str) -> Option<String> {
     None
 }
 
-/// Returns an argument of the template with this name. A prefix of namespaces may precede the name, as may letters that
-/// make it another allocator (`new_allocator`).
+/// Returns an argument of the template with this name. A prefix of namespaces may precede the name,
+/// as may letters that make it another allocator (`new_allocator`).
 fn path_argument(path: &str, name: &str, number: usize) -> Option<String> {
     let mut depth = 0u32;
     for (at, letter) in path.char_indices() {

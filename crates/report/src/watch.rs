@@ -111,11 +111,11 @@ impl Kills {
 /// The end of a process.
 #[derive(Clone, Debug, Serialize)]
 pub struct Death {
-    /// True if the kernel killed the process for lack of memory. If the kernel's messages cannot be read, true if the
-    /// kernel killed some process of the group during the watch.
+    /// True if the kernel killed the process for lack of memory. If the kernel's messages cannot be
+    /// read, true if the kernel killed some process of the group during the watch.
     pub out_of_memory: bool,
-    /// Number of processes that the kernel killed in the group since the watch began; `None` if the kernel does not
-    /// report it.
+    /// Number of processes that the kernel killed in the group since the watch began; `None` if the
+    /// kernel does not report it.
     pub kills: Option<u64>,
     /// Signal that ended the process, if known.
     pub signal: Option<i32>,

@@ -500,7 +500,8 @@ fn hints() {
     }
 }
 
-/// Rows of one function differ in a caller. If there is little room, the name is the last part to be shortened.
+/// Rows of one function differ in a caller. If there is little room, the name is the last part to
+/// be shortened.
 #[test]
 fn alike_rows_and_narrow_rows() {
     let mut model = report();

@@ -65,7 +65,7 @@ impl Admission {
             let heads = (0..region.rings_used()).map(|ring| head(ring).load(Acquire));
             *state = (asked, heads.collect());
         }
-        // A recording increments the counter before it moves the head. A changed head means that the recording in
+        // A recording increments the word before it moves the head. A changed head means that the recording in
         // progress at the barrier has ended, although the next recording may have begun.
         let has_ended = |ring: usize| {
             let outer = region.ring64(ring, offset_of!(RingHeader, outer));

@@ -185,7 +185,8 @@ pub(crate) fn hex(id: &[u8]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Fails for a file with another build-id. If neither build-id is known, there is nothing to compare.
+/// Fails for a file with another build-id. If neither build-id is known, there is nothing to
+/// compare.
 pub(crate) fn check_build_id(
     path: &Path,
     elf: &Elf<'_>,

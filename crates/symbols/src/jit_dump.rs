@@ -1,10 +1,10 @@
-//! Names of code that a compiler makes at run time, in the file that it writes for `perf inject --jit`
-//! (tools/perf/Documentation/jitdump-specification.txt). The file consists of records. Some of them have the address
-//! and name of a piece of code.
+//! Names of code that a compiler makes at run time, in the file that it writes for `perf inject
+//! --jit` (tools/perf/Documentation/jitdump-specification.txt). The file consists of records. Some
+//! of them have the address and name of a piece of code.
 //!
-//! The file grows while the program runs, so each reading continues at the end of the previous one. The rest of a
-//! record is skipped: the code itself, its unwind tables, and its lines, whose addresses V8 shifts by the size of a
-//! header that perf adds.
+//! The file grows while the program runs, so each reading continues at the end of the previous one.
+//! The rest of a record is skipped: the code itself, its unwind tables, and its lines, whose
+//! addresses V8 shifts by the size of a header that perf adds.
 
 use crate::PerfMap;
 use memhook_foreign::Extent;

@@ -45,8 +45,8 @@ fn put_into(
     Ok(())
 }
 
-/// Returns a string with its variables replaced. The error is the index of the wrong `${` in the string, from 0 on,
-/// with the reason.
+/// Returns a string with its variables replaced. The error is the index of the wrong `${` in the
+/// string, from 0 on, with the reason.
 fn expanded(string: &str, lookup: Lookup<'_>) -> Result<String, (usize, String)> {
     let (mut put, mut rest, mut number) = (String::new(), string, 0);
     while let Some(at) = rest.find(BEGIN) {
@@ -86,8 +86,8 @@ fn is_name(name: &str) -> bool {
         && characters.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Returns the position in the file of the `${` with this number. If it is written with escapes, this is the position
-/// of the string.
+/// Returns the position in the file of the `${` with this number. If it is written with escapes,
+/// this is the position of the string.
 fn place(text: &str, span: Range<usize>, number: usize) -> Range<usize> {
     let written = text.get(span.clone()).unwrap_or_default();
     let found = written.match_indices(BEGIN).nth(number);

@@ -1,5 +1,5 @@
-//! The files of a configuration: the named file, and the files that it includes. They are read as one text, in which
-//! each byte knows its file.
+//! The files of a configuration: the named file, and the files that it includes. They are read as
+//! one text, in which each byte knows its file.
 
 use super::{ConfigError, Fault, MOST_BYTES, environment};
 use std::path::{Path, PathBuf};

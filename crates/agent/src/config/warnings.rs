@@ -136,8 +136,9 @@ fn covers(first: &Rule, second: &Rule) -> bool {
         && first.uid.is_none_or(|uid| second.uid == Some(uid))
 }
 
-/// Returns true if `other` obviously matches everything that `one` matches. If `one` has a star and `other` has a
-/// question mark, only equal patterns count, because the question mark would match the star.
+/// Returns true if `other` obviously matches everything that `one` matches. If `one` has a star and
+/// `other` has a question mark, only equal patterns count, because the question mark would match
+/// the star.
 fn is_within(one: &Pattern, other: &Pattern) -> bool {
     let is_plain = !one.0.contains('*') || !other.0.contains('?');
     one == other || (is_plain && other.matches(&one.0))

@@ -180,8 +180,9 @@ impl Asked {
         has_new
     }
 
-    /// Waits for the time of the next request: after the pause if a caller waits for the answer, otherwise after a
-    /// longer time. Returns true if a caller waits, and `None` when the agent ends.
+    /// Waits for the time of the next request: after the pause if a caller waits for the answer,
+    /// otherwise after a longer time. Returns true if a caller waits, and `None` when the agent
+    /// ends.
     fn wait(&self, pause: Duration, has_failed: bool) -> Option<bool> {
         let begin = Instant::now();
         let mut state = self.lock();

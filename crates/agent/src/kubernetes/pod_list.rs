@@ -1,5 +1,6 @@
-//! The kubelet's list of pods: a `PodList` of Kubernetes' core/v1. Only a few of its fields are read. Names of
-//! containers and their owners are untrusted, so they are bounded and have to look like names of Kubernetes.
+//! The kubelet's list of pods: a `PodList` of Kubernetes' core/v1. Only a few of its fields are
+//! read. Names of containers and their owners are untrusted, so they are bounded and have to look
+//! like names of Kubernetes.
 
 use super::pods::{Consent, Pod};
 use serde::Deserialize;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 /// Annotation by which a pod opts out, or opts in if a rule asks for that.
 pub const ANNOTATION: &str = "memhook-rs/trace";
-/// Time for which a pod is remembered after the kubelet last listed it. A newly started kubelet lists no pods, and that
-/// must not make the agent leave the pods' processes.
+/// Time for which a pod is remembered after the kubelet last listed it. A newly started kubelet
+/// lists no pods, and that must not make the agent leave the pods' processes.
 const KEPT: Duration = Duration::from_secs(300);
 /// Maximum length of a pod's id. Ids of static pods are hashes of 32 digits, and all others are
 /// UUIDs.

@@ -1,5 +1,5 @@
-//! Sends profiles to their destinations. One thread encodes profiles and queues them on disk, and each store has a
-//! thread that sends them. So no slow disk or network delays a target.
+//! Sends profiles to their destinations. One thread encodes profiles and queues them on disk, and
+//! each store has a thread that sends them. So no slow disk or network delays a target.
 
 mod backlog;
 mod files;
@@ -28,8 +28,8 @@ use store::{Encode, Store};
 /// thousand times as large.
 const MOST_WAITING_BYTES: usize = 64 << 20;
 
-/// Directory in the state directory for profiles that were kept because memory was about to run out, and the maximum
-/// number and bytes of these profiles.
+/// Directory in the state directory for profiles that were kept because memory was about to run
+/// out, and the maximum number and bytes of these profiles.
 const BLACK_BOX: &str = "blackbox";
 const MOST_KEPT: u32 = 50;
 const MOST_KEPT_BYTES: u64 = 32 << 20;
@@ -198,8 +198,8 @@ impl Senders {
         self.outbox.clone()
     }
 
-    /// Encodes the remaining profiles, and ends. Profiles that cannot be sent within moments stay on disk for the next
-    /// start. All other outboxes must be gone.
+    /// Encodes the remaining profiles, and ends. Profiles that cannot be sent within moments stay
+    /// on disk for the next start. All other outboxes must be gone.
     pub fn finish(self) {
         drop(self.outbox);
         let _ = self.encoder.join();
@@ -231,9 +231,9 @@ impl Encoder {
         }
     }
 
-    /// Encodes in a thread that ends immediately after that. A longer-lived thread would keep its last released blocks
-    /// of each size (glibc's caches of threads), and with them the pages around these blocks, which may be anywhere in
-    /// the heap.
+    /// Encodes in a thread that ends immediately after that. A longer-lived thread would keep its
+    /// last released blocks of each size (glibc's caches of threads), and with them the pages
+    /// around these blocks, which may be anywhere in the heap.
     fn encode_apart(&mut self, made: Made) {
         let mut left = Some(made);
         let thread = std::thread::Builder::new().name("encoder".into());

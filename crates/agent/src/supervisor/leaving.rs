@@ -1,5 +1,5 @@
-//! Leaves targets: a target whose time is over, a target that no rule matches, a target above the budget, and all of
-//! them at the end.
+//! Leaves targets: a target whose time is over, a target that no rule matches, a target above the
+//! budget, and all of them at the end.
 
 use super::departures::{Why, patience};
 use super::{LEAST_PAUSE, ROUND, Supervisor};
@@ -109,9 +109,9 @@ impl Supervisor {
         }
     }
 
-    /// Ends although some targets have not been left. They continue on their own, as after the death of the agent, and
-    /// stay in the journal, so that the next agent repairs them. Holds of their threads end with this process. Profiles
-    /// that were not encoded yet are lost.
+    /// Ends although some targets have not been left. They continue on their own, as after the
+    /// death of the agent, and stay in the journal, so that the next agent repairs them. Holds of
+    /// their threads end with this process. Profiles that were not encoded yet are lost.
     fn give_up(&self, left: &[i32]) -> Outcome {
         for pid in left {
             let program = self.members.get(pid).map(|m| m.identity.process.as_str());

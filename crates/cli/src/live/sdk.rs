@@ -54,9 +54,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Flags for clang. Some versions, including clang 14, trace nothing unless a kind of coverage is also named; `func`
-/// adds no code. clang would also link a sanitizer runtime, which is not used, and which Debian has in a separate
-/// package (libclang-rt-14-dev).
+/// Flags for clang. Some versions, including clang 14, trace nothing unless a kind of coverage is
+/// also named; `func` adds no code. clang would also link a sanitizer runtime, which is not used,
+/// and which Debian has in a separate package (libclang-rt-14-dev).
 const CLANG_FLAGS: &str =
     "-fsanitize-coverage=func,trace-loads,trace-stores -fno-sanitize-link-runtime";
 /// Flags for gcc.
@@ -66,8 +66,8 @@ fn object_in(directory: &Path) -> String {
     visible(&directory.join(OBJECT_NAME).to_string_lossy()).to_string()
 }
 
-/// Returns the file for pkg-config(1) about the object in this directory. The compiler flags are variables, because
-/// they differ between compilers.
+/// Returns the file for pkg-config(1) about the object in this directory. The compiler flags are
+/// variables, because they differ between compilers.
 fn pkg_config(directory: &Path) -> String {
     // A space or a quote in the directory's name would end the word.
     let directory = directory.to_string_lossy();

@@ -62,9 +62,9 @@ impl Iterator for Batches<'_> {
     }
 }
 
-/// Reads ranges into `into`, one after the other. `into` must be as long as the sum of their lengths. Pages that cannot
-/// be read keep their old contents there, and are added to `failed`. Returns `false` if the time limit `until` passed
-/// first.
+/// Reads ranges into `into`, one after the other. `into` must be as long as the sum of their
+/// lengths. Pages that cannot be read keep their old contents there, and are added to `failed`.
+/// Returns `false` if the time limit `until` passed first.
 fn read_runs(
     pid: i32,
     runs: &[Range<u64>],
@@ -148,8 +148,8 @@ fn empty_region(pid: i32, start: u64, end: u64) -> Result<CopiedRegion, Error> {
     }
 }
 
-/// Copies ranges of the target directly into the regions that contain them. Pages that cannot be read are added to
-/// `failed`. Returns `false` if the time limit `until` passed first.
+/// Copies ranges of the target directly into the regions that contain them. Pages that cannot be
+/// read are added to `failed`. Returns `false` if the time limit `until` passed first.
 pub fn copy_into(
     pid: i32,
     runs: &[Range<u64>],
@@ -208,8 +208,8 @@ pub struct Patch {
 }
 
 impl Patch {
-    /// Returns an empty patch with space for `bytes` bytes. The memory is allocated now, because that takes time and
-    /// must not happen while threads are held.
+    /// Returns an empty patch with space for `bytes` bytes. The memory is allocated now, because
+    /// that takes time and must not happen while threads are held.
     pub fn with_room(bytes: u64) -> Patch {
         let mut patch = Patch {
             runs: Runs::new(),
@@ -231,8 +231,8 @@ impl Patch {
         has_room
     }
 
-    /// Reads the ranges now. Pages that cannot be read are added to `failed`. Returns `false` if there is no space for
-    /// the ranges, or if the time limit `until` passed first.
+    /// Reads the ranges now. Pages that cannot be read are added to `failed`. Returns `false` if
+    /// there is no space for the ranges, or if the time limit `until` passed first.
     pub fn read(
         &mut self,
         pid: i32,
@@ -315,8 +315,8 @@ fn cut(pid: i32, region: &mut CopiedRegion, end: u64) -> Result<CopiedRegion, Er
     Ok(rest)
 }
 
-/// Returns regions for new areas, with the contents that older regions contain at the same addresses. A region that
-/// only grew or shrank at its end is not copied.
+/// Returns regions for new areas, with the contents that older regions contain at the same
+/// addresses. A region that only grew or shrank at its end is not copied.
 pub fn relaid(
     pid: i32,
     old: Vec<CopiedRegion>,

@@ -1,7 +1,8 @@
 //! A snapshot from a core dump.
 //!
-//! A core has the memory and registers that the search needs, but neither the kind of each mapping nor the code of its
-//! modules. This module derives the kinds from other data, and reads the code from the files that the core names.
+//! A core has the memory and registers that the search needs, but neither the kind of each mapping
+//! nor the code of its modules. This module derives the kinds from other data, and reads the code
+//! from the files that the core names.
 
 use crate::capture::Captured;
 use crate::capture::areas::{MAX_AREA_BYTES, is_in_heap, kind};
@@ -153,7 +154,8 @@ fn is_libcs(path: &str) -> bool {
     name == "libc.so.6" || name.starts_with("libc-2.")
 }
 
-/// Finds the version of a C library whose file is missing. Its heap is accepted only if a known layout fits all of it.
+/// Finds the version of a C library whose file is missing. Its heap is accepted only if a known
+/// layout fits all of it.
 fn find_version(
     core: &CoreFile,
     snapshot: &mut Snapshot,

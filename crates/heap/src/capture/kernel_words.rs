@@ -53,8 +53,9 @@ impl KernelWords {
     }
 }
 
-/// Reads the words from /proc. `epoll_event.data` is in the descriptor's fdinfo (proc_pid_fdinfo(5)), and
-/// `sigevent.sigev_value` of timers is in /proc/PID/timers. Pending requests of an io_uring are not visible.
+/// Reads the words from /proc. `epoll_event.data` is in the descriptor's fdinfo
+/// (proc_pid_fdinfo(5)), and `sigevent.sigev_value` of timers is in /proc/PID/timers. Pending
+/// requests of an io_uring are not visible.
 pub fn kernel_words(pid: i32) -> KernelWords {
     told_in(Path::new(&format!("/proc/{pid}")), pid, true)
 }

@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 
 /// The time between two attempts.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Number of bytes at the top of a stack that are read again with the registers. The rest of a larger stack is not read
-/// again.
+/// Number of bytes at the top of a stack that are read again with the registers. The rest of a
+/// larger stack is not read again.
 const STACK_BYTES: u64 = 1 << 20;
-/// Upper bound on the offset of the list of robust locks in a thread's descriptor (`struct pthread` of glibc's
-/// nptl/descr.h, of musl's src/internal/pthread_impl.h).
+/// Upper bound on the offset of the list of robust locks in a thread's descriptor (`struct pthread`
+/// of glibc's nptl/descr.h, of musl's src/internal/pthread_impl.h).
 const DESCRIPTOR_BYTES: usize = 0x600;
 
 /// The first note of every read-only copy.
@@ -73,7 +73,8 @@ pub(crate) fn look(prepared: &mut Prepared) -> Result<(Method, Shot), Error> {
     Ok((Method::Running, shot))
 }
 
-/// Copies the memory with all stoppable threads held. Returns the first attempt during which no thread ran.
+/// Copies the memory with all stoppable threads held. Returns the first attempt during which no
+/// thread ran.
 fn whole(prepared: &mut Prepared) -> Result<Option<(Copied, Shot)>, Error> {
     let mut last = None;
     for attempt in 0..HOLDS {
@@ -226,8 +227,9 @@ fn states(reader: i32, threads: &[SeenThread]) -> Vec<ThreadState> {
     states
 }
 
-/// Returns the beginning of the descriptor of a thread that is not stopped. The kernel knows the thread's list of
-/// robust locks, which is in the descriptor, and the descriptor begins with its own address.
+/// Returns the beginning of the descriptor of a thread that is not stopped. The kernel knows the
+/// thread's list of robust locks, which is in the descriptor, and the descriptor begins with its
+/// own address.
 fn thread_pointer(reader: i32, tid: i32) -> Option<u64> {
     let head = robust_list(tid)? & !7;
     let start = head.checked_sub(DESCRIPTOR_BYTES as u64)?;

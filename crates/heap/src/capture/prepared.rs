@@ -74,8 +74,8 @@ impl Prepared {
         let mut prepared = Prepared {
             begin,
             limits,
-            // These words are read again after the hold. An entry that exists during the hold is then in one of the two
-            // answers, unless it appears and disappears between them.
+            // These words are read again after the hold. An entry that exists during the hold is
+            // then in one of the two answers, unless it appears and disappears between them.
             kernel: words_of(reader, limits),
             ..Prepared::with(pid, images)
         };
@@ -93,8 +93,8 @@ impl Prepared {
         self.has_room(0, self.populated_bytes)
     }
 
-    /// Fails if `more` bytes, and the memory for searching them, do not fit in addition to the bytes that are already
-    /// copied.
+    /// Fails if `more` bytes, and the memory for searching them, do not fit in addition to the
+    /// bytes that are already copied.
     pub fn has_room(&self, copied: u64, more: u64) -> Result<(), Error> {
         let with_search = |bytes: u64| bytes + bytes / SEARCH_SHARE;
         // The limit of the user includes the copied bytes; the available memory does not.
@@ -380,7 +380,8 @@ impl Prepared {
         snapshot.meta.notes.extend(unsearched.iter().map(|what| {
             format!("not searched: {what}; blocks without another pointer look leaked")
         }));
-        // A copy that was not made at one moment does not prove anything, so no block may be released.
+        // A copy that was not made at one moment does not prove anything, so no block may be
+        // released.
         if !shot.unsettled.is_empty() {
             let size = size_text(run_bytes(&shot.unsettled));
             let what = format!("{size} in huge pages, which were read while the process ran,");
@@ -407,8 +408,8 @@ impl Prepared {
     }
 }
 
-/// Returns the pointers that the kernel stores for the process. If the limits allow only looks, asks the kernel without
-/// descriptors.
+/// Returns the pointers that the kernel stores for the process. If the limits allow only looks,
+/// asks the kernel without descriptors.
 fn words_of(reader: i32, limits: Limits) -> KernelWords {
     match limits.only_looks {
         true => kernel_words_without_descriptors(reader),
@@ -416,9 +417,10 @@ fn words_of(reader: i32, limits: Limits) -> KernelWords {
     }
 }
 
-/// Returns the unreadable parts that may contain a pointer. A guard page (MADV_GUARD_INSTALL, with which glibc 2.42
-/// ends the stacks of threads) has no contents, and memory below a stack pointer is not a root. Linux marks guard pages
-/// since 6.15. Before that, guard pages of stacks are identified only by their position below the stack pointer.
+/// Returns the unreadable parts that may contain a pointer. A guard page (MADV_GUARD_INSTALL, with
+/// which glibc 2.42 ends the stacks of threads) has no contents, and memory below a stack pointer
+/// is not a root. Linux marks guard pages since 6.15. Before that, guard pages of stacks are
+/// identified only by their position below the stack pointer.
 fn hiding(snapshot: &Snapshot, reader: i32, unread: Runs) -> Runs {
     if unread.is_empty() {
         return unread;

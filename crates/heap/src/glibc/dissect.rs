@@ -65,8 +65,8 @@ impl HeapDissector for Glibc {
         "glibc's malloc"
     }
 
-    /// Finds and walks the heap. The heap of an unknown version is accepted only if every part of it fits a known
-    /// layout.
+    /// Finds and walks the heap. The heap of an unknown version is accepted only if every part of
+    /// it fits a known layout.
     fn dissect(&self, snapshot: &Snapshot) -> Option<Result<AllocatorHeap, NotDissected>> {
         let libc = snapshot.libc()?;
         let minor = libc.glibc_minor.unwrap_or(0);
@@ -110,8 +110,8 @@ impl HeapDissector for Glibc {
     }
 }
 
-/// Finds heaps of other copies of glibc, which libraries in other namespaces have (dlmopen(3)). They are not walked,
-/// because mapped blocks of two copies cannot be distinguished.
+/// Finds heaps of other copies of glibc, which libraries in other namespaces have (dlmopen(3)).
+/// They are not walked, because mapped blocks of two copies cannot be distinguished.
 pub(crate) struct OtherGlibc;
 
 impl HeapDissector for OtherGlibc {
@@ -253,8 +253,8 @@ impl Bare {
 }
 
 impl AllocatorHeap {
-    /// Drops chunks that look as if they had their own mapping but are in memory of other allocators. `claimed` is
-    /// sorted.
+    /// Drops chunks that look as if they had their own mapping but are in memory of other
+    /// allocators. `claimed` is sorted.
     pub(crate) fn leave_to_others(&mut self, claimed: &[Range<u64>]) {
         let Some(parts) = &mut self.glibc else {
             return;
@@ -347,8 +347,8 @@ impl Building<'_> {
         report
     }
 
-    /// Returns the pieces of the main arena: the memory from brk, and, if brk failed, the mapping that contains its
-    /// top.
+    /// Returns the pieces of the main arena: the memory from brk, and, if brk failed, the mapping
+    /// that contains its top.
     fn main_pieces(&mut self, arena: &Arena, parameters: Option<Parameters>) -> Vec<Piece> {
         let mut pieces = Vec::new();
         if arena.is_unused(&self.layout) {
@@ -401,8 +401,8 @@ impl Building<'_> {
         pieces
     }
 
-    /// Returns the heaps of another arena, from the heap with the top back to the first heap, which contains the
-    /// `malloc_state` (arena.c, `heap_info`: ar_ptr, prev, size).
+    /// Returns the heaps of another arena, from the heap with the top back to the first heap, which
+    /// contains the `malloc_state` (arena.c, `heap_info`: ar_ptr, prev, size).
     fn heap_pieces(&mut self, index: u32, arena: &Arena) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let mut seen = BTreeSet::new();

@@ -139,9 +139,9 @@ fn is_cache(snapshot: &Snapshot, layout: &Layout, user: u64) -> bool {
     has_sound_heads && (odd <= 1 || is_full)
 }
 
-/// Finds the caches. Each thread has the pointer to its own cache at the same distance from its TCB (a `__thread`
-/// variable of libc, in static TLS). If the word of a thread is not such a pointer, its cache cannot be read and its
-/// free chunks would look used, so that is reported.
+/// Finds the caches. Each thread has the pointer to its own cache at the same distance from its TCB
+/// (a `__thread` variable of libc, in static TLS). If the word of a thread is not such a pointer,
+/// its cache cannot be read and its free chunks would look used, so that is reported.
 fn caches(snapshot: &Snapshot, layout: &Layout) -> FreeLists {
     let threads = &snapshot.meta.threads;
     let mut votes: FxHashMap<u64, usize> = FxHashMap::default();
@@ -187,8 +187,8 @@ fn caches(snapshot: &Snapshot, layout: &Layout) -> FreeLists {
     lists
 }
 
-/// Returns the chunks and bytes in the unsorted, small and large bins of an arena. `most` is the upper bound on the
-/// number of chunks. The error is the address at which a list is broken.
+/// Returns the chunks and bytes in the unsorted, small and large bins of an arena. `most` is the
+/// upper bound on the number of chunks. The error is the address at which a list is broken.
 pub fn binned(
     memory: &impl Memory,
     layout: &Layout,

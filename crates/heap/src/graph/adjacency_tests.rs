@@ -1,5 +1,6 @@
-//! Adjacent memory is searched as one range, regardless of the bounds of mappings, pages with contents and blocks. A
-//! plain search over all bytes must find the same pointers, at any byte offset.
+//! Adjacent memory is searched as one range, regardless of the bounds of mappings, pages with
+//! contents and blocks. A plain search over all bytes must find the same pointers, at any byte
+//! offset.
 
 use crate::blocks::{BlockTable, Segment, SegmentKind};
 use crate::dissect::Heap;
@@ -26,8 +27,8 @@ struct Memory {
     parts: Vec<Part>,
     /// Number of parts before the heap.
     heap_at: usize,
-    /// Pointers: offset as a fraction of all bytes, block, byte in the block, value of the bits above the address, and
-    /// number of bytes written.
+    /// Pointers: offset as a fraction of all bytes, block, byte in the block, value of the bits
+    /// above the address, and number of bytes written.
     pointers: Vec<(prop::sample::Index, u64, u64, u64, usize)>,
 }
 

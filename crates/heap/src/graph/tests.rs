@@ -20,8 +20,8 @@ const ROOT_WORDS: usize = 512;
 pub(super) struct Graph {
     /// Number of words in each block.
     pub(super) sizes: Vec<usize>,
-    /// Edges: a block and a word in it, the target block and a byte offset in it. All numbers are reduced modulo the
-    /// existing range.
+    /// Edges: a block and a word in it, the target block and a byte offset in it. All numbers are
+    /// reduced modulo the existing range.
     edges: Vec<(usize, usize, usize, u64)>,
     roots: Vec<(usize, usize, u64)>,
     pub(super) registers: Vec<usize>,

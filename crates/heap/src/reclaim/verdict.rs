@@ -1,9 +1,10 @@
 //! Verdict that lists the leaked blocks of a snapshot, in a file, so that the search can run on
 //! another machine.
 //!
-//! A verdict replaces the first of the two scans that reclaiming makes. The second scan always examines the process
-//! itself: a block is released only if it is still leaked then, at its old address, with its old size and contents. So
-//! a verdict that is wrong, old or forged causes no release that reclaiming without a verdict would not make.
+//! A verdict replaces the first of the two scans that reclaiming makes. The second scan always
+//! examines the process itself: a block is released only if it is still leaked then, at its old
+//! address, with its old size and contents. So a verdict that is wrong, old or forged causes no
+//! release that reclaiming without a verdict would not make.
 
 use super::choose::refusal;
 use crate::graph::twice::{Fingerprint, Fingerprints};
@@ -27,7 +28,8 @@ pub struct Verdict {
     leaked: Vec<LeakedBlock>,
 }
 
-/// The program that the process executes, and its addresses. They change with every execve, even of the same program.
+/// The program that the process executes, and its addresses. They change with every execve, even of
+/// the same program.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Program {

@@ -29,7 +29,8 @@ use std::ops::Range;
 pub enum Part {
     /// Live blocks of malloc.
     LiveHeap,
-    /// Live blocks from before the attach, as counted by the allocator, next to the live heap of a trace.
+    /// Live blocks from before the attach, as counted by the allocator, next to the live heap of a
+    /// trace.
     EarlierHeap,
     /// Memory of an allocator beyond the live blocks of a trace: headers, free memory, blocks from
     /// before the attach. Used only where the heap is not dissected.
@@ -127,8 +128,9 @@ pub struct Account {
     pub notes: Vec<String>,
 }
 
-/// Computes the account of a process. `heap` is the glibc heap, if it was dissected. `pins` has the names of types, if
-/// the account is to show which blocks pin which pages. `traced` has the blocks with known call stacks, by address.
+/// Computes the account of a process. `heap` is the glibc heap, if it was dissected. `pins` has the
+/// names of types, if the account is to show which blocks pin which pages. `traced` has the blocks
+/// with known call stacks, by address.
 pub fn account<'a>(
     snapshot: Option<&'a Snapshot>,
     heap: Option<&Heap>,
@@ -257,8 +259,8 @@ impl Account {
         }
     }
 
-    /// Asks the kernel which bytes the process wrote and which bytes other processes map, if that is not known yet. For
-    /// the answer, the kernel inspects each page.
+    /// Asks the kernel which bytes the process wrote and which bytes other processes map, if that
+    /// is not known yet. For the answer, the kernel inspects each page.
     pub(crate) fn ask_for_shares(&mut self, pid: i32) {
         if self.has_shares {
             return;

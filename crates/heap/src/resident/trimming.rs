@@ -1,10 +1,11 @@
 //! Makes a running process call malloc_trim(3).
 //!
-//! One of the process's threads makes the call at a safe point, as it calls `free` for `scan --reclaim`. During the
-//! call, threads that need the arena that is being trimmed wait. The call cannot be ended halfway. So its duration is
-//! estimated beforehand, from the duration of this work in this process, and the call is not made if the estimate is
-//! too long. If the call waits too long for an arena's lock, it is abandoned, because malloc_trim holds no other lock
-//! then. If this process is killed meanwhile, the thread finishes the call and resumes its work.
+//! One of the process's threads makes the call at a safe point, as it calls `free` for `scan
+//! --reclaim`. During the call, threads that need the arena that is being trimmed wait. The call
+//! cannot be ended halfway. So its duration is estimated beforehand, from the duration of this work
+//! in this process, and the call is not made if the estimate is too long. If the call waits too
+//! long for an arena's lock, it is abandoned, because malloc_trim holds no other lock then. If this
+//! process is killed meanwhile, the thread finishes the call and resumes its work.
 
 use crate::capture::limits::Limits;
 use crate::capture::{Captured, Request, capture};
@@ -36,8 +37,8 @@ pub struct Trimmer {
     memory: File,
     /// Account of resident memory, with the bytes that a trim would return.
     pub account: Account,
-    /// Estimated time of the call on an otherwise idle processor. The call takes longer if threads compete for
-    /// processors or for locks.
+    /// Estimated time of the call on an otherwise idle processor. The call takes longer if threads
+    /// compete for processors or for locks.
     pub estimate: Duration,
 }
 
@@ -111,8 +112,8 @@ impl Trimmer {
         check_call(self.meta().pid, "malloc_trim", self.estimate, most)
     }
 
-    /// Trims the heap with a thread that `hold` holds. The call is abandoned if it waits for a lock longer than
-    /// `patience`.
+    /// Trims the heap with a thread that `hold` holds. The call is abandoned if it waits for a lock
+    /// longer than `patience`.
     pub fn trim(&self, hold: &mut HoldAtSafePoint, patience: Duration) -> Result<Trimmed, Error> {
         let pid = self.meta().pid;
         let libc = self.captured.snapshot.libc();
@@ -185,7 +186,8 @@ fn estimate(captured: &Captured, heap: &Heap, bytes: u64) -> Duration {
             calls += u32::from(is_free && !trim::of_chunk(&(at..at + size)).is_empty());
         });
     }
-    // All chunks were visited here, in address order. malloc_trim visits only the free chunks, in any order.
+    // All chunks were visited here, in address order. malloc_trim visits only the free chunks, in
+    // any order.
     let looking = begin.elapsed();
     let (page, call) = (
         time_to_discard(SAMPLE_PAGES) / SAMPLE_PAGES,
@@ -196,8 +198,8 @@ fn estimate(captured: &Captured, heap: &Heap, bytes: u64) -> Duration {
     work.saturating_mul(CAUTION)
 }
 
-/// Estimates the time to return the given number of bytes. Each system call returns only a few pages, because the free
-/// pages are scattered.
+/// Estimates the time to return the given number of bytes. Each system call returns only a few
+/// pages, because the free pages are scattered.
 pub fn time_to_give_back(bytes: u64) -> Duration {
     const PAGES_A_CALL: u32 = 4;
     let pages = u32::try_from(bytes / PAGE_BYTES).unwrap_or(u32::MAX);

@@ -1,5 +1,5 @@
-//! Snapshots from untrusted files. For any contents of such a file, reading and searching it ends with a result or an
-//! error, and uses no more than the available memory.
+//! Snapshots from untrusted files. For any contents of such a file, reading and searching it ends
+//! with a result or an error, and uses no more than the available memory.
 
 use crate::graph::census::census;
 use crate::graph::finder::{MarkOptions, Pointers};

@@ -105,7 +105,8 @@ fn a_small_core() {
 fn what_is_not_saved_is_in_the_list_of_files() {
     let mut bytes = built().bytes;
     let second = 64 + 2 * 56 - 56;
-    // The segment of /bin/true contains only its second page, or is an empty segment at another address.
+    // The segment of /bin/true contains only its second page, or is an empty segment at another
+    // address.
     for (start, length, expected) in [
         (
             0x40_1000u64,

@@ -57,9 +57,9 @@ pub struct Recording {
 impl Recording {
     /// Opens a file, or one part of a recording.
     ///
-    /// Fails if the file is not a recording, has another version, ends before its first complete chunk, or if one of
-    /// its small records is damaged. A file without an index, because the recorder died, is read up to its last
-    /// complete chunk.
+    /// Fails if the file is not a recording, has another version, ends before its first complete
+    /// chunk, or if one of its small records is damaged. A file without an index, because the
+    /// recorder died, is read up to its last complete chunk.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Recording::of(ChunkFile::open(path.as_ref())?)
     }
@@ -67,8 +67,9 @@ impl Recording {
     /// Reads a stream to its end, as [`Recording::open`] reads a file. `name` is the stream's name
     /// in errors.
     ///
-    /// Chunks are read in any order, so the stream is copied into an unnamed file in the directory for temporary files.
-    /// Fails for a stream that would take more than half of the free space there.
+    /// Chunks are read in any order, so the stream is copied into an unnamed file in the directory
+    /// for temporary files. Fails for a stream that would take more than half of the free space
+    /// there.
     pub fn read(name: &str, stream: impl Read) -> Result<Self, Error> {
         let name = Path::new(name);
         let file = copied(stream).map_err(|cause| Error::Io {

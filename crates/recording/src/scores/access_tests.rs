@@ -86,7 +86,8 @@ fn blocks() -> impl Strategy<Value = Vec<Block>> {
         }
     });
     prop::collection::vec(block, 1..60).prop_map(|mut blocks| {
-        // Simultaneous events would be moved apart, so each event gets its own time. This removes no access.
+        // Simultaneous events would be moved apart, so each event gets its own time. This removes
+        // no access.
         let mut taken = std::collections::HashSet::new();
         for block in &mut blocks {
             while !taken.insert(block.start_ns) {

@@ -156,7 +156,8 @@ fn programs(words: impl Strategy<Value = usize>) -> impl Strategy<Value = (Progr
 }
 
 proptest! {
-    /// The truth about a completely watched block is always within the bounds, even if the look is abandoned.
+    /// The truth about a completely watched block is always within the bounds, even if the look is
+    /// abandoned.
     #[test]
     fn bounds_hold_the_truth((program, release) in programs(1..5usize), until in 0..300_000_000u64) {
         let all: Vec<usize> = (0..program.len()).collect();
@@ -285,7 +286,8 @@ fn intervals_hold_the_complete_truth() {
     }
 }
 
-/// The block lived for four traps. It is known which of its words were used, but not for how long the block was used.
+/// The block lived for four traps. It is known which of its words were used, but not for how long
+/// the block was used.
 #[test]
 fn traps_say_nothing_of_lives_that_are_shorter() {
     let program = vec![vec![2_000], vec![30_000], vec![60_000], vec![90_000]];

@@ -5,7 +5,8 @@ use super::*;
 use memhook_ledger::{BlockOf, ReleaseBy};
 use proptest::prelude::*;
 
-/// One block, with times in nanoseconds. If `end_ns` is beyond the end of the run, the block is never released.
+/// One block, with times in nanoseconds. If `end_ns` is beyond the end of the run, the block is
+/// never released.
 #[derive(Clone, Copy, Debug)]
 struct Block {
     site: u32,
@@ -20,8 +21,9 @@ const PASS_NS: u64 = 1_000_000;
 const PASSES: u64 = 50;
 const END_NS: u64 = PASSES * PASS_NS;
 
-/// Returns the lifetime score of a site by the formulas of the paper: sorts the chunks by allocation, divides the mean
-/// lifetime of each group by the lifetime of the group, and returns the mean of these scores.
+/// Returns the lifetime score of a site by the formulas of the paper: sorts the chunks by
+/// allocation, divides the mean lifetime of each group by the lifetime of the group, and returns
+/// the mean of these scores.
 fn reference(blocks: &[Block], site: u32, group_ns: u64) -> (f64, u64) {
     let mut chunks: Vec<(u64, u64)> = blocks
         .iter()
@@ -250,7 +252,8 @@ fn exchanged(steps: impl Iterator<Item = (u32, u64)>, by_realloc: bool) -> Score
     scorer.finish(END_NS)
 }
 
-/// Two call stacks extend a list alternately. Each of its chunks is short-lived, but none can be reused.
+/// Two call stacks extend a list alternately. Each of its chunks is short-lived, but none can be
+/// reused.
 #[test]
 fn chains_of_realloc_are_no_loops() {
     let run = reallocated((1..5000).map(|step| (step as u32 % 2, 16 * step)));
@@ -265,8 +268,8 @@ fn chains_of_realloc_are_no_loops() {
     }
 }
 
-/// `free(p); p = realloc(NULL, n)` copies nothing, and one block would suffice. So it is a loop, regardless of how `n`
-/// grows.
+/// `free(p); p = realloc(NULL, n)` copies nothing, and one block would suffice. So it is a loop,
+/// regardless of how `n` grows.
 #[test]
 fn what_free_has_released_is_not_exchanged() {
     let run = exchanged((1..5000).map(|step| (0, 16 * step)), false);

@@ -9,11 +9,11 @@ use std::cmp::Reverse;
 
 /// Minimum number of allocations that a change of a loop must save.
 const LEAST_LOOP_BLOCKS: u64 = 500;
-/// Minimum number of allocations that runs of growing blocks must save to be reported. [`LEAST_RUN_BYTES`] is the
-/// alternative.
+/// Minimum number of allocations that runs of growing blocks must save to be reported.
+/// [`LEAST_RUN_BYTES`] is the alternative.
 const LEAST_RUN_STEPS: u64 = 64;
-/// Copied bytes from which runs of growing blocks are reported regardless of their steps. A block that grows by a
-/// factor copies this much only if it is large, and then growing is right.
+/// Copied bytes from which runs of growing blocks are reported regardless of their steps. A block
+/// that grows by a factor copies this much only if it is large, and then growing is right.
 const LEAST_RUN_BYTES: u64 = 64 << 10;
 /// Number of small blocks that must be live at one time to suggest a pool or an arena.
 const LEAST_SMALL_BLOCKS: u64 = 1000;
@@ -381,8 +381,8 @@ mod tests {
         }
     }
 
-    /// Of ten sites, the first is in the top tenth. A single site has no percentile, and among equal sites none stands
-    /// out.
+    /// Of ten sites, the first is in the top tenth. A single site has no percentile, and among
+    /// equal sites none stands out.
     #[test]
     fn top_percentiles() {
         let sites = |numbers: &[u64]| -> Vec<ScoredSite> {

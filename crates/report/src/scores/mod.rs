@@ -164,7 +164,8 @@ fn error_of_mean(scores: impl Iterator<Item = (Option<f64>, Option<f64>)>) -> Op
         .filter_map(|(score, error)| Some((score?, error?)))
         .collect();
     let mean = geometric_mean(known.iter().map(|one| one.0))?;
-    // This is exact to first order. If one score is 0, so is the mean, regardless of the other scores.
+    // This is exact to first order. If one score is 0, so is the mean, regardless of the other
+    // scores.
     let squares = known
         .iter()
         .filter(|one| one.0 > 0.0)

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Expression for the visible page, regardless of the scroll position of the table: texts, the order of the rows,
-/// frames of the graph.
+/// Expression for the visible page, regardless of the scroll position of the table: texts, the
+/// order of the rows, frames of the graph.
 const SEEN: &str = "JSON.stringify([[...document.querySelectorAll('h1, h2, h3, p, dd, li, button, span, output, small')].filter((e) => !e.hidden && !e.closest('#body, #tip')).map((e) => e.textContent), app.table.rows.map((row) => row.key), app.flame.drawn.map(({ frame, x, y, width }) => [app.flame.text(frame), x, y, width]), document.documentElement.dataset.theme, document.getElementById('search').value, ...['module', 'thread', 'least', 'most', 'from', 'to'].map((id) => document.getElementById(id).value)])";
 
 #[test]

@@ -110,7 +110,8 @@ fn the_graph_is_in_sight_at_800_by_600() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Frames shared by two thirds of the stacks take one row, although the other stacks do not have them.
+/// Frames shared by two thirds of the stacks take one row, although the other stacks do not have
+/// them.
 #[test]
 fn the_root_of_most_is_one_row() {
     let mut profile = run();

@@ -3,7 +3,8 @@
 use super::*;
 use memhook_ledger::TimeTaken;
 
-/// A source line of the innermost frame opens in an editor, regardless of the characters in the path.
+/// A source line of the innermost frame opens in an editor, regardless of the characters in the
+/// path.
 #[test]
 fn lines_open_in_the_editor_that_was_asked_for() {
     let mut profile = run();
@@ -206,8 +207,8 @@ fn estimates_have_their_errors() {
     let other = browser.text(".row.picked .other");
     assert!(expected.contains(&other), "{other}");
     browser.key("b");
-    // A thread combines the errors of its sites. A part of the run has the errors at both of its ends, which are three
-    // times as large here.
+    // A thread combines the errors of its sites. A part of the run has the errors at both of its
+    // ends, which are three times as large here.
     browser.click("#groups [data-name=thread]");
     let value = browser.text(".row .value");
     assert!(value.contains(" \u{b1} "), "{value}");
@@ -318,7 +319,8 @@ fn the_first_view_has_something_to_show() {
     assert_eq!(first(&profile, "first-peak"), "peak");
 }
 
-/// To distinguish a leak from a cache, a row shows its unreachable memory at the end next to its growth.
+/// To distinguish a leak from a cache, a row shows its unreachable memory at the end next to its
+/// growth.
 #[test]
 fn rows_say_what_nothing_reaches() {
     let mut profile = run();
@@ -377,7 +379,8 @@ fn rows_say_what_nothing_reaches() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// The allocator's time of a site is the same for a window as for the run, and each caller has the same time.
+/// The allocator's time of a site is the same for a window as for the run, and each caller has the
+/// same time.
 #[test]
 fn rows_say_what_the_allocator_took() {
     let mut profile = run();

@@ -6,8 +6,8 @@ use memhook_recording::{Chunk, ChunkAccesses, KeptChunks, ScoredSite};
 /// Number of chunks of the first site.
 const MANY: u64 = 1_000_000;
 
-/// Returns a run whose first site has a million chunks and a bad score. The scores of the other sites improve from site
-/// to site.
+/// Returns a run whose first site has a million chunks and a bad score. The scores of the other
+/// sites improve from site to site.
 fn scored_run() -> Profile {
     let mut profile = run();
     let mut stacks: Vec<u32> = profile.sites.iter().map(|site| site.stack).collect();

@@ -54,8 +54,8 @@ fn nodes(browser: &mut Browser) -> u64 {
     browser.value(NODES).as_u64().expect("a number")
 }
 
-/// Returns what remains after a garbage collection: bytes of the script's heap, and nodes that the heap or the document
-/// refers to.
+/// Returns what remains after a garbage collection: bytes of the script's heap, and nodes that the
+/// heap or the document refers to.
 fn kept(browser: &mut Browser) -> (f64, f64) {
     for _ in 0..2 {
         browser.call("HeapProfiler.collectGarbage", serde_json::json!({}));
@@ -132,8 +132,8 @@ fn a_thread_beyond_the_options_is_filtered_by_its_row() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Returns the number of runs of branch-free parts of the script since the last call. Unlike time, the number depends
-/// only on the script and the profile.
+/// Returns the number of runs of branch-free parts of the script since the last call. Unlike time,
+/// the number depends only on the script and the profile.
 fn steps(browser: &mut Browser) -> u64 {
     let coverage = browser.call("Profiler.takePreciseCoverage", serde_json::json!({}));
     let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();
@@ -150,7 +150,8 @@ const AHEAD: &str = "app.ahead.isDone";
 const SOME_WRAPPERS: &str = "app.setWrappers(true, ['cache_*', 'serve', 'operator<<'])";
 const HIDE_WRAPPERS: &str = "w";
 
-/// The work of a click grows with the visible part. Work that must cover all sites is split into short steps.
+/// The work of a click grows with the visible part. Work that must cover all sites is split into
+/// short steps.
 #[test]
 fn a_click_on_twenty_thousand_sites_is_short() {
     const SITES: u64 = 20_000;

@@ -8,8 +8,9 @@ use simulated::Random;
 const HEAPS: [u64; 2] = [0x5_5555_5557, 0x7_ffff_0000];
 const PAGES: u64 = 300;
 
-/// Returns a run in which the live blocks of each site are on one page of one of two heaps. One site has a block of 40
-/// pages after the first heap. At an earlier moment, half of that was live there.
+/// Returns a run in which the live blocks of each site are on one page of one of two heaps. One
+/// site has a block of 40 pages after the first heap. At an earlier moment, half of that was live
+/// there.
 pub fn placed_run() -> Profile {
     let mut profile = run();
     let mut random = Random(5);
@@ -20,7 +21,8 @@ pub fn placed_run() -> Profile {
             continue;
         }
         let heap = HEAPS[random.below(2) as usize];
-        // No page contains more bytes than its size. The other pages follow, like the pages of a block.
+        // No page contains more bytes than its size. The other pages follow, like the pages of a
+        // block.
         let whole = live.bytes / 4096;
         let start = heap + random.below(PAGES);
         cells.push(AddressCell {
@@ -186,7 +188,8 @@ fn a_cell_is_picked_by_mouse_and_keys_and_is_in_the_address() {
     assert_eq!(again.text("#details h2"), title);
     assert_eq!(again.text("#shown"), browser.text("#shown"));
     again.picture("addresses-picked");
-    // The cell's sites lead to the rows of the table. Escape leads back to the cell, and another Escape clears it.
+    // The cell's sites lead to the rows of the table. Escape leads back to the cell, and another
+    // Escape clears it.
     again.click("#details ol.stack button");
     assert_eq!(again.value("app.state.pick.kind"), "row");
     again.key("Escape");

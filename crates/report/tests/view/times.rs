@@ -124,7 +124,8 @@ fn type_into(browser: &mut Browser, id: &str, text: &str) {
     browser.key("Enter");
 }
 
-/// This is the first step of a user who looks for a leak: finding out which sites grew most between two times.
+/// This is the first step of a user who looks for a leak: finding out which sites grew most between
+/// two times.
 #[test]
 fn growth_between_two_times_that_are_typed() {
     let profile = run();

@@ -1,5 +1,5 @@
-//! Exports a trace directly to formats of other programs. The trace is recorded into an unnamed file, so that no file
-//! remains in any case.
+//! Exports a trace directly to formats of other programs. The trace is recorded into an unnamed
+//! file, so that no file remains in any case.
 
 use crate::report::{open, page_contents, presentable, write};
 use anyhow::{Context, bail};
@@ -23,7 +23,8 @@ pub struct Export {
 }
 
 impl Export {
-    /// Creates an export; `None` if the format is a report. `to` is the output, unless the output is a recording.
+    /// Creates an export; `None` if the format is a report. `to` is the output, unless the output
+    /// is a recording.
     pub fn new(
         format: FormatChoice,
         to: Option<&Path>,

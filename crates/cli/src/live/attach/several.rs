@@ -115,7 +115,8 @@ impl Assigner for Several<'_> {
             .args
             .job(pid, &self.reports, self.config.depth)
             .titled();
-        // The start time of an executed program is unknown, and later than the start time of its process.
+        // The start time of an executed program is unknown, and later than the start time of its
+        // process.
         if self.head != 0 && pid != self.head && program == 1 {
             job = job.of_child();
         }

@@ -1,4 +1,5 @@
-//! `doctor --report`: all facts that a maintainer needs to find out why a process cannot be traced, or only badly.
+//! `doctor --report`: all facts that a maintainer needs to find out why a process cannot be traced,
+//! or only badly.
 
 use memhook_attach::DiagnosedModule;
 use memhook_foreign::{OutputFile, visible, visible_lines};
@@ -21,8 +22,8 @@ const SETTINGS: [&str; 8] = [
     "fs/suid_dumpable",
 ];
 
-/// Lines of /proc/PID/status about memory, threads and permissions. The name is left out, because it may reveal what
-/// the process does.
+/// Lines of /proc/PID/status about memory, threads and permissions. The name is left out, because
+/// it may reveal what the process does.
 const STATUS: [&str; 17] = [
     "State",
     "Tgid",

@@ -1,5 +1,5 @@
-//! `stale --read-only`: nothing is traced or protected. The memory is read twice, and blocks with unchanged contents
-//! may be stale.
+//! `stale --read-only`: nothing is traced or protected. The memory is read twice, and blocks with
+//! unchanged contents may be stale.
 
 use super::{Args, job};
 use crate::live::signals;

@@ -1,7 +1,7 @@
 //! Selects the editor that opens a source line, and the form of its command.
 //!
-//! The debug information of the process, which is untrusted, provides the file name. So the name is always a whole
-//! argument, and never part of a text that a shell interprets.
+//! The debug information of the process, which is untrusted, provides the file name. So the name is
+//! always a whole argument, and never part of a text that a shell interprets.
 
 use memhook_report::top::SourceLine;
 use std::ffi::OsString;

@@ -97,7 +97,8 @@ struct View {
 /// Result of a report that a thread writes.
 type Written = Receiver<anyhow::Result<PathBuf>>;
 
-/// Writes a report of the part that has been read, in a separate thread, because looking up names takes long.
+/// Writes a report of the part that has been read, in a separate thread, because looking up names
+/// takes long.
 fn write(recording: Arc<Recording>) -> Written {
     let (to, written) = bounded(1);
     std::thread::spawn(move || to.send(written_report(&recording)));
@@ -126,8 +127,8 @@ fn written_report(recording: &Recording) -> anyhow::Result<PathBuf> {
 }
 
 impl View {
-    /// Updates the screen and handles keys until the user leaves. Returns the offset up to which the recording was
-    /// read.
+    /// Updates the screen and handles keys until the user leaves. Returns the offset up to which
+    /// the recording was read.
     fn show(&mut self, read: &Receiver<anyhow::Result<Read>>) -> anyhow::Result<&'static str> {
         let mut screen = open()?;
         let mut end = "What was recorded so far";

@@ -3,7 +3,8 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Evaluates a formula for a size of 100, 4 blocks, a usage of 0.25 and 0 reads. All other variables are unknown.
+/// Evaluates a formula for a size of 100, 4 blocks, a usage of 0.25 and 0 reads. All other
+/// variables are unknown.
 fn value(formula: &str) -> Option<f64> {
     let formula = Formula::parse(&format!("x = {formula}")).expect(formula);
     formula.evaluate(known)
