@@ -22,14 +22,13 @@ use std::{
 pub struct Args {
     /// The older run: a recording, or a JSON report of all sites
     ///
-    /// Or two snapshots of one process (scan --save): which blocks are new, of which types, and what retains them.
+    /// Or compare two snapshots of one process (scan --save): new blocks, their types, and what retains them.
     old: PathBuf,
     /// The newer run
     new: PathBuf,
     /// What to compare: live, peak, ... [default: live]
     ///
-    /// It is one of live, peak, allocated, released and temporary. With --scores, the default is what was
-    /// allocated.
+    /// One of live, peak, allocated, released and temporary. With --scores, the default is allocated.
     #[arg(long, value_name = "WHAT", value_parser = report::parse::<Measure>)]
     measure: Option<Measure>,
     /// Rows by site or by type

@@ -136,8 +136,8 @@ enum Command {
     ///
     /// The process gets the probes otel_memory:alloc and otel_memory:free. alloc has the block's address, its size, and
     /// weighted_bytes: the size divided by the probability with which such a block is reported. free has the address,
-    /// and comes for blocks that were reported. They are USDT probes with semaphores: while nobody listens, a call pays
-    /// a load and a branch.
+    /// and is called for blocks that were reported. They are USDT probes with semaphores: without a listener, a call
+    /// costs one load and one branch.
     #[command(after_long_help = include_str!("help/emit.txt"))]
     Emit(emit::Args),
     /// Name a moment of a running trace

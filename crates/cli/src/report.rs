@@ -27,9 +27,9 @@ pub struct Args {
     file: PathBuf,
     /// What to count: live, peak, ... [default: live]
     ///
-    /// It is one of live, peak, allocated, released, temporary and unreachable. With --scores, the default is what was
-    /// allocated. The peak is what was live when the heap was largest. Temporary blocks are those that a thread
-    /// released before it allocated again. Unreachable is what nothing pointed to at the end (attach --leaks).
+    /// One of live, peak, allocated, released, temporary and unreachable. With --scores, the default is allocated. peak
+    /// is the live memory when the heap was largest. temporary counts blocks that a thread released before its next
+    /// allocation. unreachable counts blocks that nothing pointed to at the end (attach --leaks).
     #[arg(long, value_name = "WHAT", value_parser = parse::<Measure>)]
     measure: Option<Measure>,
     /// Rows by site, function, thread, ...
@@ -37,8 +37,8 @@ pub struct Args {
     by: RowsBy,
     /// Sort by bytes, count, age, growth, time, score
     ///
-    /// By score (with --scores), the worst sites come first. By the name of a score of your own, the largest values come first,
-    /// and sites without one last.
+    /// By score (with --scores), the worst sites come first. By the name of your own score, the largest values come
+    /// first, and sites without a value last.
     #[arg(long, value_name = "ORDER", value_parser = OrderParser, default_value = "bytes")]
     sort: Order,
     /// Number of rows
@@ -57,7 +57,8 @@ pub struct Args {
     who_frees: bool,
     /// Show a tree of calls: top-down or bottom-up
     ///
-    /// Names are shortened so that lines fit the terminal, and in a file or a pipe 160 columns; with -v they are whole.
+    /// Names are shortened so that lines fit the terminal, or 160 columns in a file or a pipe. With -v, names are
+    /// complete.
     #[arg(long, value_enum, value_name = "DIRECTION", conflicts_with = "scores")]
     tree: Option<Direction>,
     /// Count blocks instead of bytes
@@ -67,8 +68,8 @@ pub struct Args {
     blocks: bool,
     /// Format: text, flamegraph, pprof, ...
     ///
-    /// The formats are text and those of other programs: folded, flamegraph, pprof, heaptrack,
-    /// speedscope, massif and html.
+    /// The formats are text and formats of other programs: folded, flamegraph, pprof, heaptrack, speedscope, massif and
+    /// html.
     #[arg(short, long, value_parser = format, default_value = "text")]
     format: FormatChoice,
     /// Write JSON
@@ -76,8 +77,8 @@ pub struct Args {
     json: bool,
     /// Follow a recording that is still being written
     ///
-    /// The file may also come through a pipe (attach -o -). A report is printed whenever the interval is
-    /// over, and the last one when the recording has ended.
+    /// The file may also be read from a pipe (attach -o -). A report is printed after each interval, and the last
+    /// report when the recording has ended.
     #[arg(long, conflicts_with_all = ["tree", "who_frees", "scores", "output"])]
     follow: bool,
     /// Time between the reports of --follow
@@ -104,8 +105,8 @@ pub struct Args {
 pub struct WindowArgs {
     /// Start at this time after the attach (30s), or at a mark
     ///
-    /// A mark is one that memhook-rs mark has set; its first occurrence counts. mark:NAME is a mark whose name looks
-    /// like a time.
+    /// A mark was set by memhook-rs mark; its first occurrence counts. mark:NAME is a mark whose name looks like a
+    /// time.
     #[arg(long, value_name = "TIME|MARK", value_parser = moment)]
     from: Option<Moment>,
     /// End at this time or mark, and show what was live then

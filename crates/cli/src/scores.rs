@@ -12,10 +12,10 @@ use memhook_report::{AccessSource, Formula, Profile};
 pub struct Args {
     /// Score how well the heap is used, and show what stands out
     ///
-    /// Scores go from 0 (worst) to 1 (best). The lifetime score compares the lifetime of blocks with that of the
-    /// blocks allocated around them. A trace is recorded for that; without -o FILE.mhk, into a temporary file that is
-    /// removed afterwards. --scores='group = 5ms' sets the longest pause between the allocations of such a group, as a
-    /// time or as a percentage of the run time (default: 0.1%).
+    /// Scores go from 0 (worst) to 1 (best). The lifetime score compares the lifetime of blocks with the lifetime of
+    /// the blocks allocated around them. For this, a trace is recorded, without -o FILE.mhk into a temporary file that
+    /// is removed at the end. --scores='group = 5ms' sets the longest pause between the allocations of such a group, as
+    /// a time or as a percentage of the run time (default: 0.1%).
     ///
     /// --scores='waste = size * (1 - usage)' adds a score of your own: a name, and a formula of + - * /, parentheses,
     /// min, max, abs, sqrt and log over what is known of a site. Always known: size, blocks, smallest, largest, peak,

@@ -9,8 +9,8 @@ use std::path::Path;
 pub struct Target {
     /// The process, by its id or its name
     ///
-    /// The name is what ps shows. If several processes have it, memhook-rs lists them and takes none. -p PID works,
-    /// too.
+    /// The name is the name shown by ps. If several processes have it, memhook-rs lists them and takes none. -p PID
+    /// works too.
     #[arg(value_name = "PID")]
     process: Option<String>,
     /// The process, given as an option

@@ -94,7 +94,7 @@ pub struct Tracing {
     /// Share of the process's time that tracing may take
     ///
     /// memhook-rs records everything as long as that costs less, as measured in the process. Otherwise it records a
-    /// random sample, at a distance that adapts to the process; reports say since when, and give standard errors.
+    /// random sample, at a distance that adapts to the process. Reports state since when, and give standard errors.
     /// Above 0% and up to 50%.
     #[arg(long, value_name = "PERCENT", value_parser = units::budget)]
     pub overhead: Option<f64>,
@@ -113,8 +113,8 @@ pub struct Tracing {
     pub check_memo: bool,
     /// At a full event ring: wait, drop or adapt
     ///
-    /// `attach`, `top` and `watch` adapt, so that a process that was already running keeps its speed. They wait with
-    /// --scores, --access or --record summary, which need every event, and so do `run` and `gate`.
+    /// `attach`, `top` and `watch` adapt, so that a process that was already running keeps its speed. With --scores,
+    /// --access or --record summary, which need every event, they wait. `run` and `gate` always wait.
     #[arg(long, value_enum, value_name = "ACTION")]
     pub on_full: Option<OnFull>,
     /// Count reads and writes of blocks: auto, on, sampled or off
@@ -126,7 +126,7 @@ pub struct Tracing {
     /// refuses a program that does not report them. off never counts them.
     ///
     /// sampled watches a sample of the blocks, in any program. Some allocations wait until watchpoints are on their
-    /// block, for 2 ms at most, and each access to a watched word costs a trap. Both take at most 2 % of the program's
+    /// block, for at most 2 ms, and each access to a watched word causes a trap. Both take at most 2 % of the program's
     /// time; sampled=1% sets another limit.
     #[arg(
         long,
@@ -138,11 +138,10 @@ pub struct Tracing {
     pub access: Accesses,
     /// Memory limit for live blocks (512M, 2G)
     ///
-    /// memhook-rs keeps the live blocks and call stacks of each traced process in this much memory. The limit is at
-    /// least 4M; by default it is a quarter of the free memory, up to 1G. Beyond it, allocations are still counted
-    /// exactly, but only a sample of the live blocks is kept, the largest first: what is live becomes an estimate
-    /// with a standard error, reports say so in their first lines, and a gate gives no verdict. Leaks are still
-    /// found.
+    /// This is the maximum memory for the live blocks and call stacks of each traced process. It is at least 4M; by
+    /// default it is a quarter of the free memory, up to 1G. Beyond the limit, allocations are still counted exactly,
+    /// but only a sample of the live blocks is kept, with the largest blocks first. Live sums become estimates with a
+    /// standard error, reports state this in their first lines, and a gate gives no verdict. Leaks are still found.
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     pub max_memory: Option<u64>,
     #[command(flatten)]
@@ -162,10 +161,10 @@ pub struct Tracing {
     ///
     /// ring-size=16M is the largest size of a thread's event ring. The default is 1M, or 256K with --on-full adapt.
     ///
-    /// drains=2 lets at most two threads of memhook-rs empty the event rings. One thread does it as long as it keeps
-    /// up. The default limit is a quarter of the processors that memhook-rs may use, or the number of processors that
-    /// the program may not use, whichever is larger, and at most 8. One thread does it always if events are recorded,
-    /// if mappings or described allocators are traced, and with --overhead.
+    /// drains=2 lets at most two threads of memhook-rs empty the event rings. One thread does so as long as it is fast
+    /// enough. The default limit is a quarter of the processors that memhook-rs may use, or the number of processors
+    /// that the program may not use, whichever is larger, and at most 8. There is always only one thread if events are
+    /// recorded, if mappings or described allocators are traced, and with --overhead.
     #[arg(
         long = "set",
         value_name = "NAME=VALUE",
@@ -266,8 +265,9 @@ pub struct Allocators {
     /// An allocator of your own, or a file of them: docs/allocators.md
     ///
     /// Describe the functions as in 'alloc pool_alloc(size=arg2) -> ptr; free pool_free(ptr=arg1); realloc
-    /// pool_realloc(ptr=arg1, size=arg2) -> ptr'. Together they are one heap with rows and sums of its own. The heap is
-    /// named after the first function, or after a word in front: 'pool: alloc ...'. May be given several times.
+    /// pool_realloc(ptr=arg1, size=arg2) -> ptr'. Together they form one heap with its own rows and sums. The heap is
+    /// named after the first function, or after a word before the functions: 'pool: alloc ...'. May be given several
+    /// times.
     ///
     /// A function is NAME, MODULE!NAME or MODULE+0xOFFSET, mangled or not. size= and, as for calloc, count= are
     /// arguments (arg1 to arg6; arg2:32 for an int or unsigned); size=fixed:64 means that all blocks have 64 bytes.

@@ -13,17 +13,18 @@ use memhook_recording::{GroupLimit, ScoreOptions};
 pub struct LimitOptions {
     /// Fail on this: 'leaked > 100K', 'live > 2G', 'peak > 2G', ...
     ///
-    /// 'leaked > BYTES' and 'leaked-blocks > N' limit what leaks. Both limits are 0 by default; if you give one of them,
+    /// 'leaked > BYTES' and 'leaked-blocks > N' limit the leaks. Both limits are 0 by default. If you set one of them,
     /// the other no longer applies.
     ///
-    /// 'live > BYTES' limits what is live at the end, 'peak > BYTES' what is live at any time, 'allocations > N' the
-    /// number of allocations, and 'site PATTERN > BYTES' what the sites with PATTERN in a function, file or module have
-    /// live at the end.
+    /// 'live > BYTES' limits the live memory at the end, and 'peak > BYTES' its maximum over the whole run.
+    /// 'allocations > N' limits the number of allocations. 'site PATTERN > BYTES' limits the live memory at the end of
+    /// all sites with PATTERN in a function, file or module.
     ///
-    /// 'lifetime-score < 0.5' fails a program with a lower lifetime score. That score, from 0 to 1, compares the lifetime
-    /// of blocks with that of the blocks allocated around them: a loop that allocates in each turn makes it small.
-    /// memhook-rs records the program for the score, into a temporary file that it removes afterwards. 'lifetime-score(5ms) < 0.5' sets the longest pause
-    /// between allocations that belong together; the default is 0.1% of the run time.
+    /// 'lifetime-score < 0.5' fails a program with a lower lifetime score. This score, from 0 to 1, compares the
+    /// lifetime of blocks with the lifetime of the blocks allocated around them. A loop that allocates in each
+    /// iteration has a low score. For the score, memhook-rs records the program into a temporary file, which it removes
+    /// at the end. 'lifetime-score(5ms) < 0.5' sets the longest pause between allocations that belong together; the
+    /// default is 0.1% of the run time.
     ///
     /// 'usage-score < 0.5' fails a program with a lower usage score: how much of its blocks the program reads and writes.
     /// The program has to report its accesses: see `memhook-rs sdk`.

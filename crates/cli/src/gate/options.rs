@@ -45,8 +45,8 @@ pub struct Args {
     pub allow_partial: bool,
     /// Also list what is possibly lost
     ///
-    /// These are blocks that only pointers to their interior reach, which memcheck calls "possibly lost". They fail
-    /// no gate.
+    /// Possibly lost blocks are reached only by pointers to their interior (memcheck calls them "possibly lost"). A
+    /// gate never fails because of them.
     #[arg(long)]
     pub show_possible: bool,
     #[command(flatten)]
@@ -111,9 +111,9 @@ impl Args {
 pub struct JudgedOptions {
     /// Also judge these programs of the system
     ///
-    /// memhook-rs follows every process that COMMAND starts, and judges it if its program is yours: outside /usr,
-    /// /bin, /lib, /opt and the like, or below the current directory. A pattern (it may use *, ^ and $) adds others,
-    /// by the program or by the file that an interpreter runs; all adds every process.
+    /// memhook-rs follows every process that COMMAND starts, and judges processes that run a program of yours: outside
+    /// /usr, /bin, /lib, /opt and the like, or below the current directory. A pattern (with *, ^ and $) adds other
+    /// processes, by the program or by the file that an interpreter runs; all adds every process.
     #[arg(long, value_name = "PATTERN")]
     judge: Vec<String>,
     /// Judge COMMAND alone
@@ -155,8 +155,8 @@ pub struct RunningOptions {
     pub choice: Choice,
     /// Trace it this long before the verdict (30s, 5m)
     ///
-    /// Without it, leaks of a running process have no call stacks. With a recording, only this much
-    /// of it is judged.
+    /// Without this option, leaks of a running process have no call stacks. With a recording, only its first part of
+    /// this length is judged.
     #[arg(short, long, value_name = "TIME", value_parser = units::duration)]
     pub duration: Option<Duration>,
     #[command(flatten)]
@@ -193,8 +193,8 @@ pub struct ExceptionOptions {
     gen_suppressions: bool,
     /// Blame the callers of matching functions for leaks
     ///
-    /// Such functions are wrappers of the allocator. Those with names like malloc's, and those of
-    /// the C and C++ libraries, are known.
+    /// Such functions are wrappers of the allocator. Functions with names like malloc's, and functions of the C and C++
+    /// libraries, are known.
     #[arg(long, value_name = "PATTERN")]
     wrapper: Vec<String>,
     /// Ignore the leaks that this file lists
@@ -229,8 +229,7 @@ impl ExceptionOptions {
 pub struct OutputOptions {
     /// Write JSON to standard output, or to a file
     ///
-    /// A file is named as in --json=FILE. When JSON goes to standard output, the text goes to standard
-    /// error.
+    /// A file is given as in --json=FILE. If JSON goes to standard output, the text goes to standard error.
     #[arg(short, long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
     /// Also write junit=FILE, sarif=FILE, markdown=FILE or github

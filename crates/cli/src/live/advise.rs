@@ -37,7 +37,7 @@ pub struct Args {
     until_sure: Option<Duration>,
     /// Share of the process's time that tracing may take
     ///
-    /// If recording everything would take more, memhook-rs samples allocations, and estimates what sites hold.
+    /// If recording everything would take more, memhook-rs samples allocations, and estimates the memory of sites.
     #[arg(long, value_name = "PERCENT", value_parser = units::budget, default_value = "2%", conflicts_with = "read_only")]
     overhead: f64,
     /// Try the remedy of the first finding, and report what it gave back

@@ -34,15 +34,14 @@ pub struct Args {
     target: Target,
     /// Trace all matching processes, including future ones
     ///
-    /// All processes with this name or in this control group are traced, until Ctrl-C or the end of
-    /// --duration.
+    /// Traces all processes with this name or in this control group, until Ctrl-C or the end of --duration.
     #[arg(long, conflicts_with_all = ["dry_run"])]
     all: bool,
     /// Trace its children and their children, too
     ///
-    /// Including future ones. A child is traced from its first call of an allocator, and no fork is stopped for that.
-    /// If too many children start at a time, memhook-rs finds the others within a few milliseconds, and does not see
-    /// their earlier allocations.
+    /// This includes future children. A child is traced from its first call of an allocator, and no fork is stopped for
+    /// that. If too many children start at the same time, memhook-rs finds the remaining ones within a few
+    /// milliseconds, and does not see their earlier allocations.
     #[arg(long, conflicts_with_all = ["all", "dry_run"])]
     follow_fork: bool,
     /// Detach after this time (500ms, 30s, 10m)
@@ -65,9 +64,9 @@ pub struct Args {
     interval: Duration,
     /// Write each event as a line of JSON to this file
     ///
-    /// For programs of your own that read allocations and releases. - is standard output, and reports then go to
-    /// standard error; FILE may also be a named pipe. Each call stack has a line with its names before it is first
-    /// used. A slow, stopped or gone reader costs the process nothing: the stream counts events that found no room.
+    /// For your own programs that read allocations and releases. - is standard output, and reports then go to standard
+    /// error; FILE may also be a named pipe. Each call stack has a line with its names before it is first used. If the
+    /// reader is slow, stopped or gone, the process is not slowed down: the stream counts events that found no space.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["all", "follow_fork", "dry_run"],
           help_heading = "Reports")]
     events: Option<PathBuf>,

@@ -28,7 +28,7 @@ pub struct Args {
     target: Target,
     /// Report one allocation in this many bytes (64K, 1M)
     ///
-    /// This is an average; 1 reports every allocation. Larger blocks are reported with a higher probability, and
+    /// This is an average, and 1 reports every allocation. Larger blocks are reported with a higher probability, and
     /// weighted_bytes corrects for that.
     // As jemalloc has it (lg_prof_sample:19), and the contract supposes.
     #[arg(long, value_name = "BYTES", value_parser = units::size, default_value = "512K")]

@@ -31,16 +31,16 @@ pub struct Args {
     target: Target,
     /// Functions to probe, separated by commas
     ///
-    /// A name is mangled or demangled, with or without its parameters; module!name and module+0xOFFSET (an address in
-    /// the module's file) select one module. Scopes may be left out if no function has the whole name. * and ? are
-    /// wildcards, which probe all matching functions that can be probed.
+    /// A name is mangled or demangled, with or without its parameters. module!name and module+0xOFFSET (an address in
+    /// the module's file) select functions of one module. Scopes may be left out if no function has the whole name. *
+    /// and ? are wildcards, which probe all matching functions that can be probed.
     #[arg(long, value_name = "NAMES", required = true, num_args = 1)]
     func: Vec<String>,
     /// Measure how long calls take, too: p50, p99 and the longest
     ///
-    /// This places a jump at every exit of a function; a function without room for one is refused. A call that ends
+    /// This places a jump at every exit of a function. A function without space for a jump is refused. A call that ends
     /// with a jump to another function ends there. Calls that end by an exception or a longjmp, or that switch to
-    /// another stack, are not measured, nor is the first call of a thread. At most 256 functions.
+    /// another stack, are not measured, and neither is the first call of a thread. At most 256 functions.
     #[arg(long)]
     latency: bool,
     /// Count only calls whose arguments meet this: 'arg2 > 4096'
@@ -51,9 +51,9 @@ pub struct Args {
     conditions: Option<Conditions>,
     /// Count the values of these arguments: 1,2
     ///
-    /// 1 to 6 are the first six integer or pointer arguments. Shows the lowest and the highest value, the most
-    /// frequent ones, and a histogram of their numbers of bits. A thread counts 256 values one by one; beyond that,
-    /// the rarest are grouped as "others". At most 256 functions.
+    /// 1 to 6 are the first six integer or pointer arguments. Shows the lowest and the highest value, the most frequent
+    /// values, and a histogram of their numbers of bits. A thread counts 256 values individually; beyond that, the
+    /// rarest values are grouped as "others". At most 256 functions.
     #[arg(long = "args", value_name = "LIST", value_parser = arguments)]
     arguments: Option<Arguments>,
     /// Count the call stacks of the callers

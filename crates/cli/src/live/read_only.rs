@@ -9,8 +9,8 @@ pub struct ReadOnly {
     /// Only look: change nothing in the process
     ///
     /// memhook-rs calls, writes, maps and protects nothing in the process, and makes no child of it. It reads the
-    /// memory, and at most stops threads for --max-hold; it leaves threads alone whose calls a stop would end. The
-    /// first lines of the report say what it cannot know in this way.
+    /// memory, and at most stops threads for --max-hold. It does not stop threads whose system call would be ended by a
+    /// stop. The first lines of the report list what it cannot know in this way.
     #[arg(long)]
     pub read_only: bool,
 }

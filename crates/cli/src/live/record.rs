@@ -28,8 +28,8 @@ pub struct Args {
     record: Option<Mode>,
     /// Stop at this size (100M), or keep several files (100M,5)
     ///
-    /// With a number of files, another file begins when one has reached the size: run.1.mhk, run.2.mhk, and so on.
-    /// Only this many of the latest files are kept.
+    /// With a number of files, another file begins when a file has reached the size: run.1.mhk, run.2.mhk, and so on.
+    /// Only this number of the latest files is kept.
     #[arg(long, value_name = "SIZE[,FILES]", value_parser = file_size)]
     max_file_size: Option<FileSize>,
 }

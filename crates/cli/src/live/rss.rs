@@ -18,8 +18,8 @@ pub struct Args {
     target: Target,
     /// Show which blocks keep memory from going back
     ///
-    /// Blocks are listed by type or size, with the memory that would go back if they were freed and the heap trimmed.
-    /// JSON always has it.
+    /// Blocks are listed by type or size, with the memory that would be returned if they were freed and the heap
+    /// trimmed. JSON always has this list.
     #[arg(long)]
     pins: bool,
     /// Number of rows to show of each list
@@ -39,8 +39,8 @@ pub struct Args {
     read_only: ReadOnly,
     /// Do not ask jemalloc or tcmalloc what they hold
     ///
-    /// Their heaps are split by their own statistics: one thread calls the allocator's function for them at a safe
-    /// point. With this option, such a heap is shown as one part.
+    /// Heaps of these allocators are split by their own statistics: one thread calls the allocator's function for them
+    /// at a safe point. With this option, such a heap is shown as one part.
     #[arg(long)]
     no_calls: bool,
 }

@@ -121,8 +121,8 @@ pub struct Args {
     from: Option<String>,
     /// Search a core dump
     ///
-    /// memhook-rs opens the files of its modules by their recorded names, and uses a file only if its build-id shows
-    /// that it is the one that ran. Without these files, names and classes are missing.
+    /// memhook-rs opens the files of the modules by their recorded names, and uses a file only if its build-id shows
+    /// that it is the file that ran. Without these files, names and classes are missing.
     #[arg(
         long,
         value_name = "FILE",
@@ -135,8 +135,8 @@ pub struct Args {
     force: bool,
     /// How to copy the memory: precopy, fork or stop
     ///
-    /// A method that does not work falls back to the next. The default is precopy, or stop if the
-    /// process has a seccomp filter that memhook-rs cannot bypass.
+    /// If a method does not work, the next one is used. The default is precopy, or stop if the process has a seccomp
+    /// filter that memhook-rs cannot bypass.
     #[arg(
         long,
         value_enum,

@@ -42,15 +42,14 @@ pub struct Args {
     interval: Duration,
     /// Trace its children and their children, too
     ///
-    /// The screen shows one process at a time; Tab shows the next one. A child is traced from its first call of an
-    /// allocator. If that is not possible, memhook-rs finds it within a few milliseconds, and the screen says since
-    /// when it was traced.
+    /// The screen shows one process at a time, and Tab shows the next. A child is traced from its first call of an
+    /// allocator. If that is not possible, memhook-rs finds it within a few milliseconds, and the screen shows since
+    /// when it has been traced.
     #[arg(long)]
     follow_fork: bool,
     /// Add a column: bytes that nobody has touched for this time [30s]
     ///
-    /// An estimate, of blocks that were allocated since the attach. Watching takes at most 1 % of the
-    /// process's time.
+    /// An estimate, for blocks that were allocated since the attach. Watching takes at most 1 % of the process's time.
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "30s",
           value_parser = units::duration, conflicts_with_all = ["follow_fork", "mappings"])]
     stale: Option<Duration>,

@@ -17,10 +17,11 @@ const PERIOD: Duration = Duration::from_millis(100);
 pub struct Args {
     /// Act when a condition becomes true: 'live > 2G then report'
     ///
-    /// A condition compares live (bytes), blocks (live ones), rss (bytes in memory), growth (live bytes a minute,
-    /// over the last minute), limit (memory in use, as 90% or 512M of the limit of its memory cgroup or of the
-    /// machine) or psi (share of the last second in which processes waited for memory) with a number by >, >=, < or
-    /// <=; several are joined by 'and'. It is checked ten times a second, and acts again only after it has been false.
+    /// A condition compares a value with a number by >, >=, < or <=. The values are live (bytes), blocks (live blocks),
+    /// rss (resident bytes), growth (live bytes per minute, over the last minute), limit (memory in use, as 90% or 512M
+    /// of the limit of its memory cgroup or of the machine) and psi (share of the last second in which processes waited
+    /// for memory). Several conditions are joined by 'and'. They are checked ten times a second, and act again only
+    /// after they have been false.
     ///
     /// The action report writes a report, mark sets a mark named after the condition (or mark=NAME), detach ends the
     /// trace, and exec=COMMAND runs a shell command, which finds the condition in MEMHOOK_WHEN and the process in

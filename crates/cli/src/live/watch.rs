@@ -28,11 +28,11 @@ pub struct Args {
     target: Target,
     /// Write a report when this becomes true: 'limit >= 90%'
     ///
-    /// limit is the memory in use, as 90% or 512M of the limit of its memory cgroup or, if that has none, of the
-    /// machine's memory; another report follows when half of the rest is used. rss, as in 'rss > 2G', is of one
-    /// process. psi, as in 'psi >= 15%', is the share of the last second in which processes waited for memory; the
-    /// kernel's words are possible, too: 'some 150000 1000000'. May be given several times. Unless one of them compares
-    /// limit, there is also a report at 'limit >= 90%'.
+    /// limit is the memory in use, as 90% or 512M of the limit of its memory cgroup or, if that has no limit, of the
+    /// machine's memory. Another report follows when half of the rest is used. rss, as in 'rss > 2G', is the resident
+    /// memory of one process. psi, as in 'psi >= 15%', is the share of the last second in which processes waited for
+    /// memory; the kernel's syntax is possible too: 'some 150000 1000000'. May be given several times. Unless a
+    /// condition compares limit, there is also a report at 'limit >= 90%'.
     #[arg(long, value_name = "CONDITION", value_parser = condition)]
     when: Vec<Condition>,
     /// Write the reports into this directory

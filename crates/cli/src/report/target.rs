@@ -57,14 +57,15 @@ pub fn read(
 pub struct BlockArgs {
     /// Only blocks with this function or line on their call stacks
     ///
-    /// As in 'write_audit', '^Session::*' or 'shop.cc:28': the name of a function or its FILE:LINE has this in it; an
-    /// asterisk is any text; ^ and $ are the beginning and the end of the name. Sums over the whole run stay as they are.
+    /// As in 'write_audit', '^Session::*' or 'shop.cc:28': the text occurs in the name of a function or in its
+    /// FILE:LINE. An asterisk is any text; ^ and $ are the beginning and the end of the name. Sums over the whole run
+    /// do not change.
     #[arg(long, value_name = "PATTERN")]
     focus: Option<String>,
     /// Only blocks whose type has this in its name
     ///
     /// As in 'Node' or '^std::vector*>$': an asterisk is any text; ^ and $ are the beginning and the end of the name.
-    /// Blocks of no known type are called unknown. Sums over the whole run stay as they are.
+    /// Blocks of no known type are called unknown. Sums over the whole run do not change.
     #[arg(long = "type", value_name = "PATTERN")]
     pattern: Option<String>,
 }

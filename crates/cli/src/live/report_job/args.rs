@@ -31,10 +31,10 @@ pub struct Args {
     color: ColorArgs,
     /// Write the reports, or a recording (.mhk), to this file
     ///
-    /// A name that ends in .mhk makes it a recording of every event, for `memhook-rs report`. In the name, %p becomes
-    /// the process id and %h the host name. Without this option, reports go to standard output, and those of `run` to
-    /// standard error. With several processes, each is recorded into a file of its own; without %p, all but the first
-    /// into NAME.PID.mhk.
+    /// If FILE ends in .mhk, it becomes a recording of every event, for `memhook-rs report`. In the name, %p becomes
+    /// the process id and %h the host name. Without this option, reports go to standard output, or to standard error
+    /// for `run`. If there are several processes, each is recorded into a file of its own; without %p, all but the
+    /// first are recorded into NAME.PID.mhk.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Overwrite the output file if it exists
@@ -55,12 +55,13 @@ pub struct Args {
     pub(super) hold: HoldLimit,
     /// Show in each report what is resident
     ///
-    /// Every resident byte of the process is in one part: live blocks, the rest of the allocator's memory, stacks,
+    /// Each resident byte of the process is in one part: live blocks, the rest of the allocator's memory, stacks,
     /// mappings, files. This stops no thread.
     ///
-    /// --rss=pins also lists at the end what keeps memory from going back: memhook-rs copies the memory of the process,
-    /// with all threads held for at most --max-hold (50 ms), and walks its glibc heap. It lists blocks by the call
-    /// stack that allocated them, with the memory that would go back if they were freed and the heap trimmed.
+    /// --rss=pins also lists at the end which blocks prevent memory from being returned: memhook-rs copies the memory
+    /// of the process, with all threads held for at most --max-hold (50 ms), and walks its glibc heap. It lists blocks
+    /// by the call stack that allocated them, with the memory that would be returned if they were freed and the heap
+    /// trimmed.
     #[arg(long, value_enum, value_name = "MORE", num_args = 0..=1, require_equals = true, default_missing_value = "parts",
           hide_possible_values = true)]
     pub(super) rss: Option<Resident>,
