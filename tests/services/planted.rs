@@ -2,7 +2,7 @@
 //! running and from exited threads. After that, N threads keep allocating and releasing, and also
 //! release each other's blocks.
 //!
-//! Its protocol is that of `targets/planted_heap.c`: it prints "ready" when all blocks are planted,
+//! It has the protocol of `targets/planted_heap.c`: it prints "ready" when all blocks are planted,
 //! and the list for each byte on standard input. At the end of input it exits, with code 0 if all
 //! contents are intact.
 

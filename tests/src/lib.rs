@@ -51,7 +51,7 @@ use std::{
 };
 
 /// Runs a target that is traced from "ready" to "done", checks its exit status, and returns the
-/// report. If the target ran untraced for a time, repeats this with another target.
+/// report. If the target temporarily ran untraced, repeats this with another target.
 pub fn trace(program: &Path, options: &[&str]) -> serde_json::Value {
     for _ in 0..patience::TRIES {
         let mut target = Target::start(program, &[]);
@@ -322,8 +322,8 @@ impl Attacher {
         self.last_report()
     }
 
-    /// Asks the attacher to detach, and returns the final report. Returns `None` if the target ran
-    /// untraced for a time because the attacher got no processor.
+    /// Asks the attacher to detach, and returns the final report. Returns `None` if the target
+    /// temporarily ran untraced because the attacher got no processor.
     pub fn finish_unless_late(self) -> Option<serde_json::Value> {
         self.signal(libc::SIGINT);
         let (status, output, errors) = self.outcome();

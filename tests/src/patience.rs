@@ -85,7 +85,7 @@ const SAID_WITHOUT_A_PROCESSOR: [&str; 8] = [
     "next to no processor time",
     "Starved {",
     "LongHolds {",
-    // A held thread resumed its own work meanwhile.
+    // A held thread resumed its own work before the hold had ended.
     "memhook-rs was stopped or delayed",
     // The target continued untraced.
     "waited too long for memhook-rs",

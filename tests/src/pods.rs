@@ -1,5 +1,4 @@
-//! Control groups of pods, laid out like those of a kubelet, and an endpoint that answers like a
-//! kubelet.
+//! Control groups of pods, laid out as by a kubelet, and an endpoint that answers like a kubelet.
 //!
 //! A real kubelet needs a container runtime and an API server, but an agent only requests one list.
 
@@ -51,7 +50,7 @@ impl PodGroup {
                     .err()
                     .filter(|error| error.kind() != ErrorKind::AlreadyExists)
             });
-            // Another test may have removed the empty parent groups meanwhile.
+            // Another test may have just removed the empty parent groups.
             let is_gone = made
                 .as_ref()
                 .is_some_and(|error| error.kind() == ErrorKind::NotFound);

@@ -1,4 +1,4 @@
-//! A control group with a limit on processor time, like that of a container.
+//! A control group with a limit on processor time, as for a container.
 
 use crate::until;
 use std::path::{Path, PathBuf};

@@ -63,7 +63,7 @@ pub fn not_run(why: &str) {
 }
 
 /// Prints why this test does not run, for a reason that no package can fix: a missing kernel
-/// feature, or a network failure. The test passes in CI, too.
+/// feature, or a network failure. The test also passes in CI.
 pub fn not_run_here(why: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");

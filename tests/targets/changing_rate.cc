@@ -1,8 +1,8 @@
 // Allocates from STACKS call stacks, at rates that differ by a factor of a thousand and more, with
 // bursts and idle times. Blocks are up to 4 KiB in size. The program keeps every tenth block, or
 // every Nth, or none. At the end it prints the true numbers: "done ALLOCATIONS ALLOCATED_BYTES
-// LIVE_BLOCKS LIVE_BYTES". Arguments: STACKS BURST (allocations) N, and "release" to continue for a
-// while and then release the kept blocks.
+// LIVE_BLOCKS LIVE_BYTES". Arguments: STACKS BURST (allocations) N, and "release" to continue for
+// some time and then release the kept blocks.
 #include <sys/mman.h>
 
 #include <chrono>

@@ -292,7 +292,7 @@ static void in_socket() {
     must(write(ends[1], "abc", 3) == 3 && write(ends[1], &p, 8) == 8);
   }
 }
-// A pipe in transit in a socket, without a descriptor meanwhile.
+// A pipe in transit in a socket, which has no descriptor during that time.
 static void in_flight() {
   int ends[2], carried[2];
   must(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0 && pipe(carried) == 0);

@@ -1,6 +1,6 @@
 // A program with a built-in allocator, which the loader also calls: with a mutex (-DMUTEX), with a
-// spin lock (-DSPIN), with a per-thread cache that stays inconsistent for a while (-DCACHE), or
-// with a linked-in allocator.
+// spin lock (-DSPIN), with a per-thread cache that is temporarily inconsistent (-DCACHE), or with a
+// linked-in allocator.
 #include <pthread.h>
 #include <stdint.h>
 

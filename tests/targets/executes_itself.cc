@@ -1,5 +1,5 @@
 // Executes itself repeatedly, sometimes in a child that it has just forked, and checks its
-// allocations meanwhile.
+// allocations in between.
 //
 // executes_itself TIMES
 

@@ -1,4 +1,4 @@
-// Follows commands of single bytes, and answers each. The attacher may be stopped meanwhile.
+// Follows commands of single bytes, and answers each. The attacher may be stopped during a command.
 //   b  allocates 100 blocks, in `before`
 //   p  fills its ring and continues untraced; then releases 40 of those blocks and allocates 30, in
 //      `during`

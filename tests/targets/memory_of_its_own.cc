@@ -1,5 +1,5 @@
-// A program whose data is in memory that it maps itself, like that of an unknown allocator. It has
-// few blocks from malloc.
+// A program whose data is in memory that it maps itself, as with an unknown allocator. It has few
+// blocks from malloc.
 #include <sys/mman.h>
 
 #include <cstdio>

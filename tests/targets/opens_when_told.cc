@@ -1,4 +1,4 @@
-// Opens the libraries that its arguments name, one for each byte that it reads, and leaks 50 blocks in each of them.
+// Opens the libraries that its arguments name, one for each byte that it reads, and leaks 50 blocks in each library.
 #include <dlfcn.h>
 
 #include "target.hpp"

@@ -1,6 +1,6 @@
-// A server with its own allocators. One works like that of memcached: it divides pages from malloc
-// into chunks of one size, and keeps released chunks in a list. The other maps its memory, and puts
-// a header before each block. With an argument, it leaks nothing.
+// A server with its own allocators. One works like memcached's allocator: it divides pages from
+// malloc into chunks of one size, and keeps released chunks in a list. The other maps its memory,
+// and puts a header before each block. With an argument, it leaks nothing.
 #include <sys/mman.h>
 
 #include "target.hpp"

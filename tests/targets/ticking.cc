@@ -1,6 +1,6 @@
 // A timer interrupts the main thread constantly, and its handler allocates. This is allowed here,
-// because the main thread itself never allocates. Other threads allocate meanwhile. Argument:
-// number of ticks, or "endless", which lasts until the input ends.
+// because the main thread itself never allocates. Other threads allocate at the same time.
+// Argument: number of ticks, or "endless", which lasts until the input ends.
 #include <sys/time.h>
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// libc's malloc and jemalloc in one process. Each block is returned to the allocator from which it
-// came.
+// libc's malloc and jemalloc in one process. Each block is returned to the allocator that allocated
+// it.
 #include <dlfcn.h>
 
 #include "target.hpp"

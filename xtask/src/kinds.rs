@@ -49,7 +49,7 @@ pub enum Kind {
     Leaderless,
     /// Coroutines whose stacks are local arrays of main
     Coroutines,
-    /// Creates children with vfork that live for a while
+    /// Creates children with vfork that live for some time
     Vforks,
     /// Closes descriptors that it did not open
     Closing,

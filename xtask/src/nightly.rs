@@ -91,7 +91,7 @@ const JOBS: [Job; 19] = [
     ),
 ];
 
-/// Runs the jobs one after the other. A failed job does not prevent the others from running.
+/// Runs the jobs one after the other. After a failed job, the remaining jobs still run.
 pub fn run(args: &Args) -> ExitCode {
     let is_chosen = |job: &&Job| args.jobs.is_empty() || args.jobs.iter().any(|n| n == job.name);
     let is_known = |name: &&String| JOBS.iter().all(|job| job.name != *name);

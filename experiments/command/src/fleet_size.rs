@@ -2,7 +2,7 @@
 //! receiver got from a few hosts.
 //!
 //! docs/fleet-costs.md calculates the same load. This program simulates every push. The hosts start at different times.
-//! The store is unavailable for a while; afterwards, all hosts send the pushes that are queued on their disks.
+//! The store is unavailable for some time. Afterwards, all hosts send the pushes that are queued on their disks.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;

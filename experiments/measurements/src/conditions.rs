@@ -28,8 +28,7 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// Returns the ratio of the work per second of the target's processor time with the tool to the same without the
-    /// tool.
+    /// Returns the work per second of the target's processor time with the tool, relative to the work without the tool.
     pub fn cpu_throughput(&self) -> Option<Spread> {
         let (untraced, traced): (Vec<f64>, Vec<f64>) = self.target_cpu_ns.iter().copied().unzip();
         ratios(&traced, &untraced)

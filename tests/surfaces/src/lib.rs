@@ -25,7 +25,7 @@ pub use input::Input;
 /// A function that takes any bytes.
 pub type Surface = fn(&[u8]);
 
-/// All surfaces by name. The name is also that of the directory with its inputs in `fuzz/corpus`.
+/// All surfaces by name. A directory with this name in `fuzz/corpus` contains the surface's inputs.
 pub const SURFACES: [(&str, Surface); 23] = [
     ("baseline", text::baseline),
     ("bundle", files::bundle),

@@ -86,7 +86,7 @@ pub(crate) fn a_write<'a>(input: &mut Input<'a>) -> (usize, Vec<u8>) {
             ];
             let choice = input.byte();
             let field = FIELDS[usize::from(choice) % FIELDS.len()];
-            // Only rarely selects all rings and slots, because reading each of them allocates a
+            // Only rarely selects all rings and slots, because reading a ring or a slot allocates a
             // page of memory.
             let most = if choice < 240 { 8 } else { u64::MAX };
             let bytes = ((input.size() % most) as u32).to_le_bytes().to_vec();

@@ -1,4 +1,4 @@
-// Opens a library that prefers its own functions to those of the program.
+// Opens a library that prefers its own functions to the program's.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Number of mappings that a new thread and the target of mremap may add.
 const FEW: usize = 5;
 
-/// Returns the number of mappings of a process, excluding those of memhook-rs.
+/// Returns the number of mappings of a process, excluding memhook-rs's mappings.
 fn own_mappings(target: &Target) -> usize {
     let maps = target.maps();
     let mut is_after_ours = false;
@@ -24,7 +24,7 @@ fn own_mappings(target: &Target) -> usize {
 
 fn growing() -> Target {
     let target = Target::start(&build_target("growing_mappings", &["-O2"]), &[]);
-    // All growing mappings exist when their number stays constant for a while.
+    // All growing mappings exist once their number stays constant.
     let mut before = 0;
     until("all of them have begun", || {
         let last = std::mem::replace(&mut before, own_mappings(&target));

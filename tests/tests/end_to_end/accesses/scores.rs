@@ -225,7 +225,7 @@ fn a_trace_is_scored_at_its_end() {
         let owner = name.split('-').nth(2).unwrap_or_default();
         std::path::Path::new("/proc").join(owner).exists()
     };
-    // Another attacher may have removed its recording meanwhile.
+    // Another attacher may have just removed its recording.
     let orphans = left
         .iter()
         .filter(|entry| !lives(&entry.file_name().to_string_lossy()) && entry.path().exists());

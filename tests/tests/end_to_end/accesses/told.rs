@@ -280,7 +280,7 @@ fn each_planted_pattern_is_found_and_no_other() {
         report = recorded();
     }
     assert_eq!(patterns(&report), expected, "{report}");
-    // Accesses of a child to its copy do not count, nor do those of realloc.
+    // Accesses of a child to its copy do not count, nor do accesses by realloc.
     let sites = report["sites"].as_array().expect("sites").iter();
     let mut usages: Vec<(&str, f64)> = sites
         .filter_map(|site| {

@@ -15,9 +15,9 @@ const LIMIT: u64 = 96 << 20;
 /// Reasons for profiles before a process is killed.
 const EARLIER: [&str; 3] = ["limit", "growth", "pressure"];
 
-/// Makes one process of a group leak until the kernel kills it, while the others continue. Returns
-/// the kept profiles of the leaking process by reason. If no group can be created, prints the
-/// reason and returns `None`.
+/// Makes one process of a group leak until the kernel kills it, while all other processes continue.
+/// Returns the kept profiles of the leaking process by reason. If no group can be created, prints
+/// the reason and returns `None`.
 fn kept_of_leaker(name: &str, others: usize, symbols: &str) -> Option<BTreeMap<String, Pprof>> {
     let is_early = |reason: &String| EARLIER.contains(&reason.as_str());
     // If the agent gets no processor time, it keeps only the profile at the end.

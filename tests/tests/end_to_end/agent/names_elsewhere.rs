@@ -257,7 +257,7 @@ fn what_only_the_process_knows_keeps_its_name() {
     assert!(hoarded >= 5_000_100, "{hoarded}");
 }
 
-/// `symbolize` refuses each of these with one line.
+/// `symbolize` refuses each of these inputs with one line.
 #[test]
 fn what_is_no_profile_is_refused() {
     let folder = Folder::new("symbolize-refused");

@@ -15,7 +15,7 @@ fn configuration(program: &Path, store: &str, send: &str) -> String {
     )
 }
 
-/// Compares the transmitted data with the files that the agent wrote meanwhile.
+/// Compares the transmitted data with the files that the agent wrote in the same period.
 fn expect_sums(arrived: &[Pprof], written: &[Pprof]) {
     for profile in arrived {
         let label = |name: &str| profile.labels.get(name).map(String::as_str);

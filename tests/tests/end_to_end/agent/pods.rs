@@ -179,7 +179,7 @@ fn a_namespace_has_no_more_targets_than_it_may_have() {
         format!("{}{asked}", kubernetes(&folder, &kubelet.url(), &limit))
     };
     let mut agent = Agent::start(&folder, &configuration(1));
-    // An attach that fails for want of a processor leaves its place to the other process.
+    // If an attach fails because no processor is free, the other process is attached to instead.
     let mut traced = None;
     until("one of its processes is traced", || {
         let targets = agent.targets();
@@ -234,7 +234,8 @@ fn a_namespace_has_no_more_targets_than_it_may_have() {
     finish(pods);
 }
 
-/// The targets of one namespace are too busy for its share; those of another are not.
+/// The targets of one namespace are too busy for its share. The targets of the other namespace are
+/// not.
 #[test]
 fn a_namespace_takes_no_more_of_the_processors_than_it_may() {
     let folder = Arc::new(Folder::new("agent-share"));

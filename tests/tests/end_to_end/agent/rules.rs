@@ -139,7 +139,7 @@ fn a_service_and_its_child_are_seen_exactly_wherever_they_are_sent() {
 }
 
 /// Four processes: one is refused, one is excluded, one exceeds the maximum, and one is traced only
-/// for a time. Checks that the agent reports each once.
+/// for a limited time. Checks that the agent reports each once.
 #[test]
 fn the_agent_holds_back() {
     let folder = Arc::new(Folder::new("agent-bounds"));
@@ -272,8 +272,8 @@ fn a_wrong_configuration_is_placed() {
     );
 }
 
-/// Checks that a plan shows which processes the agent would trace, gives the reasons for the
-/// others, and touches nothing.
+/// Checks that a plan shows which processes the agent would trace, gives the reasons for all other
+/// processes, and touches nothing.
 #[test]
 fn a_plan_shows_what_would_be_traced_and_attaches_to_nothing() {
     let folder = Folder::new("agent-plan");
@@ -352,8 +352,8 @@ fn a_plan_shows_what_would_be_traced_and_attaches_to_nothing() {
     }
 }
 
-/// Checks that no event after a long pause is lost, and that a thread started meanwhile counts
-/// separately.
+/// Checks that no event after a long pause is lost, and that a thread started during the pause
+/// counts separately.
 #[test]
 fn a_target_that_was_quiet_is_seen_exactly() {
     let folder = Arc::new(Folder::new("agent-quiet"));

@@ -81,7 +81,7 @@ fn a_short_stop_loses_nothing() {
         target.go();
         for _ in 0..5 {
             stop(attacher.pid());
-            // The rings fill up meanwhile.
+            // The rings fill up during this time.
             std::thread::sleep(std::time::Duration::from_millis(60));
             attacher.signal(libc::SIGCONT);
             // The attacher drains the rings.

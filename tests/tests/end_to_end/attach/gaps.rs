@@ -1,4 +1,4 @@
-//! If a recorder gets no processor for a time, its target continues untraced, and all output says
+//! If a recorder temporarily gets no processor, its target continues untraced, and all output says
 //! so. The events before and afterwards are exact.
 
 use memhook_tests::programs::Folder;

@@ -30,7 +30,7 @@ fn attach_to_one(openers: &str, times: usize) {
             break;
         }
         let attacher = Attacher::start(&target, &[]);
-        // The program opens and closes plugins meanwhile.
+        // The program opens and closes plugins during this time.
         std::thread::sleep(std::time::Duration::from_millis(100));
         if i % 3 == 2 {
             attacher.kill();

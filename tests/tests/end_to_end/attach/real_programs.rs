@@ -151,7 +151,7 @@ fn sqlite_inserts_and_checks_its_database() {
         let mut sqlite = Target::silent(
             Command::new(installed("sqlite3")).args(["-batch", &folder.path("base.db")]),
         );
-        // sqlite3's own output is buffered; that of a shell command is not.
+        // sqlite3's own output is buffered, but the output of a shell command is not.
         sqlite.send("create table t(i integer primary key, s text, r blob);\n.shell echo ready\n");
         sqlite.expect("ready");
         for round in 1..=2 {

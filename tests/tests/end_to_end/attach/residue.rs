@@ -87,7 +87,7 @@ fn a_descriptor_is_closed_by_whoever_comes_next() {
     }
 }
 
-/// Checks that only one of several attachers traces, and that the others report it.
+/// Checks that only one of several attachers traces, and that all others report this.
 #[test]
 fn several_at_once() {
     memhook_tests::patiently(|| {

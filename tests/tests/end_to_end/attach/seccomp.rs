@@ -174,7 +174,7 @@ fn a_filter_that_comes_later() {
     let attacher = Attacher::start(&target, &["--set", "ring-size=64K"]);
     target.go();
     target.expect("filtered");
-    // The attacher has checked for a filter by then, even if it is suspended for a time.
+    // The attacher has checked for a filter by then, even if it is temporarily suspended.
     std::thread::sleep(Duration::from_secs(6));
     target.go();
     target.expect("done");

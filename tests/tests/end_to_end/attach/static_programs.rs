@@ -41,8 +41,7 @@ fn base_of(target: &Target, program: &Path) -> u64 {
     u64::from_str_radix(start.expect("it is mapped"), 16).expect("an address")
 }
 
-/// Checks that `doctor` lists each of these functions with its address, and says that a pad hooks
-/// it.
+/// Checks that `doctor` lists these functions with their addresses, and says that pads hook them.
 fn names_functions(target: &Target, program: &Path, functions: &[&str], owner: &str) {
     let (code, out, _) = run(&["doctor", &target.pid().to_string()]);
     assert_eq!(code, 0, "{out}");

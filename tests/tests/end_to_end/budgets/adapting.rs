@@ -19,7 +19,7 @@ fn trace_crowd(program: &[&str], options: &[&str]) -> (Value, Truth) {
     (report, truth)
 }
 
-/// Like `trace_crowd`, but also returns the final names of the attacher's threads.
+/// Does the work of `trace_crowd`, and also returns the final names of the attacher's threads.
 pub fn trace_crowd_by(program: &[&str], options: &[&str]) -> (Value, Truth, Vec<String>) {
     let mut target = Target::start(&build_target("crowd", &["-O2"]), program);
     let attacher = Attacher::start_plain(&target, options);

@@ -208,7 +208,7 @@ fn a_recording_has_the_sums_of_the_report() {
     });
 }
 
-/// Compares the sums in the attacher's last report with those of its recording.
+/// Compares the sums in the attacher's last report with the sums in its recording.
 fn agree(report: &Value, recorded: &Value) {
     let (found, of_file) = (&report["totals"], &recorded["totals"]);
     for field in [

@@ -179,7 +179,7 @@ fn nobody_waits_for_an_attacher_that_was_killed() {
 }
 
 /// Forks more children at the same time than there are regions. Checks that children traced from
-/// birth are traced completely, and that the others are counted.
+/// birth are traced completely, and that all other children are counted.
 #[test]
 fn more_children_than_there_is_room_for() {
     let mut server = server();

@@ -189,8 +189,8 @@ fn have_no_region_of_their_parent() {
 }
 
 /// Checks regions that wait for children, which are mapped in all children until their first call.
-/// No address in them is called or written to, so the server and the attacher continue, whatever a
-/// worker does to the numbers.
+/// No address in them is called or written to, so the server and the attacher continue even if a
+/// worker changes all numbers.
 #[test]
 fn write_into_what_waits_for_others_in_vain() {
     let folder = Folder::new("evil");

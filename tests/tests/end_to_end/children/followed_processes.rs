@@ -36,8 +36,8 @@ fn is_whole(report: &Value) -> bool {
         && report["totals"]["lost_events"] == 0
 }
 
-/// Returns true if no process was refused. On a busy machine, a process may have run untraced for a
-/// time, which status 1 reports.
+/// Returns true if no process was refused. On a busy machine, a process may have temporarily run
+/// untraced, which status 1 reports.
 fn has_refused_none(status: ExitStatus) -> bool {
     matches!(status.code(), Some(0 | 1))
 }

@@ -1,5 +1,5 @@
-//! Children of a traced process as separate targets: forked at any time and in any way, whatever
-//! happens to the parent's attacher.
+//! Children of a traced process as separate targets: forked at any time and in any way, even if the
+//! parent's attacher is killed.
 
 use memhook_tests::{Attacher, Target, build_target, run};
 

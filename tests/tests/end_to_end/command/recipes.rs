@@ -146,7 +146,7 @@ fn every_command_does_what_it_says() {
             let output = typed(&line, service.pid(), &folder);
             text = String::from_utf8_lossy(&output.stdout).into_owned();
             text += &String::from_utf8_lossy(&output.stderr);
-            // Exit code 1: the process ran untraced for a time, because no processor was free.
+            // Exit code 1: the process temporarily ran untraced, because no processor was free.
             let code = output.status.code();
             assert!(matches!(code, Some(0 | 1)), "{line}: {code:?}\n{text}");
             if code == Some(0) && all(&text) {

@@ -40,7 +40,7 @@ impl Run {
 
 #[test]
 fn registers_and_the_status_are_the_programs_own() {
-    // Traces for longer if the program is suspended for a time.
+    // Traces for longer if the program was suspended.
     let mut runs = ["300ms", "3s", "10s"].into_iter().map(|duration| {
         let run = Run::start("canary", &["-pthread"], &[], &["-d", duration]);
         let report = run.reports(1).remove(0);
@@ -96,7 +96,7 @@ fn calls_go_on_waiting() {
 /// exit.
 #[test]
 fn processes_that_were_followed_are_left_too() {
-    // Both processes have started by then, even if one was suspended for a time.
+    // Both processes have started by then, even if one was temporarily suspended.
     let options = ["-d", "8s", "--follow-fork"];
     let mut run = Run::start("prefork", &["-pthread", "-ldl"], &[], &options);
     // A worker that executes its program as soon as it has read the second byte.

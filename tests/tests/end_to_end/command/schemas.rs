@@ -93,7 +93,7 @@ fn reports() {
     assert_eq!(unseen, [""; 0]);
 }
 
-/// Records a program whose recorder is stopped for a time, and returns the live report.
+/// Records a program whose recorder is temporarily stopped, and returns the live report.
 fn forsaken(file: &str) -> Value {
     let mut target = Target::start(&build_target("forsaken", &[]), &[]);
     let mut attacher = Attacher::start(&target, &["--stacks", "all", "-o", file]);
@@ -116,7 +116,7 @@ fn forsaken(file: &str) -> Value {
     serde_json::from_str(last).expect("JSON")
 }
 
-/// Returns fields that occurred in no document, except those of estimates, which need watchpoints
+/// Returns fields that occurred in no document, except fields of estimates, which need watchpoints
 /// and are checked by `looks.rs`.
 fn unseen_but_estimates(schema: &JsonSchema) -> Vec<String> {
     let mut unseen = schema.unseen();
@@ -289,7 +289,7 @@ fn verdicts() {
         let growth = ["--growth", "--warmup", "500ms", "--duration", duration];
         run(&[&["gate", "--json", "-", "-p", &pid], &growth[..]].concat())
     };
-    // Judges for longer if the service is suspended for a time.
+    // Judges for longer if the service was suspended.
     let mut tries = ["3s", "10s", "20s"].into_iter().map(judged);
     let grown = tries.find(|(code, ..)| *code == 1);
     let (_, out, _) = grown.expect("it grows");

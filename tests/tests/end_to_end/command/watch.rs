@@ -88,7 +88,7 @@ fn reports(directory: &Path) -> Vec<(String, Value)> {
     found
 }
 
-/// Returns the live bytes of a function's site, and those of the whole report.
+/// Returns the live bytes of a function's site, and of the whole report.
 fn share(report: &Value, function: &str) -> (f64, f64) {
     let report = &report["report"];
     let all = report["totals"]["live_bytes"].as_f64().expect("live bytes");

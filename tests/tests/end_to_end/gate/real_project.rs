@@ -74,7 +74,7 @@ fn tinyxml2_passes_and_a_planted_leak_fails() {
     assert_eq!(clean.status.code(), Some(0), "{text}");
     assert!(text.ends_with("\nPASSED: no leaks\n"), "{text}");
 
-    // Removes the release of the text from which a document was parsed.
+    // Removes the code that releases a document's source text.
     let source = folder.join("tinyxml2.cpp");
     let code = std::fs::read_to_string(&source).expect("readable");
     let planted = code.replacen("delete [] _charBuffer;", "", 1);

@@ -3,7 +3,7 @@
 use memhook_tests::programs::Folder;
 use memhook_tests::{Target, build_target, run};
 
-/// Records a service for a while.
+/// Records a running service.
 fn record(folder: &Folder, kind: &str, options: &[&str]) -> String {
     record_for("3s", folder, kind, options)
 }
@@ -32,7 +32,7 @@ fn growth_limits_and_baselines() {
     let folder = Folder::new("gate-recording");
     let baseline = folder.path("cache.json");
     let growth = ["--growth", "--warmup", "500ms"];
-    // Records for longer if the service is suspended for a time.
+    // Records for longer if the service was suspended.
     let judged = |kind: &str, code: i32| {
         let mut tries = ["3s", "10s", "20s"]
             .into_iter()

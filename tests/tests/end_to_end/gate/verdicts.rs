@@ -342,7 +342,7 @@ fn wrappers_are_not_blamed() {
 }
 
 /// Returns the first judgement on a process that matches the expectation, or the last one. Each
-/// attempt takes longer than the previous one, because the process may be suspended for a time.
+/// attempt takes longer than the previous attempt, because the process may be suspended.
 fn judged(
     options: &[&str],
     durations: &[&str],

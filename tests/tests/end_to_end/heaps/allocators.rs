@@ -182,7 +182,7 @@ fn redis_after_a_churn_of_sizes() {
     assert!(part(&report, "fragmentation") > MIB, "{report:#}");
     let done = trim(redis.pid(), &[]);
     let (predicted, fell) = (number(&done["predicted_bytes"]), fell(&done));
-    // The server continues its own work meanwhile.
+    // The server continues its own work during the command.
     assert!(predicted.abs_diff(fell) <= predicted / 10 + MIB, "{done:#}");
     assert_eq!(client.redis("EXISTS k16 k17"), ":1");
 }

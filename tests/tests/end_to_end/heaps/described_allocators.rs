@@ -305,7 +305,8 @@ fn a_program_that_throws_on_another_allocator_is_refused() {
     target.expect("done");
 }
 
-/// Checks that each heap has a recording in the usual format, in addition to that of malloc's heap.
+/// Checks that each heap has a recording in the usual format, in addition to the recording of
+/// malloc's heap.
 #[test]
 fn each_heap_has_a_recording() {
     let program = build_target("described_allocators", &["-g", "-O2", "-fPIE", "-pie"]);

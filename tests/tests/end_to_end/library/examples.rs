@@ -81,7 +81,7 @@ fn false_sharing_is_found_and_nothing_else() {
         assert!(target.finish().success());
         text.map(|text| (text, shared))
     };
-    // Examines for longer if the program is suspended for a time.
+    // Examines for longer if the program was suspended.
     let (mut text, mut shared) = (String::new(), String::new());
     for seconds in [4, 10, 20] {
         let Some(found) = look(seconds) else { return };

@@ -243,7 +243,7 @@ fn what_cannot_be_probed_is_refused_in_one_line() {
         assert!(errors.contains(reason), "{functions}: {errors}");
     }
     assert_eq!(changed_code(target.pid()), Vec::<String>::new());
-    // Of many functions, memhook-rs probes those that it can, and lists the others.
+    // Of many functions, memhook-rs probes the functions that it can, and lists the rest.
     let prober = Prober::start(&target, "relative,too_short,probed*!loops_to_entr?", &[]);
     let report = prober.finish();
     assert_eq!(calls(&report).len(), 1);

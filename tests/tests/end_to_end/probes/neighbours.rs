@@ -50,7 +50,7 @@ pub(crate) fn kernel_probe(pid: u32, program: &Path, offset: u64) -> Option<Owne
             pid as i32,
             -1,
             -1,
-            // Processes that other tests start meanwhile must not keep the probe alive
+            // Processes that other tests start at this moment must not keep the probe alive
             // (perf_event_open(2)).
             PERF_FLAG_FD_CLOEXEC,
         )

@@ -206,7 +206,7 @@ fn names_of_every_kind_stay_in_their_rows() {
 
     let mut browser = page(&folder, &file);
     check_size(&mut browser);
-    // Each name must stay in its frame, whatever its characters.
+    // Each name must fit into its frame, even with unusual characters.
     let beyond = "app.flame.drawn.filter((place) => { const context = app.flame.canvas.getContext('2d'); context.font = `12px ${css('--mono')}`; \
         const advance = context.measureText('x').width; const room = place.width - 8; \
         return room >= 3 * advance && context.measureText(paintedName(context, app.flame.placeText(place), room, advance)).width > room + 0.5; }).map((place) => app.flame.text(place.frame)).join()";

@@ -51,8 +51,8 @@ fn blocks_have_types_by_templates_and_constructors() {
     let recorded = json(&["report", &file, "--by", "type", "--json"]);
     JsonSchema::load("report-1").check(&recorded);
     let mut all = of_templates.to_vec();
-    // The type is not that of the constructor's argument, whose own constructor is called in
-    // between.
+    // The type is not the type of the constructor's argument, although the argument's constructor
+    // is called in between.
     all.insert(0, ("shapes::Circle", 100, 2400));
     assert_eq!(types(&recorded), all, "{recorded}");
     let total = sum(&recorded["groups"], "bytes");
@@ -68,7 +68,7 @@ fn blocks_have_types_by_templates_and_constructors() {
     let none = ["report", &file, "--by", "type", "--type", "Square"];
     let (code, _, errors) = run(&none);
     assert!(code == 2 && errors.contains("no block"), "{errors}");
-    // A comparison with itself shows no change, and its sums are those of the selected types.
+    // A comparison with itself shows no change, and has the sums of the selected types.
     let same = json(&["diff", &file, &file, "--type", "^shapes::Circle$", "--json"]);
     assert_eq!(number(&same["new"]["bytes"]), 2400, "{same}");
     assert_eq!(same["sites"].as_array().map(Vec::len), Some(0), "{same}");

@@ -230,7 +230,7 @@ fn a_process_is_recorded_and_replayed() {
         let end = number(&row(advice, "glibc", "")["end_rss_bytes"]);
         number(&advice["calls"]) > 1000 && end > 5 << 20
     };
-    // Records for longer if the program is suspended for a time.
+    // Records for longer if the program was suspended.
     let mut tries = ["4s", "12s", "20s"].into_iter().map(advise);
     let advice = tries.find(grown).expect("it has grown");
     JsonSchema::load("what-if-1").check(&advice);

@@ -1,5 +1,5 @@
 //! Blocks with hidden addresses, which the program frees itself after a search has reported them as
-//! leaked. None of them is freed twice, whatever the allocator writes into freed blocks.
+//! leaked. None of them is freed twice, even if the allocator leaves freed blocks unchanged.
 
 use memhook_heap::{Reclaimer, Request};
 use memhook_inject::{HoldOptions, hold};

@@ -137,8 +137,8 @@ fn a_program_that_writes_everywhere_is_not_held_for_its_whole_memory() {
     assert!(target.finish().success());
 }
 
-/// Checks that the watch on a large heap is removed in slices after a snapshot, so that threads
-/// that map memory meanwhile do not wait for all slices.
+/// Checks that the watch on a large heap is removed in slices after a snapshot, so that a thread
+/// that maps memory does not wait for all slices.
 #[test]
 fn the_end_of_a_snapshot_makes_nobody_wait_long() {
     /// Much less than the time to remove the watch in one step.

@@ -1,6 +1,6 @@
 //! Scans of a program that planted blocks before an attach, compared chunk by chunk. The tests also
-//! compare the sums with the allocator's own, for the C library of this system and those of other
-//! Debian releases.
+//! compare the sums with the allocator's own, for the C library of this system and the C libraries
+//! of other Debian releases.
 
 use memhook_tests::releases::Release;
 use memhook_tests::scans::{List, planted, scan};
@@ -41,7 +41,8 @@ fn check_plant(command: &mut Command, method: &str) {
         );
         missed += u64::from(leaked && !is_leaked);
     }
-    // Stale words keep a few blocks alive. LeakSanitizer misses about as many in this program.
+    // Stale words keep a few blocks alive. LeakSanitizer misses about the same number in this
+    // program.
     let leaked = want.blocks.values().filter(|b| b.0).count() as u64;
     assert!(
         missed * 10 <= leaked,

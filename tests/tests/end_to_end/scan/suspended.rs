@@ -1,5 +1,5 @@
 //! Blocks held only by a suspended frame below another frame's stack pointer on one stack. The
-//! suspended frame is that of a coroutine, or was interrupted by a signal whose handler has a
+//! suspended frame is a coroutine's frame, or was interrupted by a signal whose handler has a
 //! separate stack.
 
 use memhook_tests::scans::scan;

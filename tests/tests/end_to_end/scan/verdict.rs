@@ -91,7 +91,7 @@ fn what_is_taken_out_is_kept() {
     is_healthy(target);
 }
 
-/// Checks that blocks in use and changed blocks are kept, whatever a verdict contains.
+/// Checks that blocks in use and changed blocks are kept even if a verdict lists them.
 #[test]
 fn what_is_forged_or_old_is_kept() {
     let folder = Folder::new("verdict-forged");

@@ -53,7 +53,7 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_str(&output).expect("JSON")
 }
 
-/// Returns the output of a command, whatever its exit code.
+/// Returns the output of a command, which may exit with any code.
 fn says(args: &[&str]) -> String {
     code_and_output(args).1
 }
