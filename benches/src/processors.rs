@@ -37,8 +37,8 @@ impl Placement {
     }
 }
 
-/// Divides the processors that this process may use. If only one is available, everything shares
-/// it.
+/// Divides the processors that this process may use. If only one processor is available, everything
+/// shares it.
 pub fn placement() -> Placement {
     let set = sched_getaffinity(Pid::from_raw(1)).or_else(|_| sched_getaffinity(Pid::from_raw(0)));
     let set = set.unwrap_or_default();

@@ -1,6 +1,6 @@
 // Allocates blocks of 16 to 1,039 bytes from 4,096 different stacks of 12 frames below the work
-// loop. An operation picks one of 100,000 live blocks at random, frees it, and allocates a new one.
-// Argument: THREADS.
+// loop. An operation picks one of 100,000 live blocks at random, frees it, and allocates a new
+// block. Argument: THREADS.
 #include "measured.hpp"
 
 using namespace measured;

@@ -97,7 +97,8 @@ inline Cost repeat(double milliseconds, double operations, Block block) {
   return cost;
 }
 
-// Binds the calling thread to one processor that the program may use. Index 0 is the last one.
+// Binds the calling thread to one processor that the program may use. Index 0 is the last
+// processor.
 inline void bind_to_processor(int index) {
   static const std::vector<int> allowed = [] {
     cpu_set_t set;

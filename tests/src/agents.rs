@@ -190,7 +190,7 @@ impl Agent {
         });
     }
 
-    /// Returns the value of a metric whose labels contain all the given ones.
+    /// Returns the value of a metric whose labels contain all of these labels.
     pub fn metric(&self, name: &str, labels: &[&str]) -> Option<f64> {
         let text = self.get("/metrics");
         assert!(text.ends_with("# EOF\n"), "{text}");

@@ -299,7 +299,7 @@ impl Attacher {
         unsafe { libc::kill(self.child.id() as i32, signal) };
     }
 
-    /// Reads messages up to the first one with this text.
+    /// Reads messages up to the first message with this text.
     pub fn wait_for(&mut self, words: &str) {
         loop {
             let line = patience::line(&mut self.errors);

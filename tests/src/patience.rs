@@ -77,7 +77,7 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// Messages which say that memhook-rs or its target got no processor in time. Each of these failures is acceptable on a
-/// busy machine. A test also retries after other failures with these words, so it detects only persistent ones.
+/// busy machine. A test also retries after other failures with these words, so it detects only persistent failures.
 const SAID_WITHOUT_A_PROCESSOR: [&str; 8] = [
     // No thread could be held, or not for long enough.
     "for each turn on a processor",

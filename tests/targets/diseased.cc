@@ -56,7 +56,8 @@ static size_t oldest;
   return block;
 }
 
-// Heap use peaks and falls. With `pins`, one block in forty between the released ones stays live.
+// Heap use peaks and falls. With `pins`, one in forty blocks stays live, scattered among the
+// released blocks.
 [[gnu::noinline]] static void peak(bool pins, int size) {
   for (int i = 0; i < many; i++) {
     if (pins && i % 40 == 0) pinned[i / 40] = pin();

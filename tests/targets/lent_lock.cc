@@ -1,6 +1,6 @@
 // A program in which one thread sleeps, outside any allocator and the loader, while it holds a
-// lock. The program's own allocator (-DOWN_ALLOCATOR, or a preloaded one), its auditor, or a glibc
-// hook (-DGLIBC_HOOK) also takes this lock. The thread sleeps until the program is told to
+// lock. The program's own allocator (-DOWN_ALLOCATOR, or a preloaded allocator), its auditor, or a
+// glibc hook (-DGLIBC_HOOK) also takes this lock. The thread sleeps until the program is told to
 // continue. With the argument "again", it sleeps until the program is asked whether it is usable,
 // and then takes the lock again.
 #include <sys/eventfd.h>

@@ -131,7 +131,7 @@ static void* ends(void* unused) {
   return NULL;
 }
 
-// Released by a different thread than the one that allocated them.
+// These blocks are released by a different thread than the allocating thread.
 __attribute__((noinline)) static void plant_released_elsewhere(void) {
   void* blocks[80];
   pthread_t thread;

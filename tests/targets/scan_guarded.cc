@@ -1,7 +1,7 @@
 // Blocks that contain inaccessible pages, as in programs that test their own bounds: in the main
 // heap, in the heap of a thread, and in separate mappings. It plants 50 blocks of each kind, and
-// leaks every other one. With argument 1 "wait", it waits for the end of standard input; otherwise
-// it ends immediately.
+// leaks every other block. With argument 1 "wait", it waits for the end of standard input;
+// otherwise it ends immediately.
 #include <sys/mman.h>
 
 #include <cstdint>

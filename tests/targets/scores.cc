@@ -10,7 +10,7 @@ using namespace target;
 
 static void pause_a_moment() { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
 
-// Allocates a block in each iteration of a loop, only one at a time.
+// Allocates and releases a block in each iteration of a loop.
 [[gnu::noinline]] static void looped() {
   for (int i = 0; i < 5000; i++) {
     void* block = malloc(64);

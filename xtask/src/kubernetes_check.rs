@@ -17,7 +17,7 @@ const TOOLS: [(&str, &str); 3] = [
 ];
 /// Package of PyPI with the schemas of many versions of Kubernetes.
 const SCHEMAS: &str = "kubernetes-validate==1.37.0";
-/// The oldest version that has the role, and the newest one with schemas.
+/// The oldest version that has the role, and the newest version with schemas.
 const VERSIONS: [&str; 2] = ["1.33.0", "1.37.0"];
 /// Kinds of objects, as in the file names of their schemas.
 const KINDS: [&str; 6] = [

@@ -113,7 +113,7 @@ pub struct Outcome {
 impl Outcome {
     /// Waits until a command exits.
     pub fn of(mut child: Child) -> Result<Outcome, Failure> {
-        // The output must fit into the pipe's buffer, because nobody reads it before the end.
+        // The output must fit into the pipe's buffer, because it is not read before the end.
         let status = end_of(&mut child).map_err(|what| Failure(Class::Attacher, what))?;
         let (mut output, mut errors) = (String::new(), String::new());
         if let Some(mut pipe) = child.stdout.take() {

@@ -237,7 +237,7 @@ fn bytes(digits: &str) -> Vec<u8> {
     pairs.map_while(byte).collect()
 }
 
-/// Expands run-length encoding: a character, `*` and another one, whose code less 29 is the number of further
+/// Expands run-length encoding: a character, `*`, and another character whose code minus 29 is the number of further
 /// repetitions (GDB manual, "Overview" of the remote protocol).
 fn expanded(raw: &[u8]) -> String {
     let mut text = String::new();

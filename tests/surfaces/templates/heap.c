@@ -20,7 +20,7 @@ int count;
 static void* zeros(size_t bytes) { return memset(malloc(bytes), 0, bytes); }
 
 static void* thread(void* blocks) {
-  // Released by a different thread than the one that allocated them.
+  // These blocks are released by a different thread than the allocating thread.
   for (int i = 0; i < 8; i++) free(((void**)blocks)[i]);
   for (int i = 0; i < 12; i++) {
     void* block = zeros(48 * (i + 1));

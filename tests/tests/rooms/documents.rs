@@ -186,7 +186,7 @@ fn pages_of(directory: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Checks that the book contains every page, because readers cannot find a missing one.
+/// Checks that the book contains every page, because readers cannot find a missing page.
 #[test]
 fn the_book_has_every_page_once() {
     let summary = super::read("docs/SUMMARY.md");

@@ -60,7 +60,7 @@ struct Taken {
     peak: f64,
 }
 
-/// Returns the number of predictions, and the number of correct ones.
+/// Returns the number of predictions, and the number of correct predictions.
 fn of_program(program: &Program, folder: &Path, starts: usize) -> Result<(usize, usize), String> {
     let work = (program.work)(folder)?;
     let file = folder.join(format!("{}.mhk", program.name));

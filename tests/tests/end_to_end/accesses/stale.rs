@@ -271,7 +271,7 @@ fn a_program_that_ends_is_reported_as_it_was() {
 /// that nothing is stale.
 #[test]
 fn a_program_that_ends_at_the_beginning_is_reported_or_refused() {
-    // Each round kills the program later than the previous one.
+    // Each round kills the program later than the previous round.
     let rounds = rounds(40) as u64;
     for round in 0..rounds {
         let mut program = Command::new("sleep").arg("1000").spawn().expect("it runs");
@@ -480,7 +480,7 @@ fn threads_that_take_turns_often_are_left_alone() {
 }
 
 /// Checks that memhook-rs does not touch the debug registers of other tracers, and works with the
-/// remaining ones.
+/// remaining registers.
 #[test]
 fn some_watchpoints_are_taken() {
     let mut target = Target::start(program(), &[]);

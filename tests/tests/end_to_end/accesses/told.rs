@@ -67,8 +67,8 @@ fn check_accessed(report: &Value) {
     assert_eq!(report["scores"]["usage"].as_f64(), Some(0.0));
 }
 
-/// Returns true if the report shows pauses before the first access and after the last one that are
-/// as long as the pause between them. A suspension in between prevents that.
+/// Returns true if the report shows pauses before the first access and after the last access that
+/// are as long as the pause between them. A suspension in between prevents that.
 fn shows_pauses(report: &Value) -> bool {
     let (_, useful) = scores(report, "pausing");
     useful.as_f64() < Some(0.95)

@@ -33,7 +33,7 @@ fn peak_megabytes(pid: u32) -> u64 {
     kilobytes.map_or(0, |kilobytes: u64| kilobytes >> 10)
 }
 
-/// Returns the number of heaps of arenas other than the main one. Each reserves 64 MiB of
+/// Returns the number of heaps of arenas other than the main arena. Each reserves 64 MiB of
 /// addresses, a part of which is usable (`HEAP_MAX_SIZE` in glibc's arena.c).
 fn arenas(pid: u32) -> usize {
     const HEAP_BYTES: u64 = 64 << 20;
@@ -98,7 +98,7 @@ fn debug_information_is_read_once_for_all_targets() {
     let peak = peak_megabytes(agent.pid());
     assert!(peak > DEBUG_MEGABYTES, "{peak} MB: it was not read");
     assert!(peak < 4 * DEBUG_MEGABYTES, "{peak} MB");
-    // With more arenas, long-lived blocks would be scattered among short-lived ones.
+    // With more arenas, long-lived blocks would be scattered among short-lived blocks.
     assert_eq!(arenas(agent.pid()), 1);
     let (code, said) = agent.end();
     assert_eq!(code, Some(0), "{said}");

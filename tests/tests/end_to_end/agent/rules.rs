@@ -60,7 +60,7 @@ fn a_service_and_its_child_are_seen_exactly_wherever_they_are_sent() {
         agent.metric("memhook_agent_targets", &["phase=\"traced\""]),
         Some(2.0)
     );
-    // The agent refuses a wrong configuration, and continues with the old one.
+    // The agent refuses a wrong configuration, and continues with the old configuration.
     agent.reconfigure(&format!("{configuration}nonsense = 1\n"));
     agent.hear("unknown field `nonsense`");
     assert_eq!(

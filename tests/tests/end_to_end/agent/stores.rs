@@ -61,7 +61,7 @@ fn a_store_that_misbehaves_costs_nothing_but_time() {
     assert_eq!(elsewhere.requests().len(), 0);
     let first = &store.requests()[0];
     assert_eq!(first.headers["authorization"], "Basic YWxpOm9wZW4gc2VzYW1l");
-    // All requests up to the first accepted one contain the oldest profile.
+    // All requests up to the first accepted request contain the oldest profile.
     let requests = store.requests();
     let taken = requests
         .iter()

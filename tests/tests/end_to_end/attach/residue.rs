@@ -125,7 +125,7 @@ fn several_at_once() {
     });
 }
 
-/// Checks that an attacher without permission to open the target's region maps a new one.
+/// Checks that an attacher without permission to open the target's region maps a new region.
 #[test]
 fn an_attacher_without_privileges() {
     memhook_tests::patiently(|| {

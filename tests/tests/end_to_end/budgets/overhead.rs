@@ -51,7 +51,7 @@ fn deviations(report: &Value, truth: [f64; 4]) -> [f64; 2] {
 }
 
 /// Checks that the intervals cover the time from the attach to the end, and that each has a
-/// different mean than the previous one.
+/// different mean than the previous interval.
 fn check_kept(report: &Value) {
     let kept = report["overhead"]["kept"].as_array().expect("times");
     let mut end = 0.0;

@@ -336,7 +336,7 @@ fn another_program() {
     assert!(target.finish().success());
 }
 
-/// Closes the pipe from which reports would be read.
+/// Closes the reading end of the pipe to which the reports are written.
 #[test]
 fn it_ends_when_its_reader_has_gone() {
     let mut server = server();

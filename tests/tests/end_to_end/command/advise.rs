@@ -40,7 +40,7 @@ fn advice(target: &Target, expected: &str) -> Value {
         assert_eq!(code, 0, "{errors}");
         advice = serde_json::from_str(&out).expect("JSON");
         JsonSchema::load("advice-1").check(&advice);
-        // If no finding is expected, a longer duration must not hide a false one.
+        // If no finding is expected, a longer duration must not hide a false finding.
         if expected == "nothing" || first(&advice).0 == expected {
             break;
         }
@@ -280,8 +280,8 @@ fn a_healthy_program() {
     cured(target);
 }
 
-/// Checks a full cache, in which each new entry replaces an older one, mostly from before the
-/// trace; also with samples.
+/// Checks a full cache, in which each new entry replaces an older entry, mostly from before the
+/// trace. Also checks it with samples.
 #[test]
 fn a_cache_at_its_limit() {
     for overhead in ["50%", "0.1%"] {

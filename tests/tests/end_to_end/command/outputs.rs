@@ -14,7 +14,7 @@ fn mode(path: &str) -> u32 {
 }
 
 /// Checks a command that writes `PATH`. It must refuse an existing file or link, and create a
-/// private file. With `--force`, a new file replaces the old one.
+/// private file. With `--force`, a new file replaces the old file.
 fn check(folder: &Folder, arguments: &[&str]) {
     let what = arguments.join(" ");
     let path = folder.path("out");
@@ -187,7 +187,7 @@ fn streams_by_their_names() {
     assert!(target.finish().success());
 }
 
-/// Checks that a failed attach leaves an old output unchanged, and creates no new one.
+/// Checks that a failed attach leaves an old output unchanged, and creates no new output.
 #[test]
 fn a_failed_attach_leaves_no_output() {
     let folder = Folder::new("failed");

@@ -144,7 +144,7 @@ fn by_control_group() {
     let said = refused(&["attach", "nobody", "--cgroup", directory]);
     assert!(said.contains("named nobody in the control group"), "{said}");
 
-    // All processes of the group, including future ones.
+    // Selects all processes of the group, including future processes.
     let mut attacher = Attacher::to(&["--all", "--cgroup", directory]);
     attacher.says(&format!("Attached to {} ", inside.pid()));
     let later = Target::run(&mut group.command(&program));

@@ -28,17 +28,14 @@ const CASES: &[(&str, Leaked, Sanitizer)] = &[
     (
         "zero",
         (1, 0),
-        Differs((1, 1), "it makes a block of 0 bytes one of 1"),
+        Differs((1, 1), "it counts a block of 0 bytes as 1 byte"),
     ),
     ("global", (0, 0), Same),
     ("interior", (0, 0), Same),
     (
         "vector_end",
         (0, 0),
-        Differs(
-            (1, 96),
-            "a pointer past the end of a block does not count there",
-        ),
+        Differs((1, 96), "it ignores pointers just past the end of a block"),
     ),
     ("thread_local", (0, 0), Same),
     ("thread_local_of_another", (0, 0), Same),
@@ -73,7 +70,7 @@ const CASES: &[(&str, Leaked, Sanitizer)] = &[
         (0, 0),
         Differs(
             (1, 90),
-            "memory from mmap is no root there unless registered",
+            "it searches memory from mmap only if it is registered",
         ),
     ),
     ("environment", (0, 0), Same),
@@ -83,20 +80,20 @@ const CASES: &[(&str, Leaked, Sanitizer)] = &[
         (1, 66),
         Differs(
             (0, 0),
-            "a program that ends by a system call is not checked",
+            "it does not check a program that ends by a system call",
         ),
     ),
     (
         "left_in_frames",
         (1, 88),
-        Varies("what it finds in the frames of exit depends on how the stack is aligned"),
+        Varies("it searches the frames of exit, whose contents depend on the stack's alignment"),
     ),
     (
         "child",
         (0, 0),
         Differs(
             (1, 77),
-            "each fork child is checked there, at its exit or not at all",
+            "it checks each forked child at the child's exit, or not at all",
         ),
     ),
 ];

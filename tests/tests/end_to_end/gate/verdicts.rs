@@ -341,8 +341,8 @@ fn wrappers_are_not_blamed() {
     assert!(text.contains("other ways to main"), "{text}");
 }
 
-/// Returns the first judgement on a process that matches the expectation, or the last one. Each
-/// attempt takes longer than the previous attempt, because the process may be suspended.
+/// Returns the first judgement on a process that matches the expectation, or the last judgement.
+/// Each attempt takes longer than the previous attempt, because the process may be suspended.
 fn judged(
     options: &[&str],
     durations: &[&str],

@@ -55,7 +55,7 @@ fn resident(pid: u32) -> u64 {
         * 1024
 }
 
-/// Returns true if a value exceeds the planted one by at most `more`.
+/// Returns true if a value exceeds the planted value by at most `more`.
 fn is_near(found: u64, planted: u64, more: u64) -> bool {
     (planted..=planted + more).contains(&found)
 }
@@ -378,7 +378,7 @@ fn check_sums(pid: u32, what: &str) -> Value {
     report
 }
 
-/// Reads lines up to the first one with this prefix.
+/// Reads lines up to the first line with this prefix.
 fn wait_for(target: &mut Target, beginning: &str) {
     while !target.expect("").starts_with(beginning) {}
 }

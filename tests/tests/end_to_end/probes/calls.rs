@@ -436,7 +436,7 @@ fn arguments_and_callers_are_counted_exactly() {
             );
         }
         assert_eq!(first["top"][4], json!({"value": 4096, "calls": each}));
-        // Of 204 values, the report contains the hundred most frequent ones.
+        // Of 204 values, the report contains the hundred most frequent values.
         assert_eq!(first["top"].as_array().map(Vec::len), Some(100));
         assert_eq!(first["others"], 2 * turns - 96 * each);
         assert_eq!(

@@ -14,8 +14,8 @@ use std::time::Duration;
 const BLOCKS: usize = 300;
 /// Number of programs.
 const ROUNDS: usize = 6;
-/// The freeing thread: the one that must call `free` for memhook-rs, another, a new one, or one
-/// that exits.
+/// The freeing thread: the thread that must call `free` for memhook-rs, another thread, a new
+/// thread, or a thread that exits.
 const WAYS: [&str; 4] = ["m", "w", "n", "e"];
 
 /// Sends a command to the program, and returns the lines of its answer.

@@ -100,7 +100,8 @@ fn what_is_forged_or_old_is_kept() {
     let (file, mut found) = verdict(&folder, target.pid());
     let all = blocks(&mut found).len();
     let template = blocks(&mut found)[0].clone();
-    // Different contents; a different size; not a number; and all blocks in use.
+    // The verdict gets blocks with different contents, a different size and an invalid value, and all
+    // blocks in use.
     blocks(&mut found)[0]["contents"] = "00000000000000000000000000000000".into();
     blocks(&mut found)[1]["bytes"] = 8.into();
     blocks(&mut found)[2]["contents"] = "never".into();

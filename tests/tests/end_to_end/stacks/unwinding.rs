@@ -150,7 +150,7 @@ fn tables_agree_with_gimli_in_the_compiler() {
 }
 
 /// Traces a program until this number of allocations is recorded. The hook unwinds each remembered
-/// backtrace again and compares it; a wrong one leads to exit code 3.
+/// backtrace again and compares it. A wrong backtrace leads to exit code 3.
 fn remembered(program: &str, busy: &Busy, options: &[&str]) {
     let wanted = count(10_000) as u64;
     let mut args = vec!["attach", "--json", "-i", "1h", "--check-memo", "-d", "1s"];

@@ -29,7 +29,7 @@ pub struct Site {
 /// One build of the program.
 pub struct Built {
     pub flags: Vec<String>,
-    /// The program, or the one that starts it.
+    /// The program, or the program that starts it.
     pub program: PathBuf,
     pub arguments: Vec<String>,
 }
