@@ -38,7 +38,7 @@ impl Limit {
         let (in_time, ended) = channel::<()>();
         std::thread::spawn(move || {
             if ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("longer than {limit:?}: what it waits for is killed");
+                eprintln!("exceeded {limit:?}: its descendants are killed");
                 kill_descendants();
             }
         });

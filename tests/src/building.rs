@@ -55,7 +55,7 @@ pub fn build_service(allocator: &str, name: &str) -> Option<PathBuf> {
     let output = output.expect("cargo runs");
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        not_run(&format!("no service on {allocator} can be built: {said}"));
+        not_run(&format!("cannot build a service with {allocator}: {said}"));
         return None;
     }
     let program = built(&output.stdout, &format!("/{name}"));

@@ -16,7 +16,9 @@ pub fn unshare() -> PathBuf {
     let program = installed("unshare");
     let tried = Command::new(&program).args(["--mount", "true"]).output();
     if !tried.is_ok_and(|output| output.status.success()) {
-        leave("no mount namespace can be made: it takes root, and a root that is a mount point");
+        leave(
+            "cannot create a mount namespace: this requires root, and a root directory that is a mount point",
+        );
     }
     program
 }
@@ -25,7 +27,7 @@ pub fn unshare() -> PathBuf {
 pub fn leave_without_user_namespaces() {
     let tried = Command::new(unshare()).args(["--user", "true"]).output();
     if !tried.is_ok_and(|output| output.status.success()) {
-        leave("no user namespace can be made, as in a chroot(2)");
+        leave("cannot create a user namespace here, for example in a chroot(2)");
     }
 }
 

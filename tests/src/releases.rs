@@ -101,7 +101,7 @@ impl Release {
         if library.is_none() {
             let name = format!("{name} of Debian {}", self.name);
             not_run_here(&format!(
-                "{name} is not there: run cargo xtask debian-roots"
+                "{name} is not installed: run cargo xtask debian-roots"
             ));
         }
         library

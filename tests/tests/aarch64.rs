@@ -116,7 +116,7 @@ fn a_machine_hands_over_what_a_command_made() {
 }
 
 #[test]
-#[ignore = "builds the whole command once more, for minutes: .ci/run ports"]
+#[ignore = "rebuilds the whole command, which takes minutes: .ci/run ports"]
 fn recordings_are_read_alike_and_nothing_is_traced() {
     let Some(elsewhere) = Elsewhere::build() else {
         return;

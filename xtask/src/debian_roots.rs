@@ -36,7 +36,7 @@ pub fn run() -> ExitCode {
     for release in MOVING {
         match fetch(release) {
             Ok(()) => println!("{release}: {}", root(release).display()),
-            Err(why) => println!("{release}: left out, as it cannot be had here: {why}"),
+            Err(why) => println!("{release}: skipped, because it is not available here: {why}"),
         }
     }
     ExitCode::SUCCESS

@@ -69,7 +69,7 @@ fn fuzz(args: &Args) -> std::io::Result<usize> {
     if let Some(surface) = &args.surface {
         if !names.contains(surface) {
             let all = names.join(", ");
-            let problem = format!("there is no surface {surface}, there are {all}");
+            let problem = format!("there is no surface {surface}; the surfaces are {all}");
             return Err(std::io::Error::other(problem));
         }
         names = vec![surface.clone()];

@@ -63,7 +63,7 @@ pub fn run() -> ExitCode {
     match tools.check(&root.join("fleet/kubernetes"), &kept) {
         Ok(()) => {
             println!(
-                "the chart renders the manifests, and both are right for Kubernetes {}",
+                "the chart renders the manifests, and both conform to Kubernetes {}",
                 VERSIONS.join(" and ")
             );
             ExitCode::SUCCESS
@@ -123,7 +123,7 @@ impl Tools {
         let plain_lines: Vec<&str> = plain.lines().collect();
         if let Some(at) = first_difference(&plain_lines, &same) {
             bail!(
-                "the chart renders something else than the manifests at line {}: {:?} instead of {:?}",
+                "the chart differs from the manifests at line {}: {:?} instead of {:?}",
                 at + 1,
                 same.get(at),
                 plain_lines.get(at)

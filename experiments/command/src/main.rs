@@ -16,7 +16,7 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(
     name = "cargo experiment",
-    about = "Comparisons that take long, and whose figures are in the documents"
+    about = "Long-running comparisons whose figures are in the documents"
 )]
 struct Cli {
     #[command(subcommand)]

@@ -177,7 +177,7 @@ fn table(args: &Args) -> Result<String, String> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let load: Vec<&str> = load.split(' ').take(2).collect();
     eprintln!(
-        "{cores} cores; load at the end, of 1 and 5 minutes: {}",
+        "{cores} cores; load average at the end, for 1 and 5 minutes: {}",
         load.join(", ")
     );
     Ok(out)

@@ -51,7 +51,7 @@ fn compiling(figures: &mut Figures) {
         figures.fact(
             &format!("unwind table of {name}"),
             &format!(
-                "{rows} rows, {} rules, {:.2} bytes a row, {} rows are stops for want of a rule",
+                "{rows} rows, {} rules, {:.2} bytes a row, {} rows stop because they fit no rule",
                 table.rules.len(),
                 (size + rules) as f64 / rows.max(1) as f64,
                 table.inexpressible

@@ -243,7 +243,7 @@ fn main() -> Result<(), std::num::ParseFloatError> {
     );
     let one = COSTS.take + COSTS.apply;
     println!(
-        "ceiling of one drain: {:.0} million events a second, {:.0} with a recording; each of several: {:.0} and {:.0}",
+        "maximum of one drain: {:.0} million events a second, {:.0} with a recording; of each of several drains: {:.0} and {:.0}",
         1e3 / one,
         1e3 / (one + COSTS.encode),
         1e3 / (one + COSTS.hand_over),

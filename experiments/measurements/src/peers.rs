@@ -45,7 +45,7 @@ fn words(text: &str) -> Vec<String> {
 /// Checks that a file of a package is installed.
 fn file(path: &str, package: &str) -> Result<(), String> {
     let there = Path::new(path).is_file();
-    let why = || format!("{path} is not there: apt-get install {package}");
+    let why = || format!("{path} is not installed: apt-get install {package}");
     there.then_some(()).ok_or_else(why)
 }
 

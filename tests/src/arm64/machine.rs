@@ -188,7 +188,7 @@ impl Machine {
                 Some(status) if status.success() => Ok(console),
                 Some(status) => Err(format!("{EMULATOR}: {status}: {}", last_lines(&console))),
                 None => Err(format!(
-                    "the machine was not off after {} s; its console ends: {}",
+                    "the machine did not shut down within {} s; its console ends: {}",
                     (self.limit + AROUND).as_secs(),
                     last_lines(&console)
                 )),

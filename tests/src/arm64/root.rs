@@ -60,7 +60,7 @@ impl Root {
         lock.lock().map_err(failed)?;
         if !root.initramfs().exists() {
             root.fetch()
-                .map_err(|why| format!("no machine with AArch64 can be made here: {why}"))?;
+                .map_err(|why| format!("cannot create an AArch64 machine here: {why}"))?;
         }
         Ok(root)
     }

@@ -64,7 +64,9 @@ fn faults(map: &[String], crates: &[Crate]) -> Vec<String> {
     }
     let present: BTreeSet<_> = crates.iter().map(|c| &c.directory).collect();
     for gone in mapped.difference(&present) {
-        faults.push(format!("crates/{gone} is in the code map, but not there"));
+        faults.push(format!(
+            "crates/{gone} is in the code map, but does not exist"
+        ));
     }
     for new in present.difference(&mapped) {
         faults.push(format!("crates/{new} is missing in the code map"));

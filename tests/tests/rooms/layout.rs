@@ -81,6 +81,6 @@ fn nothing_changes_without_the_page() {
     assert_eq!(
         of("fingerprint"),
         found,
-        "the shared layout has changed: raise ABI_VERSION, say in {PAGE} what is new, and put {found} there"
+        "the shared layout has changed: raise ABI_VERSION, describe the change in {PAGE}, and put {found} there"
     );
 }

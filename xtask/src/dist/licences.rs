@@ -50,7 +50,7 @@ pub fn of_dependencies(dependencies: &[Dependency]) -> anyhow::Result<String> {
         for file in files {
             let bytes = fs::read(&file).with_context(|| {
                 format!(
-                    "{name} {version} has no text of its licence ({licence}): {}",
+                    "{name} {version} has no licence text ({licence}): {}",
                     file.display()
                 )
             })?;

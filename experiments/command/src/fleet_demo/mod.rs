@@ -153,7 +153,7 @@ fn compare(host: &str, leaked: u64, places: &[Arrived; 3]) -> Result<()> {
         let off = *bytes as f64 - leaked as f64;
         ensure!(
             off.abs() <= error,
-            "{bytes} bytes of {leaked}, more than {error:.0} off"
+            "{bytes} bytes instead of {leaked}, off by more than {error:.0}"
         );
         println!(
             "        {:+.1} % off, four standard deviations are {:.1} %",

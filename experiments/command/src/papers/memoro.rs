@@ -37,7 +37,7 @@ pub fn stack_accesses(sheets: &mut Sheets) -> Result<(), String> {
     command.arg(targets.join("access_kinds.cc"));
     compile(command.arg("-o").arg(&counters))?;
     let mut sheet = Sheet::new(
-        "Accesses that gcc reports, by where they lead",
+        "Accesses that gcc reports, by kind of memory",
         &[
             "program",
             "accesses",

@@ -41,9 +41,7 @@ pub fn run(args: &Args) -> ExitCode {
     let chosen = match chosen(&args.parts) {
         Ok(chosen) => chosen,
         Err(unknown) => {
-            eprintln!(
-                "papers: there is no paper or experiment {unknown:?}; --list shows what there is"
-            );
+            eprintln!("papers: unknown paper or experiment {unknown:?}; --list shows all");
             return ExitCode::from(2);
         }
     };

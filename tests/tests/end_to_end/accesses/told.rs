@@ -393,7 +393,7 @@ fn largest_mapping(target: &Target) -> (u64, u64) {
 fn a_small_container_has_room_for_a_part_of_the_index() {
     const LIMIT: u64 = 48 << 20;
     let Some(group) = MemoryBox::new("accesses", LIMIT) else {
-        not_run("no control group with a limit of memory can be made here");
+        not_run("cannot create a control group with a memory limit here");
         return;
     };
     let folder = Folder::new("many_accessed");

@@ -67,7 +67,9 @@ fn the_oldest_and_the_newest_read_the_same_sums() {
             Ok(reader) => readers.push(reader),
             // Downloading the modules requires the network.
             Err(why) => {
-                return not_run_here(&format!("what collectors read with cannot be built: {why}"));
+                return not_run_here(&format!(
+                    "cannot build the reader with the collectors' modules: {why}"
+                ));
             }
         }
     }

@@ -247,7 +247,7 @@ fn a_process_that_somebody_traces_is_not_reclaimed() {
 /// Checks that the agent leaves a process alone whose control group has used up its quota.
 fn a_starved_process_is_left_alone() {
     let Some(group) = ProcessorBox::new("reclaim-starved") else {
-        return not_run("no cgroup with a limit of processor time can be made here");
+        return not_run("cannot create a cgroup with a processor limit here");
     };
     let folder = Arc::new(Folder::new("agent-reclaim-starved"));
     let mut losing = Losing::start(&folder, &["300", "busy"], &[]);

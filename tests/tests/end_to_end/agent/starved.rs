@@ -32,7 +32,7 @@ fn attachers_that_get_next_to_no_processor() {
 
 fn a_starved_agent_is_not_ended_and_holds_nobody_for_long() {
     let Some(group) = ProcessorBox::new("starved") else {
-        return not_run("no cgroup with a limit of processor time can be made here");
+        return not_run("cannot create a cgroup with a processor limit here");
     };
     let folder = Arc::new(Folder::new("agent-starved"));
     let program = PathBuf::from(folder.path("beats"));
@@ -85,7 +85,7 @@ fn a_starved_agent_is_not_ended_and_holds_nobody_for_long() {
 
 fn an_attach_without_a_processor_holds_nobody() {
     let Some(group) = ProcessorBox::new("refused") else {
-        return not_run("no cgroup with a limit of processor time can be made here");
+        return not_run("cannot create a cgroup with a processor limit here");
     };
     let mut target = Target::start(&build_target("beats", &[]), &[]);
     let mut waits = Target::start(&build_target("beats", &[]), &[]);

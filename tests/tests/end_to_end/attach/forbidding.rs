@@ -107,7 +107,7 @@ fn works_if_known(what: &str) {
         .stdin(Stdio::null())
         .output();
     if tried.expect("it runs").stdout.starts_with(b"unable") {
-        return not_run_here(&format!("this kernel does not know what forbids {what}"));
+        return not_run_here(&format!("this kernel cannot forbid {what}"));
     }
     works(Target::start(&program, &[what]));
 }

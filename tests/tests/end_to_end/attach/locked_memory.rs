@@ -17,7 +17,7 @@ fn start(name: &str, program: &Path, args: &[&str]) -> (Option<MemoryBox>, Targe
     let target = match &group {
         Some(group) => Target::run(group.command(program).args(args)),
         None => {
-            not_run("no control group with a limit of memory can be made here");
+            not_run("cannot create a control group with a memory limit here");
             Target::run(Command::new(program).args(args))
         }
     };

@@ -7,7 +7,7 @@ const LIMIT: u64 = 24 << 20;
 /// Starts a target with 32 threads in a control group.
 fn boxed(name: &str) -> Option<(MemoryBox, Target)> {
     let Some(group) = MemoryBox::new(name, LIMIT) else {
-        not_run("no control group with a limit of memory can be made here");
+        not_run("cannot create a control group with a memory limit here");
         return None;
     };
     let target = Target::run(&mut group.command(&build_target("boxed", &[])));
@@ -117,7 +117,7 @@ fn a_target_that_is_killed_for_lack_of_memory() {
 #[test]
 fn a_target_without_room_is_left_alone() {
     let Some(group) = MemoryBox::new("full", 8 << 20) else {
-        return not_run("no control group with a limit of memory can be made here");
+        return not_run("cannot create a control group with a memory limit here");
     };
     let target = Target::run(&mut group.command(&build_target("boxed", &[])));
     // A limit half a megabyte above the memory in use.

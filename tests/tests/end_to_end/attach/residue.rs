@@ -132,7 +132,7 @@ fn an_attacher_without_privileges() {
         // SAFETY: no arguments.
         if unsafe { libc::geteuid() } != 0 {
             return not_run(
-                "only root can give up its privileges; as anybody else, all tests here run without",
+                "only root can drop privileges; without root, all tests here run unprivileged",
             );
         }
         let folder = Folder::new("unprivileged");

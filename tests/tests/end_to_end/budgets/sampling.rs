@@ -101,7 +101,7 @@ fn estimates_are_unbiased_and_their_errors_true() {
         let scatter = squares / terms;
         assert!(
             (0.25..2.6).contains(&scatter),
-            "{terms} estimates scatter {scatter:.2} times as wide as they say (squared)"
+            "the variance of {terms} estimates is {scatter:.2} times the stated variance"
         );
     });
 }

@@ -231,10 +231,7 @@ fn huge_pages_beyond_the_longest_hold() {
         assert!(code < 2 || err.contains("--max-hold"), "{hold}: {out}{err}");
         was_read |= out.contains("in huge pages, which were read while the process ran");
     }
-    assert!(
-        was_read,
-        "each copy has fitted into a hold, or none was made"
-    );
+    assert!(was_read, "every copy fit into a hold, or no copy was made");
     let after = state(target.pid());
     let wrong = compare("scan", Marks, &before, &after);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -232,7 +232,7 @@ fn check_pins(program: &Path, options: &[&str], name: &str) {
     println!("{name} {options:?}: {predicted} predicted, {fell} came back");
     assert!(
         predicted.abs_diff(fell) <= fell / 40,
-        "{name} {options:?}: {predicted} predicted, {fell} came back: {first:#}"
+        "{name} {options:?}: {predicted} predicted, {fell} returned: {first:#}"
     );
     assert!(target.finish().success());
 }

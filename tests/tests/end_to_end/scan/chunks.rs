@@ -158,7 +158,7 @@ fn a_core_dump_tells_the_same() {
     let folder = Folder::new("core");
     let Some(target) = dumps_core(plant(), &folder) else {
         // Even CI cannot change that, and the parser has separate tests.
-        return not_run_here("cores go elsewhere (core_pattern), or none are permitted");
+        return not_run_here("cores are not written to files (core_pattern), or are not permitted");
     };
     let alive = |options: &[&str]| scan(target.pid(), &[options, &["-T", "1000"]].concat());
     let of_live = [

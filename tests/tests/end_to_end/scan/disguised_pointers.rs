@@ -95,7 +95,7 @@ fn each_is_kept_or_refused_or_said_not_to_be_known() {
             Unknown(words) => {
                 assert_ne!(
                     answer, "done 0\n",
-                    "{kind} is found by now, and the guide is wrong"
+                    "{kind} is found, but the guide says that it is not"
                 );
                 assert!(unknown.contains(words), "{kind}: {unknown}");
             }

@@ -27,7 +27,7 @@ pub fn graph(arguments: &[&str]) -> Target {
 
 pub fn run(sheets: &mut Sheets) -> Result<(), String> {
     let mut sheet = Sheet::new(
-        "Milliseconds for which all threads stand still, medians (longest)",
+        "Milliseconds for which all threads are stopped, medians (longest)",
         &[
             "process",
             "MB read by stop and copy",

@@ -118,7 +118,7 @@ pub fn run(sheets: &mut Sheets) -> Result<(), String> {
         all
     };
     let mut sheet = Sheet::new(
-        "Milliseconds that a client waits for 64 KiB, one snapshot in each window of 0.9 s",
+        "Response times for 64 KiB in ms, with one snapshot in each window of 0.9 s",
         &[
             "in the window",
             "answers",
@@ -172,7 +172,7 @@ fn plot(sheets: &mut Sheets, windows: &[Vec<(f64, f64)>; 3], answers: &[(f64, f6
     };
     let lines: Vec<Line> = windows.iter().zip(&WAYS).map(line).collect();
     let chart = Chart {
-        title: "Answers of redis-server within a window of each kind".into(),
+        title: "Response times of redis-server in one window of each kind".into(),
         x: "seconds",
         y: "ms",
         ..Chart::default()

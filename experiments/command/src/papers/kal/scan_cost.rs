@@ -69,7 +69,7 @@ fn by_size(sheets: &mut Sheets) -> Result<(), String> {
     sheets.add(&sheet);
     sheets.say("Percentages are the processor time of one scan divided by the period.");
     let chart = Chart {
-        title: "Processor that scanning takes, by the size of the heap".into(),
+        title: "Processor time of scanning, by heap size".into(),
         x: "MB",
         y: "% of a processor",
         log_x: true,
@@ -102,7 +102,7 @@ fn beside_a_job(sheets: &mut Sheets) -> Result<(), String> {
     let mut job = Measured::start(&build("increment", &[]), &[], &place.target);
     let service = graph(&["90000", "72", "1"]);
     let mut sheet = Sheet::new(
-        "A job on the processor that scans of a service of 10 MB share",
+        "A job that shares its processor with scans of a service of 10 MB",
         &["scan every", "searched", "time of the job, with / without"],
     );
     for (search, name) in [(Search::Here, "here"), (Search::Elsewhere, "elsewhere")] {

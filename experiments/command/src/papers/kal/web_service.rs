@@ -209,7 +209,7 @@ pub fn run(sheets: &mut Sheets) -> Result<(), String> {
     });
     let outcomes = outcomes?;
     let mut sheet = Sheet::new(
-        "php-fpm with an extension that loses one block of 3,000, all cases side by side",
+        "php-fpm with an extension that leaks one block in 3,000, all cases concurrently",
         &[
             "case",
             "requests",

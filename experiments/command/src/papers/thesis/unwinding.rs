@@ -83,7 +83,7 @@ pub fn run(sheets: &mut Sheets) -> Result<(), String> {
     let (sheet, lines) = by_size("Nanoseconds a malloc on one call stack", &groups);
     sheets.add(&sheet);
     let chart = Chart {
-        title: "What a malloc takes, by how its call stack is found".into(),
+        title: "Duration of malloc, by method of unwinding".into(),
         x: "bytes",
         y: "ns",
         log_x: true,
