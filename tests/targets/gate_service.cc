@@ -7,7 +7,7 @@
 using namespace target;
 
 static void* cache[50];
-// More blocks than the requests of several seconds.
+// More blocks than the number of requests in several seconds.
 static void* blocks[50'000];
 
 [[gnu::noinline]] static void keep_for_good() { keep(malloc(64)); }

@@ -83,7 +83,7 @@ pub enum Kind {
     Hooked,
     /// Handles its own page faults (userfaultfd), and is notified of its forks
     Faulting,
-    /// Huge pages that it writes to, and must keep
+    /// Writes to huge pages, which must stay huge
     Huge,
     /// Packed arrays of pointers, across the boundary of two mappings
     Packed,

@@ -53,8 +53,8 @@ fn code_map() -> Vec<String> {
     places.collect()
 }
 
-/// Returns the faults: crates that are missing from or superfluous in the map, and imports in the
-/// wrong direction.
+/// Returns the faults: crates that are missing from the map, entries without a crate, and imports
+/// in the wrong direction.
 fn faults(map: &[String], crates: &[Crate]) -> Vec<String> {
     let line = |name: &String| map.iter().position(|place| place == name);
     let mut faults = Vec::new();

@@ -120,7 +120,7 @@ fn a_target_without_room_is_left_alone() {
         return not_run("cannot create a control group with a memory limit here");
     };
     let target = Target::run(&mut group.command(&build_target("boxed", &[])));
-    // A limit half a megabyte above the memory in use.
+    // The limit is half a megabyte above the memory in use.
     let used = group.usage().expect("it can be read");
     if !group.set_limit(used + (512 << 10)) {
         return not_run("the limit cannot be lowered");

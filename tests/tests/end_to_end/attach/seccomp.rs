@@ -115,8 +115,8 @@ fn a_filter_that_kills() {
 }
 
 /// Checks that the attacher does not use the loader if a filter would kill for its calls as soon as
-/// the thread is released, and that the return of the thread does not trigger the filter either,
-/// whenever the attacher dies.
+/// the thread is released. The return of the thread must not trigger the filter either, whenever
+/// the attacher dies.
 #[test]
 fn attachers_that_die_under_a_filter_that_kills_for_what_the_loader_calls() {
     let mut target = Target::start(&program(), &["strict"]);

@@ -12,8 +12,7 @@ const RUNS: u32 = 6;
 /// Figures from the target: allocations, their bytes, live blocks, their bytes.
 pub type Truth = [f64; 4];
 
-/// Runs the threads of a program that allocates more than an attacher can record, with only these
-/// options.
+/// Runs a program that allocates more than an attacher can record, with exactly these options.
 fn trace_crowd(program: &[&str], options: &[&str]) -> (Value, Truth) {
     let (report, truth, _) = trace_crowd_by(program, options);
     (report, truth)

@@ -253,8 +253,8 @@ fn children_one_at_a_time() {
     let children: Vec<String> = (0..5)
         .map(|_| server.expect("child ").trim()["child ".len()..].to_owned())
         .collect();
-    // This includes the child whose parent exited immediately. Each is recorded from its first
-    // call.
+    // The list includes the child whose parent exited immediately. Each process is recorded from
+    // its first call.
     terminal.wait_for("process 1 of 6, ");
     terminal.wait_for(&head);
     terminal.press("Tab", "process 2 of 6, ");

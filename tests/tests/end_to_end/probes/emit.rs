@@ -436,7 +436,7 @@ fn perf_listens() {
     assert!(target.finish().success());
 }
 
-/// Checks refusals in one line, without touching the target.
+/// Checks one-line refusals, which must not touch the target.
 #[test]
 fn what_cannot_be_is_refused() {
     let folder = Folder::new("emit-refused");

@@ -161,8 +161,8 @@ fn that_have(module: &str) -> Vec<PathBuf> {
     all.filter(has).collect()
 }
 
-/// Returns the number of kept blocks of the programs' size, and the number of those from this line
-/// of `remember`.
+/// Returns the number of kept blocks of the programs' size, and how many of them this line of
+/// `remember` allocated.
 fn remembered(report: &Value, line: u64) -> (u64, u64) {
     let (mut all, mut there) = (0, 0);
     for site in report["sites"].as_array().expect("sites") {
