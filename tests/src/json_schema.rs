@@ -86,7 +86,7 @@ impl JsonSchema {
             "$schema" | "$id" | "title" | "description" | "default" | "$defs" | "definitions" => {
                 Vec::new()
             }
-            // Checked together with "properties", below.
+            // This keyword is checked together with "properties", below.
             "additionalProperties" => Vec::new(),
             "format" if rule == "uri-reference" || rule == "uri" => unless(is_uri(value)),
             "uniqueItems" => {

@@ -97,8 +97,7 @@ pub type Place = Vec<(String, String, String, i64)>;
 pub struct Pprof {
     /// Labels of the series; empty for a file.
     pub labels: BTreeMap<String, String>,
-    /// For each value type, its total by innermost function. The name of a function without a name
-    /// is "".
+    /// Total of each value type by innermost function. The name of a function without a name is "".
     pub values: BTreeMap<String, BTreeMap<String, i64>>,
     /// Comments of the profile.
     pub comments: Vec<String>,

@@ -67,7 +67,7 @@ pub fn not_run(why: &str) {
 pub fn not_run_here(why: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
-    // Written directly, because the test harness hides the output of passed tests.
+    // The line is written directly, because the test harness hides the output of passed tests.
     let _ = writeln!(std::io::stderr(), "{test}: not run: {why}");
 }
 

@@ -9,8 +9,8 @@
 
 using namespace target;
 
-// Called through volatile pointers, because the compiler knows malloc and would optimize calls
-// away.
+// The functions are called through volatile pointers, because the compiler knows malloc and would
+// optimize calls away.
 static size_t volatile huge = SIZE_MAX / 2;
 
 template <typename F>

@@ -16,7 +16,7 @@ static unsigned long long random_state = 88172645463325252ull;
 static unsigned long long allocations, allocated, live_blocks, live_bytes;
 
 static unsigned long long kept_of = 10;
-// Allocated outside the measured heap.
+// This table is allocated outside the measured heap.
 static void** kept;
 static constexpr size_t most_kept = 1 << 22;
 

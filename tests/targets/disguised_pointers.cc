@@ -75,7 +75,7 @@ static void in_words(Form form) {
   for (int i = 0; i < KEPT; i++) place[i] = form(block());
 }
 
-// In memory, with other encodings.
+// These pointers are in memory, with other encodings.
 static void low_bits() {
   in_words([](uint64_t p) { return p | 5; });
 }
@@ -116,7 +116,7 @@ static void offsets() {
   base = static_cast<char*>(malloc(USED));
   for (int i = 0; i < KEPT; i++) place[i] = static_cast<uint32_t>(block() - reinterpret_cast<uint64_t>(base));
 }
-// For heaps with addresses of four bytes: this program, linked to a fixed address.
+// This kind needs a heap with addresses of four bytes, so the program is linked to a fixed address.
 static void four_bytes() {
   char* place = pages(PAGE);
   for (int i = 0; i < KEPT; i++) {
@@ -148,7 +148,7 @@ static void packed() {
   }
 }
 
-// In packed rows across the boundary of two mappings.
+// These pointers are in packed rows across the boundary of two mappings.
 struct __attribute__((packed)) Row {
   uint16_t number;
   uint64_t address;
@@ -190,7 +190,7 @@ static void over_mappings() {
   }
 }
 
-// In registers of sleeping threads.
+// These pointers are in registers of sleeping threads.
 static void* in_a_register(void*) {
   uint64_t inverted = ~block();
   scrub_stack();

@@ -13,7 +13,7 @@ using namespace target;
 using namespace memhook::abi;
 
 int main() {
-  // Laid out like the region of an attach with the usual ring size. Without a control block it
+  // The mapping has the layout of a region with the usual ring size. Without a control block it
   // looks like the region of an attacher that was killed early.
   long bytes = static_cast<long>(rings_offset + max_rings * (ring_prefix_bytes + (1 << 20)));
   int fd = memfd_create("memhook-region", MFD_ALLOW_SEALING);

@@ -34,7 +34,7 @@ static Counter* counter() { return new (malloc(BYTES)) Counter(0); }
   void* unused[64];
   int count = 0;
   Pair found = {nullptr, nullptr};
-  // Alone in its lines, so that no pair shares a line with another pair.
+  // This block is alone in its lines, so that no pair shares a line with another pair.
   keep(aligned_alloc(LINE, 4 * LINE));
   Counter* one = counter();
   while (found.one == nullptr) {

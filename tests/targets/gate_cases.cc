@@ -93,8 +93,8 @@ NOINLINE static void plant(const std::string& name, char** arguments) {
   } else if (name == "plain") {
     for (int i = 0; i < 10; i++) leak(96);
   } else if (name == "thousands") {
-    // Allocated among the same number of blocks that are then freed, from every list of the
-    // allocator.
+    // The blocks are allocated among the same number of blocks that are then freed, from every list
+    // of the allocator.
     auto** freed = static_cast<void**>(block(7000 * sizeof(void*)));
     for (int i = 0; i < 7000; i++) {
       freed[i] = block(16 + i % 250 * 16);
@@ -139,7 +139,7 @@ NOINLINE static void plant(const std::string& name, char** arguments) {
     run_thread([] {
       void* held = block(100);
       at_rest++;
-      // Only in r12, during a call that never returns.
+      // The address is only in r12, during a call that never returns.
       asm volatile("mov %0, %%r12; xor %%eax, %%eax; xor %%ebx, %%ebx; xor %%ebp, %%ebp; xor %%r13d, %%r13d;"
                    "1: mov $34, %%eax; syscall; jmp 1b"
                    : : "r"(held) : "r12", "rax", "rcx", "r11", "rbx", "r13", "memory");
@@ -180,7 +180,7 @@ NOINLINE static void plant(const std::string& name, char** arguments) {
       map[key].push_back(std::make_unique<Node>());
       list.push_back(std::make_shared<std::string>(key));
     }
-    // Never destroyed, because the program ends by quick_exit.
+    // The object is never destroyed, because the program ends by quick_exit.
     quick_exit(0);
   } else if (name == "shared_cycle") {
     struct Peer {
@@ -280,7 +280,7 @@ NOINLINE static void plant(const std::string& name, char** arguments) {
                  "mov %%rax, -16(%%rsp); mov %%rax, -72(%%rsp); xor %%edi, %%edi; mov $231, %%eax; syscall"
                  : : "a"(block(66)) : "rdx", "rsi", "rdi", "r8", "r9", "r10", "rcx", "r11", "memory");
   } else if (name == "left_in_frames") {
-    // In the parts of exit's frames that exit never writes.
+    // The address is in parts of exit's frames that exit never writes.
     spread(block(88));
     exit(0);
   } else if (name == "child") {

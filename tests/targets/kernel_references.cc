@@ -75,7 +75,7 @@ __attribute__((noinline)) static void in_mappings() {
   if (mprotect(own, 2 * PAGE, PROT_READ) != 0) abort();
   close(file);
 
-  // Written through the descriptor, so the page is in no page table.
+  // The page is written through the descriptor, so it is in no page table.
   int memory = memfd_create("references", 0);
   if (ftruncate(memory, 64 * PAGE) != 0) abort();
   place(mmap(nullptr, 64 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0));

@@ -38,7 +38,7 @@ static constexpr int places = 64;
     seed = seed * 1103515245 + 12345;
     unsigned at = seed >> 16 & (places - 1), kind = seed >> 24 & 15;
     if (kind < 8) {
-      // Occasionally a block with a separate mapping.
+      // Occasionally, a block is so large that it gets a separate mapping.
       size_t size = (seed >> 8 & 0x3fff) == 1 ? 300'000 : 16 + (seed >> 8 & 0x1fff);
       if (kind < 4) {
         free(blocks[at]);

@@ -26,7 +26,8 @@ int main(int, char** arguments) {
   }
   void* library = dlopen(arguments[1], RTLD_LAZY);
   for (int i = 0; i < 5; i++) keep(leak_of(library)(600));
-  // Found through the RUNPATH ($ORIGIN) of the library that calls dlopen, not of the program.
+  // The library is found through the RUNPATH ($ORIGIN) of the library that calls dlopen, not of the
+  // program.
   void* needs = dlopen(arguments[2], RTLD_NOW);
   CHECK(needs != nullptr);
   auto open = reinterpret_cast<Open>(dlsym(needs, "open_neighbour"));

@@ -90,7 +90,7 @@ static void work(unsigned seed, unsigned percent, long round, unsigned pause_us)
         remove_next(at, random(100) < percent && lost_bytes < allowed_bytes);
       } else {
         auto* n = static_cast<Node*>(malloc(sizeof(Node)));
-        // Sometimes large enough for a separate mapping.
+        // Sometimes, the payload is large enough for a separate mapping.
         size_t bytes = random(5000) ? random(400) : 200000;
         *n = {pattern(n), *at, value, make_payload(bytes)};
         *at = n;

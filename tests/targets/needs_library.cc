@@ -1,5 +1,5 @@
-// Loaded by name through the RUNPATH of the calling library, so it is found only if dlopen knows
-// its caller.
+// A library that is loaded by name through the RUNPATH of the calling library. It is found only if
+// dlopen knows its caller.
 #include <dlfcn.h>
 
 extern "C" __attribute__((visibility("default"))) void* open_neighbour() {

@@ -77,7 +77,7 @@ static void work(void) {
   for (int i = 1; i < 1000; i++) empty[i * 7] = malloc(16 + i);
 }
 #elif defined(THREAD_LOCAL)
-// Too large for the loader's reserved space, so it is allocated among the blocks.
+// This array is too large for the loader's reserved space, so it is allocated among the blocks.
 static _Thread_local char* volatile own[3000];
 static void work(void) {
   for (int i = 0; i < 3000; i += 10) own[i] = malloc(16 + i % 100);

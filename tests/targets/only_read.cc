@@ -124,7 +124,7 @@ int main(int count, char** words) {
   // A heap that is too large to copy within a millisecond.
   std::vector<std::string> large(mode == "large" ? 256 : 0, std::string(1 << 20, 'x'));
   leak();
-  // Enough leaked blocks for a finding.
+  // Leaks enough blocks for a finding.
   for (int i = 0; mode == "leaks" && i < 2048; i++) {
     auto* block = static_cast<char*>(malloc(4096));
     memset(block, 7, 4096);

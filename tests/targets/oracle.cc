@@ -31,7 +31,7 @@ static void work(unsigned seed, long operations) {
     x ^= x << 13;
     x ^= x >> 7;
     x ^= x << 17;
-    // Few sizes, so that malloc reuses addresses quickly.
+    // There are few sizes, so that malloc reuses addresses quickly.
     size_t size = 16 + (x >> 40) % 6 * 48;
     void* mine = nullptr;
     if (x % 8 != 0) {

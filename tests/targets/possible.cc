@@ -48,14 +48,14 @@ static Link* volatile chain;
 
 [[gnu::noinline]] static void plant() {
   to_start = block(100);
-  // Possibly lost: one block, and another block with all blocks reachable from its start.
+  // These are possibly lost: one block, and another block with all blocks reachable from its start.
   into = block(200) + 40;
   Link* first = reinterpret_cast<Link*>(block(sizeof(Link)));
   first->next = reinterpret_cast<Link*>(block(sizeof(Link)));
   first->next->next = reinterpret_cast<Link*>(block(sizeof(Link)));
   into_first = first->rest + 16;
   into_last_byte = block(250) + 249;
-  // Reachable through a pointer to its start as well.
+  // This block is also reachable through a pointer to its start.
   char* kept = block(300);
   into_both_ways[0] = kept + 96;
   into_both_ways[1] = kept;

@@ -21,13 +21,13 @@ using namespace target;
 extern "C" {
 volatile long shared_value = 1;
 
-// Displaced: an instruction with an address relative to rip.
+// The jump displaces an instruction with an address relative to rip.
 [[gnu::noinline, gnu::noclone]] long relative(long x) { return shared_value + x; }
 
 // Displaced: a call.
 [[gnu::noinline, gnu::noclone]] long begins_with_call(long x) { return relative(x) + 1; }
 
-// Displaced: a comparison and a short jump.
+// The jump displaces a comparison and a short jump.
 [[gnu::noinline, gnu::noclone]] long branches(long x) {
   if (x < 5) return shared_value;
   return x * 3 + shared_value;

@@ -17,7 +17,8 @@
 using namespace target;
 
 static const size_t USED = 500;
-// Larger than cached blocks (1,032 bytes), because mallinfo2 counts cached blocks as used.
+// These sizes exceed the size of cached blocks (1,032 bytes), because mallinfo2 counts cached
+// blocks as used.
 static const size_t LOST_BYTES = 2000, LARGE_BYTES = 300000;
 static unsigned char* used[USED];
 static size_t lost_blocks, lost_bytes;

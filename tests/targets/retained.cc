@@ -73,7 +73,7 @@ int main() {
     Node* head = node(1100);
     head->a = node(1200);
     keep(head);
-    // For the next thread, which never has a pointer to the inner block.
+    // Passes the outer block to the next thread, which never has a pointer to the inner block.
     Node* outer = node(5000);
     outer->a = node(900);
     handed_over = outer;

@@ -8,8 +8,8 @@
 
 #include "target.hpp"
 
-// Copied from the kernel (clone3(2)), because its header and the C library's header cannot be
-// included together.
+// This structure is copied from the kernel (clone3(2)), because its header and the C library's
+// header cannot be included together.
 struct CloneArguments {
   uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size;
 };

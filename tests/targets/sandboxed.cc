@@ -75,7 +75,7 @@ static void churn() {
   for (int i = 0; i < 4; i++) keep(malloc(200));
 }
 
-// Compiled as one contiguous function, so that an allocator description can name it.
+// The attributes keep this function contiguous, so that an allocator description can name it.
 [[gnu::noipa, gnu::optimize("no-reorder-blocks-and-partition")]] static void* pool_alloc(size_t bytes) {
   void* block = malloc(bytes);
   if (!block) throw std::bad_alloc();

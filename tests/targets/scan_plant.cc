@@ -148,7 +148,7 @@ static void* thread_main(void* argument) {
   in_static_tls = calloc(1, 78);
   note(in_static_tls, false);
   work(static_cast<int>(reinterpret_cast<intptr_t>(argument)));
-  // Zeroed, because its former contents may point to a planted block.
+  // The block is zeroed, because its former contents may point to a planted block.
   void* on_stack = calloc(1, 79);
   note(on_stack, false);
   asm volatile("" : "+m"(on_stack));

@@ -52,7 +52,7 @@ static void spoil() {
   }
 }
 
-// Compiled with frame pointers, which the unwinding here follows.
+// This function is compiled with frame pointers, which the unwinding here follows.
 [[gnu::noinline, gnu::optimize("no-omit-frame-pointer")]] static void allocate(uint64_t number) {
   auto frame = static_cast<Frame>(__builtin_frame_address(0));
   ring->outer = 0;

@@ -36,7 +36,7 @@ __attribute__((noinline)) static unsigned char* cold_block() {
 __attribute__((noinline)) static unsigned char* written_block() {
   return filled(static_cast<unsigned char*>(malloc(BYTES)));
 }
-// Read completely, but never written.
+// Returns a block that is read completely but never written.
 __attribute__((noinline)) static unsigned char* read_block() {
   return filled(static_cast<unsigned char*>(malloc(BYTES)));
 }

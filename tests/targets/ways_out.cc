@@ -106,7 +106,7 @@ template <int bytes>
 int main(int, char** arguments) {
   way = arguments[1];
   if (way == "lose") {
-    // After a longjmp, allocates in frames deeper than the abandoned frame.
+    // After a longjmp, this allocates in frames deeper than the abandoned frame.
     ready();
     way = "longjmp";
     std::set_new_handler(handler);

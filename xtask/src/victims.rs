@@ -59,7 +59,7 @@ pub struct Prey {
     pub target: Target,
     /// Way in which the target ends by itself, if it does.
     way: &'static str,
-    // Dropped after the target.
+    // This field is dropped after the target.
     _cgroup: Option<Cgroup>,
 }
 

@@ -5,7 +5,7 @@ use crate::scratch_file::with_file;
 use memhook_symbols::{ModuleFile, SearchPath, Symbolizer};
 use std::sync::Arc;
 
-/// Longer than any name that a user would read.
+/// Limit that exceeds any name that a user would read.
 const LONGEST_NAME: usize = 1 << 20;
 
 /// Demangles a name from a symbol table.

@@ -6,7 +6,7 @@
 __attribute__((noinline)) static void leak_in_library(void) {
   for (int i = 0; i < 30; i++) {
     void* block = malloc(2000);
-    // Otherwise the compiler merges the two into a calloc of the other allocator.
+    // Without this line, the compiler merges the two calls into a calloc of the other allocator.
     __asm__ volatile("" : "+r"(block) : : "memory");
     memset(block, 0, 2000);
   }

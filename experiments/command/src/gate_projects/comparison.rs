@@ -163,7 +163,7 @@ pub struct Row {
     tests: usize,
     /// Number of tests for which the gate, LeakSanitizer and memcheck each report the exact size of the planted leak.
     planted: [usize; 3],
-    /// Without a tool, under the gate, and under memcheck.
+    /// Total times without a tool, under the gate, and under memcheck.
     times: [Duration; 3],
 }
 

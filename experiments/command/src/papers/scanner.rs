@@ -13,9 +13,9 @@ const GRACE: Duration = Duration::from_millis(300);
 /// Machine on which a copy is searched.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Search {
-    /// On this machine, after the copy.
+    /// This machine searches the copy.
     Here,
-    /// On another machine, which receives the copy. Only the cost of the copy remains here.
+    /// Another machine receives and searches the copy. Only the cost of the copy remains here.
     Elsewhere,
 }
 

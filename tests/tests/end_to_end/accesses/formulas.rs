@@ -278,7 +278,7 @@ fn what_is_wrong_is_said_in_one_line_with_the_column() {
         &["report", &file, timed],
         &["'alloc_s' (column 8) is not known", "--alloc-time"],
     );
-    // Refused before any tracing.
+    // The command is refused before any tracing.
     for access in ["off", "sampled"] {
         let options = ["--access", access, PER_READ, "--", "/bin/true"];
         refused(&[&["run"][..], &options].concat(), &["'reads' (column 19)"]);

@@ -226,7 +226,7 @@ fn nothing_is_left_of_a_watcher_that_was_killed() {
 /// a large heap are read and cleared.
 #[test]
 fn marks_of_a_large_heap_make_nobody_wait_long() {
-    /// Much less than the time to clear all marks in one step.
+    /// Limit for a wait, which is much less than the time to clear all marks in one step.
     const MOST_US: u64 = 15_000;
     /// Interval in which marks are read and cleared at least once.
     const WINDOW: Duration = Duration::from_millis(3500);

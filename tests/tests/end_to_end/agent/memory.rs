@@ -93,8 +93,8 @@ fn debug_information_is_read_once_for_all_targets() {
     for target in &targets {
         until("a profile has names", || is_named(target.pid()));
     }
-    // Twice the size, while the reader passes the information to the symbol lookup, and the same
-    // amount for everything else.
+    // The agent needs twice the size while the reader passes the information to the symbol lookup.
+    // The limit allows the same amount for everything else.
     let peak = peak_megabytes(agent.pid());
     assert!(peak > DEBUG_MEGABYTES, "{peak} MB: it was not read");
     assert!(peak < 4 * DEBUG_MEGABYTES, "{peak} MB");

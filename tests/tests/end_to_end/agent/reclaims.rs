@@ -86,7 +86,7 @@ fn await_attempts(agent: &Agent, pid: u32, attempts: u64) -> Value {
     last
 }
 
-/// More attempts than fail in a row on a busy machine.
+/// Maximum number of attempts. Fewer fail in a row on a busy machine.
 const MOST_ATTEMPTS: u64 = 12;
 
 /// Waits for an attempt with the right result. Shared memory of other programs may prevent an

@@ -364,7 +364,7 @@ fn a_target_that_was_quiet_is_seen_exactly() {
     for round in 1..=5 {
         ask(&mut target, "l");
         agent.await_number(pid, "live_bytes", 100_000 * round);
-        // Longer than the time after which the agent stops draining.
+        // The pause is longer than the time after which the agent stops draining.
         std::thread::sleep(std::time::Duration::from_millis(300));
     }
     let label = format!("pid=\"{pid}\"");

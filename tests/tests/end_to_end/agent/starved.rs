@@ -56,7 +56,7 @@ fn a_starved_agent_is_not_ended_and_holds_nobody_for_long() {
     group.take(beside.pid());
     let targets: Vec<Target> = (0..30).map(|_| start()).collect();
     agent.reconfigure(&rule(&program.to_string_lossy()));
-    // Longer than the attacher's watchdog would accept.
+    // The pause is longer than the attacher's watchdog would accept.
     std::thread::sleep(Duration::from_secs(20));
     group.empty();
     assert!(agent.lives(), "{}", agent.said());

@@ -153,7 +153,8 @@ fn from_the_host_with_two_capabilities() {
     container.traced_to_its_end(&words(&options));
 }
 
-/// Another user, like a service with `AmbientCapabilities=` or a binary with file capabilities.
+/// Attaches as another user, like a service with `AmbientCapabilities=` or a binary with file
+/// capabilities.
 #[test]
 fn as_another_user_with_two_capabilities() {
     let container = Container::start();

@@ -111,7 +111,7 @@ const LEAKS: [(&str, &str, u64, u64); 7] = [
 #[test]
 fn leaks_by_realloc_strdup_pointers_and_handlers() {
     let program = build_target("leaks", &[]);
-    // Deep enough for the additional frames of a signal handler.
+    // The depth includes the additional frames of a signal handler.
     let report = trace(&program, &["--depth", "24"]);
     expect_sites(&report, "leaks.cc", &LEAKS);
     assert_eq!(report["totals"]["unknown_releases"], 0);

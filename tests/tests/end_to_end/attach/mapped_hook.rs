@@ -155,7 +155,7 @@ fn a_gate_judges_programs_on_musl() {
     // 100 + 90 + 80 + 70 + 60 blocks, two from 160 threads, and one each from the library and the
     // constructor.
     assert!(text.contains(" in 455 blocks (limit 0): "), "{text}");
-    // The leak in a variable, and the leaks of the C library.
+    // These are the leak in a variable and the leaks of the C library.
     assert!(
         text.contains("still reachable 1.5 KiB in 4 blocks"),
         "{text}"

@@ -7,7 +7,7 @@ fn a_handler_that_allocates_at_every_tick_of_a_timer() {
     memhook_tests::patiently(|| {
         let program = build_target("ticking", &[]);
         let mut target = Target::start(&program, &["3000"]);
-        // Deep enough for the frames of the signal.
+        // The depth includes the frames of the signal.
         let attacher = Attacher::start(&target, &["--depth", "24"]);
         target.go();
         let line = target.expect("kept ");

@@ -137,7 +137,7 @@ fn a_recording_has_the_weights_of_the_samples() {
             assert_eq!(sampling, recorded["sampling"]);
             sampled += u32::from(!report["sampling"].is_null());
             for field in ["allocated_bytes", "released_bytes", "live_bytes"] {
-                // Added up in a different order, and rounded.
+                // The sums are added up in a different order, and rounded.
                 let [found, of_file] =
                     [&report, &recorded].map(|report| number(&report["totals"][field]));
                 assert!(

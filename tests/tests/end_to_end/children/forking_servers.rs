@@ -131,7 +131,7 @@ fn postgresql_and_its_backends() {
 
     // These backends are forked during the trace of the postmaster, and outlive the trace.
     let attacher = Attacher::start(&postmaster, &[]);
-    // Killed below. It exits by itself if it loses a backend.
+    // pgbench is killed below. It also exits if it loses a backend.
     let mut load = quiet(&mut pgbench(&folder, &["-c", "3", "-T", "600"]));
     // The backend for pgbench's first queries may still be exiting.
     let mut backends = Vec::new();
@@ -207,8 +207,8 @@ fn every_backend_of_postgresql_is_followed() {
     let pids = sessions
         .each_mut()
         .map(|session| session.ask("SELECT pg_backend_pid()"));
-    // Killed below. It exits by itself if it loses a backend. A third backend, for the initial
-    // queries, precedes the two that work.
+    // pgbench is killed below. It also exits if it loses a backend. A third backend, for the
+    // initial queries, precedes the two that work.
     let mut load = pgbench(&folder, &["-c", "2", "-T", "600"]);
     let mut load = quiet(load.env("PGAPPNAME", "load"));
     let mut of_load = Vec::new();

@@ -140,7 +140,7 @@ fn state(pid: u32) -> State {
         .lines()
         .filter(|line| !line.contains(" default"))
         .map(|line| {
-            // The policy, and the pages on each node. Another row of the table covers accessed
+            // Keeps the policy and the pages on each node. Another row of the table covers accessed
             // pages.
             let words = line
                 .split(' ')

@@ -157,7 +157,7 @@ fn a_program_killed_with_its_tracer_gone_lives_on() {
         .expect("it starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     lines.next().expect("a line").expect("text");
-    // Taken before the wait, which would close it.
+    // The input is taken before the wait, which would close it.
     let mut input = child.stdin.take().expect("piped");
     child.kill().expect("killed");
     child.wait().expect("reaped");

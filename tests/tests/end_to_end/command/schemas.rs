@@ -207,7 +207,7 @@ fn resident_memory() {
     let target = Target::start(&build_target("pinned_pages", &[]), &["1", "untrimmed"]);
     let pid = target.pid().to_string();
     rss.check(&json(&["rss", &pid, "--json"]));
-    // Too little memory for the copy, so the breakdown lacks the heap.
+    // There is too little memory for the copy, so the breakdown lacks the heap.
     let bare = json(&["rss", &pid, "--json", "--max-memory", "1"]);
     assert!(
         bare["notes"].to_string().contains("the heap is not split"),

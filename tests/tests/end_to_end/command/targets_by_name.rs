@@ -37,7 +37,7 @@ fn pid_of_report(args: &[&str]) -> u64 {
 #[test]
 fn by_name() {
     let folder = Folder::new("by-name");
-    // Longer than the part of a name that the kernel keeps.
+    // The name is longer than the part of a name that the kernel keeps.
     let program = copy(&folder, "a-target-with-a-name");
     let name = file_name(&program);
     let nobody = refused(&["attach", name]);

@@ -209,7 +209,8 @@ fn check_pins(program: &Path, options: &[&str], name: &str) {
     let mut target = Target::run(Command::new(program).args(options));
     // The limit is sufficient on a busy machine.
     let report = rss(target.pid(), &["--max-hold", "20s"]);
-    // Measured afterwards, because a copy maps pages of the process's C library.
+    // The resident memory is measured after the copy, because a copy maps pages of the process's C
+    // library.
     let before = resident(target.pid());
     let notes = report["notes"].to_string();
     assert!(!notes.contains("parse"), "{report:#}");

@@ -239,7 +239,7 @@ fn a_gap_is_in_the_stream() {
     );
 }
 
-/// More events than fit into the queue for a reader.
+/// Arguments that cause more events than fit into the queue for a reader.
 const MANY: [&str; 2] = ["250000", "4"];
 
 #[test]

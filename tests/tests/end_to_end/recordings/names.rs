@@ -85,7 +85,7 @@ fn names_on_another_machine() {
     std::fs::create_dir_all(Path::new(&inside).parent().expect("a folder")).expect("created");
     std::fs::copy(&program, &inside).expect("copied");
     named(&["--sysroot", &sysroot]);
-    // Only the debug file, found by its build-id.
+    // Now only the debug file exists, which is found by its build-id.
     let debug = folder.path("debug");
     let id = build_id(&program);
     let to = format!("{debug}/.build-id/{}/{}.debug", &id[..2], &id[2..]);
@@ -197,7 +197,7 @@ fn a_long_wait_is_explained() {
     ];
     std::thread::scope(|scope| {
         let report = scope.spawn(|| run_with(&["report", &file, "-T", "1"], &variables));
-        // Longer than the time after which a terminal shows the reason.
+        // The pause is longer than the time after which a terminal shows the reason.
         std::thread::sleep(Duration::from_millis(1500));
         server.release();
         let (code, out, err) = report.join().expect("it runs");

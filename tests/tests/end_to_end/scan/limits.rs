@@ -141,7 +141,7 @@ fn a_program_that_writes_everywhere_is_not_held_for_its_whole_memory() {
 /// that maps memory does not wait for all slices.
 #[test]
 fn the_end_of_a_snapshot_makes_nobody_wait_long() {
-    /// Much less than the time to remove the watch in one step.
+    /// Limit for a wait, which is much less than the time to remove the watch in one step.
     const MOST_US: u64 = 25_000;
     let mut stalls = MappingStalls::start("1500");
     let pid = stalls.0.pid().to_string();

@@ -133,7 +133,7 @@ pub fn check_commands(program: &Path, own: usize) {
     let stale = json(&[&["stale", &pid][..], &stale].concat(), 0);
     let live = number(&stale["totals"]["live_blocks"]);
     let all = (LEAKED + LIVE + own) as u64;
-    // Including the C library's own allocations.
+    // The live blocks include the C library's own allocations.
     assert!((all..all + 20).contains(&live), "{stale:#}");
 
     let rss = json(&["rss", &pid, "--no-calls", "--json"], 0);

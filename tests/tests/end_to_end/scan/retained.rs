@@ -38,7 +38,7 @@ fn check(report: &Value, program: &str) {
     };
     let module = find(report, "holders", "name", program);
     let variable = |name| retained(find(module, "variables", "name", name));
-    // Both children of the registry point to one block, which only both together retain. The last
+    // Both children of the registry point to one block, and only both together retain it. The last
     // two blocks point to each other.
     let registry = sum(&[1000, 2000, 3000, 500, 700, 800]);
     assert_eq!(variable("registry"), (registry, 6));

@@ -1,4 +1,4 @@
-//! For memory outside known heaps, the output says that it reports nothing.
+//! Checks that the output mentions memory outside known heaps, in which no leaks are reported.
 
 use memhook_tests::scans::scan;
 use memhook_tests::{Target, build_target};

@@ -60,7 +60,7 @@ fn try_to_sample(pid: i32) -> Option<Sample> {
         return None;
     }
     released.expect("released");
-    // In the order of DWARF numbers (x86-64 psABI, figure 3.36).
+    // The registers are in the order of their DWARF numbers (x86-64 psABI, figure 3.36).
     let all = [
         r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12,
         r.r13, r.r14, r.r15, r.rip,
