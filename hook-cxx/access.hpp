@@ -28,7 +28,7 @@ struct AccessIndex {
   uint64_t units;  // number of existing units
   uint64_t next;   // first unused one; tables of gigabytes take those at the beginning
 };
-extern AccessIndex access_index;
+inline AccessIndex access_index;
 
 // Reserves memory for the index; returns 0 if there is none. In a program that locks all memory that it maps
 // (mlockall(2)), all of it would become resident at once: so one page is mapped, unlocked, and grown by memory that is

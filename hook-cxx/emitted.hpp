@@ -26,7 +26,7 @@ static_assert((emitted_buckets & (emitted_buckets - 1)) == 0);
 inline constexpr uint8_t crowded = 254, lost_one = 255;
 
 // Number of blocks in the table, and of lost ones. While it is 0, a release reads only this word, which nobody writes.
-extern uint64_t emitted_live;
+alignas(64) inline uint64_t emitted_live;
 
 struct Emitted {
   bool was_told;

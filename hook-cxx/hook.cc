@@ -20,19 +20,6 @@
 
 namespace memhook {
 
-GateArea gate_area;
-Trusted trusted;
-uint64_t originals[function_count][max_variants];
-unsigned char* region;
-uint32_t waited_in_vain;
-AccessIndex access_index;
-Claims claims;
-uint64_t passed_frames[max_rings];
-Seat seats[seat_count];
-uint64_t waiting[waiting_count];
-
-Passage memhook_passage;
-
 int fork_by(uint64_t original) {
   int child = reinterpret_cast<int (*)()>(original)();
   if (child == 0) leave_inheritance();
@@ -49,8 +36,6 @@ int fork_by(uint64_t original) {
 static_assert(max_variants == 4);
 
 #ifdef MEMHOOK_EMITTER
-
-alignas(64) uint64_t emitted_live;
 
 // Described allocators are traced only.
 template <typename Policy>

@@ -13,10 +13,6 @@
 
 namespace memhook {
 
-GateArea gate_area;
-Trusted trusted;
-unsigned char* region;
-
 struct Counted {
   uint64_t key, count;
 };

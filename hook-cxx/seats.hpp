@@ -60,11 +60,11 @@ inline constexpr uint64_t seat_count = 4096, seat_window = 4, waiting_count = 25
 // An epoch of 12 bits above 24 others (state.hpp). A thread's number has 22 bits at most (PID_MAX_LIMIT).
 inline constexpr uint64_t waiting_bits = 36;
 
-extern Claims claims;
+inline Claims claims;
 // Frame of the last call through the passage, for the thread of each ring.
-extern uint64_t passed_frames[max_rings];
-extern Seat seats[seat_count];
-extern uint64_t waiting[waiting_count];
+inline uint64_t passed_frames[max_rings];
+inline Seat seats[seat_count];
+inline uint64_t waiting[waiting_count];
 
 // The distance of two thread control blocks is some power of two; the high bits of the product depend on all of them.
 inline uint64_t hash_of_thread(uint64_t thread_pointer) { return (thread_pointer * 0x9e37'79b9'7f4a'7c15ull) >> 40; }

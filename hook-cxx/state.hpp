@@ -99,12 +99,12 @@ struct Trusted {
   bool may_call;
 };
 
-extern Trusted trusted;
-extern GateArea gate_area;
-extern uint64_t originals[function_count][max_variants];
-extern unsigned char* region;
+inline Trusted trusted;
+inline GateArea gate_area;
+inline uint64_t originals[function_count][max_variants];
+inline unsigned char* region;
 // Epoch in which a thread has waited for a ring in vain.
-extern uint32_t waited_in_vain;
+inline uint32_t waited_in_vain;
 
 inline Gate& gate() { return gate_area.page.gate; }
 inline const Control* control() { return reinterpret_cast<const Control*>(region); }

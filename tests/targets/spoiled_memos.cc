@@ -9,19 +9,6 @@
 #include "record.hpp"
 #include "target.hpp"
 
-namespace memhook {
-GateArea gate_area;
-Trusted trusted;
-uint64_t originals[function_count][max_variants];
-unsigned char* region;
-uint32_t waited_in_vain;
-AccessIndex access_index;
-Claims claims;
-uint64_t passed_frames[max_rings];
-Seat seats[seat_count];
-uint64_t waiting[waiting_count];
-}  // namespace memhook
-
 using namespace memhook;
 using namespace target;
 

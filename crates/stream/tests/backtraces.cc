@@ -12,17 +12,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-namespace memhook {
-GateArea gate_area;
-Trusted trusted;
-uint64_t originals[function_count][max_variants];
-unsigned char* region;
-uint32_t waited_in_vain;
-Claims claims;
-Seat seats[seat_count];
-uint64_t waiting[waiting_count];
-}  // namespace memhook
-
 using namespace memhook;
 
 // Values that the attacher would write for the hook.

@@ -14,17 +14,6 @@
 #include <unistd.h>
 #include <vector>
 
-namespace memhook {
-GateArea gate_area;
-Trusted trusted;
-uint64_t originals[function_count][max_variants];
-unsigned char* region;
-uint32_t waited_in_vain;
-Claims claims;
-Seat seats[seat_count];
-uint64_t waiting[waiting_count];
-}  // namespace memhook
-
 using namespace memhook;
 
 static constexpr uint64_t shared_page = 0x7000'0000'0000;

@@ -7,18 +7,6 @@
 #include "emitting.hpp"
 
 namespace memhook {
-GateArea gate_area;
-Trusted trusted;
-uint64_t originals[function_count][max_variants];
-unsigned char* region;
-uint32_t waited_in_vain;
-AccessIndex access_index;
-uint64_t emitted_live;
-Claims claims;
-Seat seats[seat_count];
-uint64_t waiting[waiting_count];
-uint64_t passed_frames[max_rings];
-Passage memhook_passage;
 // Its bounds are used.
 [[gnu::used, gnu::section("memhook_fork")]] static void no_fork() {}
 }  // namespace memhook

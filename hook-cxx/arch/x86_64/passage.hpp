@@ -49,7 +49,7 @@ extern "C" [[gnu::visibility("hidden"), gnu::used]] uint64_t memhook_pass_begin(
 extern "C" [[gnu::visibility("hidden"), gnu::used]] void* memhook_pass_end(const uint64_t* frame, PassedCall* call,
                                                                            void* block);
 extern "C" {
-[[gnu::visibility("hidden")]] extern Passage memhook_passage;
+[[gnu::visibility("hidden"), gnu::used]] inline Passage memhook_passage;
 }
 
 asm(R"(
