@@ -1,10 +1,12 @@
 //! Remedies for refusals. Libraries describe the error, but do not know the options of a command.
 
 use memhook_foreign::OutputError;
+use memhook_gate::Error as GateError;
 use memhook_heap::Error as HeapError;
 use memhook_process::{CoreError, SelectionError};
 use memhook_recording::{Error as RecordingError, WhyNoScores};
-use memhook_report::NoEvidence;
+use memhook_report::recorded::NotSearched;
+use memhook_report::{NoEvidence, ReadBackError};
 use memhook_symbols::BundleError;
 use std::error::Error;
 
@@ -26,8 +28,10 @@ fn remedy(error: &(dyn Error + 'static)) -> Option<String> {
     of_output(error)
         .or_else(|| of_process(error))
         .or_else(|| of_recording(error))
+        .or_else(|| of_baseline(error))
         .map(str::to_owned)
         .or_else(|| of_formula(error).map(str::to_owned))
+        .or_else(|| of_report(error))
         .or_else(|| of_snapshot(error))
         .or_else(|| of_attach::remedy(error).map(str::to_owned))
 }
@@ -86,7 +90,26 @@ fn of_process(error: &(dyn Error + 'static)) -> Option<&'static str> {
     }
 }
 
+fn of_baseline(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    match error.downcast_ref()? {
+        GateError::Baseline { .. } => Some(": write one with --write-baseline"),
+        _ => None,
+    }
+}
+
+fn of_report(error: &(dyn Error + 'static)) -> Option<String> {
+    Some(match error.downcast_ref()? {
+        ReadBackError::Rows { .. } => ": make it with --by site".to_owned(),
+        ReadBackError::Measure { wanted, .. } => format!(": make it with --measure {wanted}"),
+        ReadBackError::Shortened { all, .. } => format!(": make it with --top {all}"),
+        _ => return None,
+    })
+}
+
 fn of_recording(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    if let Some(NotSearched::NotAsked) = error.downcast_ref() {
+        return Some("; record with attach --leaks");
+    }
     let RecordingError::NoScores(why) = error.downcast_ref()? else {
         return None;
     };

@@ -16,7 +16,7 @@ pub enum Error {
         problem: String,
     },
     /// A baseline that cannot be read.
-    #[error("{file} is not a baseline of memhook-rs ({problem}): write one with --write-baseline")]
+    #[error("{file} is not a baseline of memhook-rs ({problem})")]
     Baseline {
         /// The file's name as given.
         file: String,

@@ -23,13 +23,13 @@ pub enum ReadBackError {
         wanted: &'static str,
     },
     /// The rows of the report are not sites.
-    #[error("its rows are grouped by {by} and cannot be compared: make it with --by site")]
+    #[error("its rows are grouped by {by} and cannot be compared")]
     Rows {
         /// Kind of the report's rows.
         by: String,
     },
     /// The report has another measure.
-    #[error("it counts {found}, not {wanted}: make it with --measure {wanted}")]
+    #[error("it counts {found}, not {wanted}")]
     Measure {
         /// Measure of the report.
         found: String,
@@ -38,7 +38,7 @@ pub enum ReadBackError {
     },
     /// The report does not list all sites.
     #[error(
-        "it lists only the {listed} largest of {all} sites, so others would seem to come or go: make it with --top {all}"
+        "it lists only the {listed} largest of {all} sites, so others would seem to come or go"
     )]
     Shortened {
         /// Number of listed sites.
