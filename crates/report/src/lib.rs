@@ -2,11 +2,13 @@
 
 mod agent_plan;
 mod allocator_time;
+mod amount;
 mod apart;
 mod call_tree;
 mod charset;
 pub mod claims;
 mod diff;
+mod estimates;
 mod events;
 mod fail_on;
 pub mod formats;
@@ -30,11 +32,13 @@ mod probe_plan;
 mod probe_stacks;
 mod probes;
 mod profile;
+mod profile_frames;
 mod profile_tables;
 mod progress;
 mod read_back;
 pub mod recorded;
 mod report_writer;
+mod resident_over_time;
 mod rows;
 #[cfg(target_arch = "x86_64")]
 mod rss;
@@ -65,9 +69,11 @@ mod wrappers;
 
 pub use agent_plan::{AgentPlan, PlannedKubelet, PlannedTarget, UnchosenProcess};
 pub use allocator_time::{AllocatorTime, call_times_note};
+pub use amount::Amount;
 pub use call_tree::Root;
 pub use charset::{in_ascii, terminal_has_utf8};
 pub use diff::{Diff, Fate, Run, SiteChange, TypeChange, TypeChanges, diff, diff_by_type};
+pub use estimates::{Bounded, Sampling};
 pub use events::{
     EventQueue, EventSource, EventTap, EventsBegin, EventsEnd, EventsWritten, write_events,
 };
@@ -86,8 +92,8 @@ pub use live_profile::{LiveProfiler, LiveSite};
 pub use mappings::{AddressSpace, AddressSpacePart, MappingTotals, Mappings};
 pub use measure::{Measure, Unit};
 pub use model::{
-    AttachInfo, Bounded, CallStacks, Coverage, Ended, FoldedGroups, GroupRow, HeapComparison, Mark,
-    Measured, ReleaseSite, ReportModel, ReportTotals, Sampling, SiteRow, StackFrame, Target,
+    AttachInfo, CallStacks, Coverage, Ended, FoldedGroups, GroupRow, HeapComparison, Mark,
+    Measured, ReleaseSite, ReportModel, ReportTotals, SiteRow, StackFrame, Target,
 };
 pub use named_run::{Backtrace, Backtraces, frames_at};
 pub use names::{
@@ -103,13 +109,14 @@ pub use probes::{
     RefusedRow,
 };
 pub use profile::{
-    Amount, ArenaResident, CUT_ROOT, Compared, ComparedPoint, Flow, HISTOGRAM_BUCKETS, Measures,
-    Point, Profile, ProfileFrame, ProfileModule, ProfileSite, Released, ResidentPoint, Series,
-    SitePoint, SourceLines,
+    Compared, ComparedPoint, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileSite,
+    Released, Series, SitePoint,
 };
+pub use profile_frames::{CUT_ROOT, ProfileFrame, ProfileModule, SourceLines};
 pub use progress::Progress;
 pub use read_back::{ReadBackError, read_back};
 pub use report_writer::{ReportStream, ReportWriter, shown};
+pub use resident_over_time::{ArenaResident, ResidentPoint};
 pub use rows::{RowsBy, SortBy};
 #[cfg(target_arch = "x86_64")]
 pub use rss::{PinRow, RssHolding, RssPart, RssReport, RssSnapshot, RssView, TrimReport};

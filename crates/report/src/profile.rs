@@ -1,10 +1,11 @@
 //! A run or a window of it, with names. Every exported format is made from it.
 
 use crate::{
-    AllocatorTime, CallStacks, CustomScore, Leaks, LiveBounds, Measure, ProfileScores,
-    ReportTotals, RunScores, Sampling, StackFrame, StaleHistory, Target, UnseenTime,
+    AllocatorTime, Amount, ArenaResident, CallStacks, CustomScore, Leaks, LiveBounds, Measure,
+    ProfileFrame, ProfileModule, ProfileScores, ReportTotals, ResidentPoint, RunScores, Sampling,
+    SourceLines, StackFrame, StaleHistory, Target, UnseenTime,
 };
-use memhook_ledger::{Estimate, TimeTaken};
+use memhook_ledger::TimeTaken;
 use memhook_recording::AddressMap;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,7 +58,7 @@ pub struct Profile {
     /// Distinct call stacks: indices of frames, innermost first. If the outermost frames are
     /// missing, the last index is `cut_root`, so that no other function is mistaken for the root.
     pub stacks: Vec<Vec<u32>>,
-    /// The frame that represents missing frames, if any: [`CUT_ROOT`].
+    /// The frame that represents missing frames, if any: [`CUT_ROOT`](crate::CUT_ROOT).
     pub cut_root: Option<u32>,
     /// Activity of each allocation site. There is one entry for each stack, kind of allocation and
     /// thread.
@@ -116,41 +117,6 @@ pub struct Profile {
     pub sources: Vec<SourceLines>,
 }
 
-/// Memory counters of the kernel for the process at one moment.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct ResidentPoint {
-    /// Milliseconds since the attach.
-    pub time_ms: u64,
-    /// Resident bytes of anonymous memory.
-    pub anonymous_bytes: u64,
-    /// Resident bytes of files.
-    pub file_bytes: u64,
-    /// Resident bytes of shared memory.
-    pub shared_bytes: u64,
-    /// Bytes swapped out.
-    pub swap_bytes: u64,
-}
-
-/// Resident part of an arena of glibc's malloc.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct ArenaResident {
-    /// Address of the arena's `malloc_state`. It is in the arena's first heap, or, for the main
-    /// arena, in the C library.
-    pub address: u64,
-    /// All resident bytes of the arena.
-    pub resident_bytes: u64,
-    /// Resident bytes of live blocks.
-    pub live_bytes: u64,
-}
-
-impl ResidentPoint {
-    /// Returns the sum of all resident bytes.
-    pub fn rss_bytes(&self) -> u64 {
-        let parts = [self.anonymous_bytes, self.file_bytes, self.shared_bytes];
-        parts.iter().fold(0, |sum, part| sum.saturating_add(*part))
-    }
-}
-
 /// The older of two runs in one profile.
 #[derive(Clone, Debug, Serialize)]
 pub struct Compared {
@@ -180,9 +146,6 @@ pub struct ComparedPoint {
     /// Live blocks.
     pub blocks: u64,
 }
-
-/// Name of the frame that represents the outermost frames of a cut stack.
-pub const CUT_ROOT: &str = "\u{2026}";
 
 impl Profile {
     /// Returns the module of a frame, if the reader has to look up the frame's name in the module's
@@ -317,141 +280,6 @@ pub struct SitePoint {
     pub live: Amount,
     /// Memory allocated since the start of the window.
     pub allocated: Amount,
-}
-
-/// Some lines of a source file.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct SourceLines {
-    /// Path, as in frames.
-    pub file: String,
-    /// Line number of the first line.
-    pub first: u32,
-    /// The lines.
-    pub lines: Vec<String>,
-}
-
-/// A module.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ProfileModule {
-    /// Path in the target.
-    pub path: String,
-    /// Build-id, hexadecimal; empty if it has none.
-    pub build_id: String,
-    /// First address of its mappings.
-    pub start: u64,
-    /// Address one past the last mapping.
-    pub end: u64,
-    /// Difference between an address in the process and in the file.
-    pub bias: u64,
-}
-
-impl ProfileModule {
-    /// Returns the address of the call before a return address, in the module's file and in the
-    /// form of symbol tables. Name lookups take an address unchanged, and a return address may
-    /// already belong to the next line.
-    pub(crate) fn call_in_file(&self, return_address: u64) -> u64 {
-        return_address.wrapping_sub(1).wrapping_sub(self.bias)
-    }
-
-    /// Returns the first address of the module's mappings and their end, as addresses in its file.
-    pub(crate) fn range_in_file(&self) -> (u64, u64) {
-        (
-            self.start.wrapping_sub(self.bias),
-            self.end.wrapping_sub(self.bias),
-        )
-    }
-}
-
-/// A frame.
-#[derive(Clone, Debug, Serialize)]
-pub struct ProfileFrame {
-    /// Return address in the process.
-    pub address: u64,
-    /// Index of the frame's module.
-    pub module: Option<u32>,
-    /// Function and place in the source.
-    pub frame: StackFrame,
-}
-
-impl ProfileFrame {
-    /// Returns the frame that represents missing frames.
-    pub fn cut_root() -> ProfileFrame {
-        ProfileFrame {
-            address: 0,
-            module: None,
-            frame: StackFrame {
-                address: "0x0".into(),
-                module: None,
-                offset: None,
-                function: Some(CUT_ROOT.into()),
-                file: None,
-                line: None,
-                inlined: false,
-            },
-        }
-    }
-}
-
-/// Blocks and bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Amount {
-    /// Blocks.
-    pub blocks: u64,
-    /// Requested bytes.
-    pub bytes: u64,
-    /// Estimated variance of `bytes`; 0 unless allocations were sampled.
-    #[serde(skip)]
-    pub variance: f64,
-    /// Additional variance for memory that no sample has hit. A sum has the largest value of its
-    /// parts.
-    #[serde(skip)]
-    pub unhit: f64,
-}
-
-impl Amount {
-    /// Returns the standard error of `bytes`, if they are an estimate.
-    pub fn error_bytes(&self) -> Option<u64> {
-        Estimate::from(*self).error_bytes()
-    }
-}
-
-impl From<Estimate> for Amount {
-    fn from(estimate: Estimate) -> Amount {
-        Amount {
-            blocks: estimate.blocks.round() as u64,
-            bytes: estimate.bytes.round() as u64,
-            variance: estimate.variance,
-            unhit: estimate.unhit,
-        }
-    }
-}
-
-impl From<Amount> for Estimate {
-    fn from(amount: Amount) -> Estimate {
-        Estimate {
-            variance: amount.variance,
-            unhit: amount.unhit,
-            ..Estimate::exact(amount.blocks, amount.bytes)
-        }
-    }
-}
-
-impl std::ops::AddAssign for Amount {
-    fn add_assign(&mut self, other: Amount) {
-        // A report that was read back may contain any numbers.
-        self.blocks = self.blocks.saturating_add(other.blocks);
-        self.bytes = self.bytes.saturating_add(other.bytes);
-        self.variance += other.variance;
-        self.unhit = self.unhit.max(other.unhit);
-    }
-}
-
-impl std::iter::Sum for Amount {
-    fn sum<I: Iterator<Item = Amount>>(amounts: I) -> Amount {
-        let mut sum = Amount::default();
-        amounts.for_each(|amount| sum += amount);
-        sum
-    }
 }
 
 /// Sums over the blocks of a site.

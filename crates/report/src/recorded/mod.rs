@@ -1,16 +1,15 @@
 //! Reports of a recording. A profile is turned into the model that a live attach also fills.
 
+mod notes;
 mod profile;
 mod series;
 mod symbolizer;
 
-pub(crate) use profile::FROM_START_NOTE;
+pub(crate) use notes::FROM_START_NOTE;
 #[cfg(target_arch = "x86_64")]
-pub use profile::account;
-pub use profile::{
-    Contents, NotSearched, Window, check_unreachable, note, ordered_modules, overhead, profile,
-    stale, window_totals,
-};
+pub use notes::account;
+pub use notes::{NotSearched, check_unreachable, note, overhead, stale};
+pub use profile::{Contents, Window, ordered_modules, profile, window_totals};
 pub use symbolizer::{NameSources, module_files, symbolizer};
 pub(crate) use symbolizer::{candidates, symbolizer_of};
 
@@ -242,7 +241,7 @@ pub fn report(
         },
         resident: profile.resident.clone(),
         #[cfg(target_arch = "x86_64")]
-        rss: is_end.then(|| profile::account(recording)).flatten(),
+        rss: is_end.then(|| account(recording)).flatten(),
         heap_comparison: is_end
             .then(|| serde_json::from_str(note(recording, HEAP_COMPARISON_NOTE)).ok())
             .flatten(),
@@ -251,7 +250,7 @@ pub fn report(
         ends_early: profile.to_ns < recording.span_ns().1,
         leaks: is_overview.then(|| profile.leaks.clone()).flatten(),
         // The stale report describes the end of the run.
-        stale: is_end.then(|| profile::stale(recording)).flatten(),
+        stale: is_end.then(|| stale(recording)).flatten(),
         scores: profile.scores.as_ref().map(|scores| scores.run),
         custom_scores: profile
             .scores

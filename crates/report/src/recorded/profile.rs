@@ -1,24 +1,23 @@
 //! Builds the profile of a recording, from which every view and format is made.
 
+use super::notes::{
+    FROM_START_NOTE, aging, arenas, call_times, note, resident, stale, unreachable,
+};
 use super::series::largest_over_time;
-use crate::allocator_time::{all_in_allocator, call_times_of_note};
+use crate::allocator_time::all_in_allocator;
 use crate::gaps;
 use crate::profile_tables::{ProfileTables, hex};
 use crate::scores::inferences;
 use crate::{
-    AllocatorTime, Amount, ArenaResident, Flow, Measures, Overhead, Point, Profile, ProfileModule,
-    ProfileScores, ProfileSite, Released, ReportTotals, ResidentPoint, RunScores, Sampling, Scores,
-    Series, SitePoint, SiteScores, StaleHistory, StaleReport, Target, UnreachableAtEnd,
-    UnreachableSite,
+    AllocatorTime, Amount, Flow, Measures, Point, Profile, ProfileModule, ProfileScores,
+    ProfileSite, Released, ReportTotals, RunScores, Sampling, Scores, Series, SitePoint,
+    SiteScores, Target, UnreachableSite,
 };
 use memhook_abi::HOOKED_FUNCTIONS;
-use memhook_ledger::{CallTimes, Estimate, TimeTaken, Totals};
+use memhook_ledger::{Estimate, TimeTaken, Totals};
 use memhook_recording::{
-    Activity, ActivityOptions, Module, Recording, ReleaseFlow, ScoreOptions, ScoredRun, ScoredSite,
-};
-use memhook_recording::{
-    CALL_TIMES_NOTE, FUNCTIONS_NOTE, OVERHEAD_NOTE, RESIDENT_NOTE, STALE_NOTE, UNREACHABLE_NOTE,
-    function_in, resident_of,
+    Activity, ActivityOptions, FUNCTIONS_NOTE, Module, Recording, ReleaseFlow, ScoreOptions,
+    ScoredRun, ScoredSite, function_in,
 };
 use memhook_symbols::Symbolizer;
 use rustc_hash::FxHashMap;
@@ -263,71 +262,6 @@ fn scored_sites(
     }
 }
 
-/// Returns the resident memory in a window. The last sample comes a moment after the last event.
-fn resident(recording: &Recording, (from_ns, to_ns): (u64, u64)) -> Vec<ResidentPoint> {
-    let is_to_end = to_ns >= recording.span_ns().1;
-    let samples = resident_of(note(recording, RESIDENT_NOTE)).into_iter();
-    samples
-        .filter(|sample| {
-            let time_ns = sample.time_ms.saturating_mul(1_000_000);
-            time_ns >= from_ns && (time_ns <= to_ns || is_to_end)
-        })
-        .map(|sample| ResidentPoint {
-            time_ms: sample.time_ms.min(to_ns.div_ceil(1_000_000)),
-            anonymous_bytes: sample.anonymous_bytes,
-            file_bytes: sample.file_bytes,
-            shared_bytes: sample.shared_bytes,
-            swap_bytes: sample.swap_bytes,
-        })
-        .collect()
-}
-
-/// Returns the stale report at the end, if `attach --stale` watched the blocks.
-pub fn stale(recording: &Recording) -> Option<StaleReport> {
-    let is_of_heap = note(recording, "memory").is_empty();
-    let text = is_of_heap.then(|| note(recording, STALE_NOTE))?;
-    let report: StaleReport = serde_json::from_str(text).ok()?;
-    Some(StaleReport {
-        depth: note(recording, "depth").parse().unwrap_or(0),
-        ..report
-    })
-}
-
-/// Returns the time of allocator calls by stack, if calls were timed (attach --alloc-time).
-fn call_times(recording: &Recording) -> Option<CallTimes> {
-    let is_of_heap = note(recording, "memory").is_empty();
-    call_times_of_note(is_of_heap.then(|| note(recording, CALL_TIMES_NOTE))?)
-}
-
-/// Returns the unreachable blocks at the end, if a search was made (attach --leaks).
-fn unreachable(recording: &Recording) -> Option<UnreachableAtEnd> {
-    let is_of_heap = note(recording, "memory").is_empty();
-    UnreachableAtEnd::of_note(is_of_heap.then(|| note(recording, UNREACHABLE_NOTE))?)
-}
-
-/// Reason why a recording has no list of unreachable blocks.
-#[derive(Debug, thiserror::Error)]
-pub enum NotSearched {
-    /// No search was requested.
-    #[error("the end of this run was not searched for leaks; record with attach --leaks")]
-    NotAsked,
-    /// The search failed.
-    #[error("the end of this run could not be searched for leaks: {0}")]
-    Failed(String),
-}
-
-/// Fails for a recording without a search for unreachable blocks.
-///
-/// # Errors
-/// The error is the reason why there was none.
-pub fn check_unreachable(recording: &Recording) -> Result<(), NotSearched> {
-    let found = unreachable(recording).ok_or(NotSearched::NotAsked)?;
-    match found.leaks.snapshot {
-        Some(_) => Ok(()),
-        None => Err(NotSearched::Failed(found.leaks.gaps.join("; "))),
-    }
-}
-
 /// Adds unreachable blocks to the sites. `keys` yields the stack and thread of each site of the
 /// recording. If the profile covers only a window, blocks allocated after it have no site.
 fn add_unreachable(
@@ -348,55 +282,6 @@ fn add_unreachable(
             sites[at].measures.unreachable += one.amount;
         }
     }
-}
-
-/// Returns the account of resident memory at the end, if it was recorded (attach --rss).
-#[cfg(target_arch = "x86_64")]
-pub fn account(recording: &Recording) -> Option<Box<crate::RssReport>> {
-    let is_of_heap = note(recording, "memory").is_empty();
-    let text = is_of_heap.then(|| note(recording, memhook_recording::ACCOUNT_NOTE))?;
-    serde_json::from_str(text).ok()
-}
-
-/// Returns the arenas of the account.
-#[cfg(target_arch = "x86_64")]
-fn arenas(recording: &Recording) -> Vec<ArenaResident> {
-    let arenas = account(recording).map_or(Vec::new(), |account| account.arenas);
-    let resident = arenas.into_iter().map(|arena| ArenaResident {
-        address: arena.address,
-        resident_bytes: arena.resident_bytes,
-        live_bytes: arena.live_bytes,
-    });
-    resident.collect()
-}
-
-/// Accounts are made only on x86-64.
-#[cfg(not(target_arch = "x86_64"))]
-fn arenas(_: &Recording) -> Vec<ArenaResident> {
-    Vec::new()
-}
-
-/// Returns the report's history of block ages within a window of time.
-fn aging(report: StaleReport, (from_ns, to_ns): (u64, u64)) -> Option<StaleHistory> {
-    let mut history = report.history?;
-    // A recording may come from an untrusted source.
-    let bands = (history.ages_s.len() + 1, history.thresholds_s.len());
-    history.points.retain(|point| {
-        let is_whole = (point.untouched_bytes.len(), point.pages.len()) == bands;
-        let at_ns = (point.at_s * 1e9) as u64;
-        is_whole && (from_ns..=to_ns).contains(&at_ns)
-    });
-    Some(history)
-}
-
-/// Name of the note that says that the process was traced from its first instruction.
-pub const FROM_START_NOTE: &str = "from_start";
-
-/// Returns a note of the recorder, or an empty text.
-pub fn note<'a>(recording: &'a Recording, name: &str) -> &'a str {
-    let notes = recording.meta().notes.iter();
-    let found = notes.rev().find(|(known, _)| known == name);
-    found.map_or("", |(_, value)| value.as_str())
 }
 
 /// Like `kind_of`, but also names functions that the user has described.
@@ -457,11 +342,6 @@ fn sampling(recording: &Recording, activity: &Activity) -> Option<Sampling> {
         released_error_bytes: error(activity.sum.released),
         is_in_budget: recording.meta().flags & memhook_abi::flags::BUDGET != 0,
     })
-}
-
-/// Returns the cost and rate of tracing, if the trace kept to a budget (attach --overhead).
-pub fn overhead(recording: &Recording) -> Option<Overhead> {
-    serde_json::from_str(note(recording, OVERHEAD_NOTE)).ok()
 }
 
 /// Returns the sums of the window, as if a trace had begun and ended with it.

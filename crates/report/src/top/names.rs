@@ -2,8 +2,8 @@
 
 use super::Board;
 use super::board::Named;
+use crate::CUT_ROOT;
 use crate::named_run::is_cut;
-use crate::profile::CUT_ROOT;
 use crate::{Backtraces, StackFrame, frames_at};
 use memhook_symbols::{ModuleFile, Symbolizer};
 use std::{collections::HashMap, time::Duration};
