@@ -12,10 +12,10 @@ use crate::scanning::{Queue, Searches};
 use crate::worker::Ended;
 use crossbeam_channel::Receiver;
 use memhook_advice::Advice;
-use memhook_attach::{Detached, End, Error as AttachError, OnFull, Session, TraceConfig};
-use memhook_attach::{USUAL_RING_BYTES, already_traced};
+use memhook_attach::{Detached, End, Error as AttachError, Session, TraceConfig, already_traced};
 use memhook_checkup::{
     Attendant, Examination, ExaminationError, MemoryLooks, advice_of, examine, resident_now,
+    usual_tracing,
 };
 use memhook_heap::{Limits, Request};
 use memhook_process::TargetRoot;
@@ -31,8 +31,6 @@ use std::time::{Duration, Instant};
 const TRACED_FOR: Duration = Duration::from_secs(60);
 /// Share of a process's time that an examination may take, unless the rule sets one.
 const OVERHEAD: f64 = 0.02;
-/// Maximum number of frames of a call stack.
-const DEPTH: u32 = 64;
 /// Maximum size of a recording, which is read and deleted immediately.
 const MOST_RECORDED: u64 = 64 << 20;
 /// Maximum time for which an examination waits until the agent is within its budget.
@@ -235,14 +233,10 @@ fn examination<'a>(
     Examination {
         duration: hastened(TRACED_FOR),
         config: TraceConfig {
-            depth: DEPTH,
-            on_full: OnFull::Wait,
-            ring_bytes: USUAL_RING_BYTES,
-            overhead: Some(searches.overhead().unwrap_or(OVERHEAD)),
             max_memory: limits.memory,
             // With many targets, none may use several processors.
             drains: Some(1),
-            ..TraceConfig::default()
+            ..usual_tracing(Some(searches.overhead().unwrap_or(OVERHEAD)))
         },
         files: Some(searches.files()),
         looks: Some(MemoryLooks {

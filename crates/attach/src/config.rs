@@ -7,7 +7,7 @@ use crate::tracing_budget::{
 };
 use emission::Emission;
 use memhook_abi::{
-    Function, HOOKED_FUNCTIONS, MAX_EXACT_SIZES, Role, clock_mode, flags, region_bytes,
+    Function, HOOKED_FUNCTIONS, MAX_DEPTH, MAX_EXACT_SIZES, Role, clock_mode, flags, region_bytes,
 };
 use memhook_ledger::SampledAllocations;
 use memhook_probe::{Allocator, check_allocators};
@@ -23,14 +23,17 @@ const SAMPLE_BYTES: RangeInclusive<u64> = 1..=1 << 30;
 /// twelfth.
 const FULL_RING_SAMPLE_BYTES: u64 = 64 << 10;
 /// Default size of a full-grown ring, in bytes.
-pub const USUAL_RING_BYTES: u64 = 1 << 20;
-/// Size of a full-grown ring with [`OnFull::Adapt`], in bytes. A larger ring would fill up too, and emptying it would
-/// slow the program more.
-pub const ADAPTING_RING_BYTES: u64 = 256 << 10;
+pub(crate) const USUAL_RING_BYTES: u64 = 1 << 20;
 /// Largest allowed share of a process's time for tracing.
 const MOST_OVERHEAD: f64 = 0.5;
 /// Range of the number of frames in a backtrace.
-const DEPTHS: RangeInclusive<u32> = 1..=128;
+pub const DEPTHS: RangeInclusive<u32> = 1..=MAX_DEPTH as u32;
+/// Number of frames of a backtrace in a live report. Few programs call deeper, and frames beyond the tenth cost little
+/// (docs/measurements.md).
+pub const DEPTH_OF_REPORTS: u32 = 32;
+/// Number of frames of a backtrace for trees, flame graphs and profiles. Without its outermost frames, a backtrace seems
+/// to begin elsewhere.
+pub const DEPTH_TO_ROOTS: u32 = 64;
 
 /// Source of time stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +96,17 @@ pub enum OnFull {
     /// is full, and reports mark the numbers as estimates. After that the thread waits only if releases alone fill the
     /// ring.
     Adapt,
+}
+
+impl OnFull {
+    /// Returns the default size of a full-grown ring, in bytes.
+    pub fn usual_ring_bytes(self) -> u64 {
+        match self {
+            OnFull::Wait | OnFull::Drop => USUAL_RING_BYTES,
+            // A larger ring would fill up too, and emptying it would slow the program more.
+            OnFull::Adapt => 256 << 10,
+        }
+    }
 }
 
 /// Counting of reads and writes of blocks.

@@ -40,8 +40,8 @@ mod unwinding;
 pub use claim::{Claim, already_traced, claim};
 pub use config::emission::Emission;
 pub use config::{
-    ADAPTING_RING_BYTES, Accesses, Clock, ConfigError, OnFull, Stacks, TraceConfig,
-    USUAL_RING_BYTES, Unwinding,
+    Accesses, Clock, ConfigError, DEPTH_OF_REPORTS, DEPTH_TO_ROOTS, DEPTHS, OnFull, Stacks,
+    TraceConfig, Unwinding,
 };
 pub use drain::budget::{BudgetKept, Kept};
 pub use drain::consumer::Consumer;

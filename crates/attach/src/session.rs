@@ -40,7 +40,7 @@ use marks::Marks;
 use memhook_process::{
     Mapping, ModuleImage, TargetRoot, has_ended, mappings, seccomp_filters, thread_state,
 };
-use memhook_stream::{NamedMoment, Region};
+use memhook_stream::{Config, NamedMoment, Region};
 use memhook_symbols::{ModuleFile, PerfMap, made_module, python_module};
 use memhook_unwind::walk;
 use prepared::{Prepared, limited};
@@ -103,9 +103,10 @@ impl Session {
         settings: &TraceConfig,
         known: &mut KnownFiles,
     ) -> Result<Session, Error> {
+        let config = limited(pid, settings)?;
         let mut pauses = PAUSES_OF_THE_STARVED.into_iter();
         loop {
-            let started = Session::try_to_start(reach, pid, settings, known);
+            let started = Session::try_to_start(reach, pid, settings, config.clone(), known);
             let (Err(error), Reach::Running) = (&started, &*reach) else {
                 return started;
             };
@@ -141,10 +142,10 @@ impl Session {
         reach: &mut Reach<'_>,
         pid: i32,
         settings: &TraceConfig,
+        config: Config,
         known: &mut KnownFiles,
     ) -> Result<Session, Error> {
         let _span = tracing::info_span!("attach", pid).entered();
-        let config = limited(pid, settings)?;
         let start = Instant::now();
         let mut cleared = Cleared::of(pid, known.files())?;
         let surveyed = cleared.survey(settings.emits.as_ref())?;

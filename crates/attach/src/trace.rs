@@ -29,6 +29,9 @@ pub struct Trace<O: Observer = ()> {
 
 impl Trace {
     /// Attaches to a running process. When it returns, every slot that can be patched is patched.
+    ///
+    /// # Errors
+    /// Refuses a process that cannot be traced, as [`refuse`](crate::refuse) does, before anything is touched.
     pub fn start(pid: i32, config: TraceConfig) -> Result<Trace, Error> {
         Trace::observed(pid, config, ())
     }

@@ -9,7 +9,8 @@ use crate::resident::PinnedMemory;
 use crate::traced_run::Traced;
 use crossbeam_channel::{Receiver, Select};
 use memhook_attach::{
-    CallScans, End, Job, Recording, Session, SharedFiles, Trace, TraceConfig, Turn,
+    Accesses, CallScans, DEPTH_TO_ROOTS, End, Job, OnFull, Recording, Session, SharedFiles, Trace,
+    TraceConfig, Turn,
 };
 use memhook_foreign::{own_name, unnamed_file_in};
 use memhook_heap::{Error as HeapError, Limits, Request};
@@ -48,6 +49,22 @@ pub struct Examination<'a> {
     pub directory: PathBuf,
     /// Places to search for names in addition to the process's files; `None` for no names.
     pub names: Option<SearchPath>,
+}
+
+/// Returns the settings of a trace that takes at most this share of the process's time, or that records every call.
+pub fn usual_tracing(overhead: Option<f64>) -> TraceConfig {
+    let on_full = match overhead {
+        Some(_) => OnFull::Wait,
+        None => OnFull::Adapt,
+    };
+    TraceConfig {
+        depth: DEPTH_TO_ROOTS,
+        on_full,
+        ring_bytes: on_full.usual_ring_bytes(),
+        overhead,
+        accesses: Accesses::IfTold,
+        ..TraceConfig::default()
+    }
 }
 
 /// Copies of the memory: one at the start of an examination, and two at its end.

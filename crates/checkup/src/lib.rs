@@ -19,7 +19,9 @@ mod traced_run;
 
 pub use advice::{ALLOCATOR_NOT_ASKED, AdviceError, advice_of, advice_of_look, resident_now};
 pub use allocator::{CallError, Callable, callable_allocator, said_by_allocator};
-pub use examination::{Attendant, Examination, ExaminationError, Examined, MemoryLooks, examine};
+pub use examination::{
+    Attendant, Examination, ExaminationError, Examined, MemoryLooks, examine, usual_tracing,
+};
 pub use last_look::{LastLook, Searched};
 pub use notes::{kept_overhead, notes};
 pub use resident::{LookedAt, PinnedMemory, account_of_trace};

@@ -338,13 +338,6 @@ fn memory(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Depth of stacks in a live report. Few programs call deeper, and frames beyond the tenth cost
-/// little (docs/measurements.md).
-pub const DEPTH: u32 = 32;
-/// Depth for trees and flame graphs. Without its outermost frames, a stack seems to begin
-/// elsewhere.
-pub const DEPTH_TO_ROOTS: u32 = 64;
-
 impl Tracing {
     /// Sets a default depth.
     pub fn with_depth(&self, depth: u32) -> Tracing {

@@ -111,8 +111,6 @@ impl Drop for EndAtLast {
 /// The process cannot be traced, and is unchanged.
 pub fn attach<P: Profiler>(pid: i32, options: &Options, profiler: P) -> Result<Attached<P>, Error> {
     let config = options.config().clone();
-    let of_attach = |error: &memhook_attach::Error| Error::of_attach(pid, error);
-    memhook_attach::refuse(pid, &config).map_err(|error| of_attach(&error))?;
     let (asks, inbox) = unbounded();
     let (tell, told) = bounded(1);
     let course = Arc::new(Course::default());
@@ -143,7 +141,7 @@ pub fn attach<P: Profiler>(pid: i32, options: &Options, profiler: P) -> Result<A
         }),
         Ok(Err(error)) => {
             let _ = follower.join();
-            Err(of_attach(&error))
+            Err(Error::of_attach(pid, &error))
         }
         Err(_) => match follower.join() {
             Err(payload) => std::panic::resume_unwind(payload),

@@ -3,10 +3,10 @@
 use super::Fault;
 use super::keys::{Destination, File, Kubernetes, Mode, Reclaim, Rule, Store};
 use super::values::Every;
+use memhook_attach::DEPTHS;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-const DEPTHS: std::ops::RangeInclusive<u32> = 1..=128;
 /// Minimum interval of profiles. Shorter ones cost more than they show.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(500);
 /// Minimum interval if memory is copied and searched each time.

@@ -146,7 +146,7 @@ mod tests {
         let tracing = rule.tracing(1 << 20);
         assert_eq!(
             (tracing.sample_bytes, tracing.depth),
-            (Some(SAMPLE_BYTES), rule::DEPTH)
+            (Some(SAMPLE_BYTES), memhook_attach::DEPTH_TO_ROOTS)
         );
         assert!(tracing.check().is_ok());
         assert!(rule.follow_forks && *file.agent.max_targets.get_ref() == 20);

@@ -2,10 +2,7 @@
 
 use super::SAMPLE_BYTES;
 use super::keys::{Mode, Reclaim, Rule};
-use memhook_attach::{ADAPTING_RING_BYTES, OnFull, USUAL_RING_BYTES};
-
-/// Default number of frames of a call stack.
-pub(super) const DEPTH: u32 = 64;
+use memhook_attach::{DEPTH_TO_ROOTS, OnFull};
 
 impl Rule {
     /// Returns the settings for tracing a process that this rule has chosen.
@@ -14,21 +11,22 @@ impl Rule {
             // Call stacks are not used.
             Mode::Summary | Mode::Scan => 1,
             Mode::Sampled | Mode::Exact => {
-                self.depth.as_ref().map_or(DEPTH, |depth| *depth.get_ref())
+                let depth = self.depth.as_ref();
+                depth.map_or(DEPTH_TO_ROOTS, |depth| *depth.get_ref())
             }
         };
         let sample = self.sample.as_ref().map(|sample| sample.get_ref().0);
         let overhead = self.overhead.as_ref().map(|share| share.get_ref().0);
         let is_sampled = self.mode != Mode::Exact && overhead.is_none();
-        let (on_full, ring_bytes) = if is_sampled || overhead.is_some() {
-            (OnFull::Wait, USUAL_RING_BYTES)
+        let on_full = if is_sampled || overhead.is_some() {
+            OnFull::Wait
         } else {
-            (OnFull::Adapt, ADAPTING_RING_BYTES)
+            OnFull::Adapt
         };
         memhook_attach::TraceConfig {
             depth,
             on_full,
-            ring_bytes,
+            ring_bytes: on_full.usual_ring_bytes(),
             sample_bytes: is_sampled.then(|| sample.unwrap_or(SAMPLE_BYTES)),
             overhead,
             max_memory: Some(ledger_bytes),

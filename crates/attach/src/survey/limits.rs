@@ -9,6 +9,8 @@ use memhook_process::{Check, has_seccomp_filter, proc_path, proc_text};
 use memhook_stream::Plan;
 
 /// Refuses a process that cannot be traced, with the reason and the remedy. Only reads the process.
+///
+/// Each attach begins with this. A caller needs it only to create no file for a process that will be refused.
 pub fn refuse(pid: i32, config: &TraceConfig) -> Result<(), Error> {
     plan(pid, config).map(drop)
 }

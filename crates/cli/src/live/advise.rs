@@ -2,11 +2,11 @@
 
 mod what_if;
 
-use super::copy_limits::CopyLimits;
+use super::copy_limits::{CopyLimits, words_of_a_search};
+use super::ending;
 use super::read_only::ReadOnly;
 use super::signals::{self, NameWait};
 use super::trim::trim;
-use super::{attach, ending};
 use crate::exit_code;
 use crate::options::HoldLimit;
 use crate::output::Json;
@@ -15,10 +15,16 @@ use crate::target::Target;
 use anyhow::{Context, bail};
 use memhook_advice::{Advice, Tried};
 use memhook_attach::gap_said;
-use memhook_checkup::{Attendant, Examined, advice_of, advice_of_look, examine, resident_now};
+use memhook_checkup::{
+    Attendant, Examination, Examined, MemoryLooks, advice_of, advice_of_look, examine,
+    resident_now, usual_tracing,
+};
 use memhook_foreign::{check_output, units};
+use memhook_heap::Limits;
 use memhook_process::{first_failure, preflight_of_search};
+use memhook_recording::Options;
 use memhook_report::{Document, Progress};
+use memhook_symbols::SearchPath;
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -215,7 +221,8 @@ fn advice(args: &Args, file: &Path, running: Option<i32>) -> anyhow::Result<Advi
     advice.with_context(|| file.display().to_string())
 }
 
-/// Records a process for the requested time.
+/// Records a process for a time, like `attach --leaks --rss=pins`. Without an overhead, every call is recorded, and its
+/// memory is not searched.
 fn examined(
     pid: i32,
     args: &Args,
@@ -223,7 +230,22 @@ fn examined(
     overhead: Option<f64>,
     what: &'static str,
 ) -> anyhow::Result<Examined> {
-    let examination = attach::examination(pid, duration, overhead, args.hold)?;
+    let examination = Examination {
+        duration,
+        config: usual_tracing(overhead),
+        files: None,
+        looks: overhead.map(|_| MemoryLooks {
+            search: args.hold.to_search(),
+            walk: Limits::default(),
+            words: words_of_a_search,
+        }),
+        recording: Options {
+            overwrite: true,
+            ..Options::default()
+        },
+        directory: std::env::temp_dir(),
+        names: Some(SearchPath::default()),
+    };
     signals::catch_stops();
     let mut attendant = AtTerminal::default();
     let work = || examine(pid, examination, &mut attendant);

@@ -4,26 +4,22 @@ mod events;
 mod exported;
 mod several;
 
-use super::copy_limits::words_of_a_search;
 use super::report_job::{self, ReportJob, Reports};
 use super::signals;
 use super::stale::StaleSection;
 use crate::live::scored_trace::Scratch;
 use crate::log;
-use crate::options::HoldLimit;
 use crate::output::say;
 use crate::target::Target;
-use crate::tracing::{DEPTH, DEPTH_TO_ROOTS};
 use anyhow::bail;
 use exported::Export;
-use memhook_attach::{Recording, Session, Trace, TraceConfig, hook_plan, refuse};
-use memhook_checkup::{Examination, MemoryLooks};
+use memhook_attach::{
+    DEPTH_OF_REPORTS, DEPTH_TO_ROOTS, Recording, Session, Trace, TraceConfig, hook_plan, refuse,
+};
 use memhook_foreign::units;
-use memhook_heap::Limits;
 use memhook_ledger::Observer;
 use memhook_process::process_name;
 use memhook_report::{ReportStream, ReportWriter, counted};
-use memhook_symbols::SearchPath;
 use std::path::{Path, PathBuf};
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
@@ -75,25 +71,13 @@ pub struct Args {
 }
 
 impl Args {
-    /// Returns the options of a plain `attach PID --duration`.
-    pub fn plain(pid: i32, duration: Duration, top: usize) -> Args {
-        use clap::Parser;
-        #[derive(clap::Parser)]
-        struct Only {
-            #[command(flatten)]
-            args: Args,
-        }
-        let mut args = Only::parse_from(["attach", &pid.to_string()]).args;
-        args.duration = Some(duration);
-        args.interval = Duration::MAX;
-        args.reports.view.top = top;
-        args
-    }
-
     /// Returns the configuration of a trace. A recording has deeper stacks, because flame graphs
     /// and trees need the roots.
     fn config(&self, is_recorded: bool) -> TraceConfig {
-        let depth = if is_recorded { DEPTH_TO_ROOTS } else { DEPTH };
+        let depth = match is_recorded {
+            true => DEPTH_TO_ROOTS,
+            false => DEPTH_OF_REPORTS,
+        };
         let tracing = self.reports.tracing.with_depth(depth);
         let needs_all = self.reports.scores.are_wanted()
             || self.reports.recording.is_summary()
@@ -230,33 +214,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         export.write(trace.session())?;
     }
     Ok(ExitCode::from(code))
-}
-
-/// Returns the settings to record a process for a time, like `attach --leaks --rss=pins`. Without
-/// an overhead, every call is recorded, and memory accesses are not watched.
-pub fn examination(
-    pid: i32,
-    duration: Duration,
-    overhead: Option<f64>,
-    hold: HoldLimit,
-) -> anyhow::Result<Examination<'static>> {
-    let mut args = Args::plain(pid, duration, usize::MAX);
-    args.reports.tracing.overhead = overhead;
-    let (reports, config) = (&args.reports, args.config(true));
-    refuse(pid, &config)?;
-    Ok(Examination {
-        duration,
-        files: None,
-        looks: overhead.map(|_| MemoryLooks {
-            search: hold.to_search(),
-            walk: Limits::default(),
-            words: words_of_a_search,
-        }),
-        recording: reports.recording.resolve(true, &reports.tracing)?,
-        directory: std::env::temp_dir(),
-        names: Some(SearchPath::default()),
-        config,
-    })
 }
 
 /// Starts a trace and its reports. If the trace does not start, no output remains.

@@ -2,6 +2,7 @@
 
 use crate::output::say;
 use anyhow::{Context, bail};
+use clap::Parser;
 use memhook_foreign::units;
 use std::{
     io::{BufRead, BufReader, Write},
@@ -87,14 +88,12 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let duration = args.duration;
     let (_service, pid) = start()?;
     say!("Started a service of four threads as process {pid}. One of its request handlers leaks.");
-    say!(
-        "Attaching as: memhook-rs attach {pid} --duration {}s --top 3\n",
-        duration.as_secs_f64()
-    );
-    let code = super::attach::run(&super::attach::Args::plain(pid, duration, 3))?;
+    let seconds = args.duration.as_secs_f64();
+    let line = format!("memhook-rs attach {pid} --duration {seconds}s --top 3");
+    say!("Attaching as: {line}\n");
+    let code = crate::run(crate::Cli::try_parse_from(line.split(' '))?.command)?;
     say!("\n{LEAK}");
     Ok(code)
 }

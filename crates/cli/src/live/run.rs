@@ -5,10 +5,11 @@ use super::ending::end_as;
 use super::report_job::{self, Handover, ReportJob, Reports};
 use super::scored_trace::Scratch;
 use crate::exit_code;
-use crate::tracing::{DEPTH_TO_ROOTS, StartOptions};
+use crate::tracing::StartOptions;
 use anyhow::bail;
 use memhook_attach::{
-    Error, Observer, Outcome, Program, Recording, Session, TraceConfig, Work, leaving,
+    DEPTH_TO_ROOTS, Error, Observer, Outcome, Program, Recording, Session, TraceConfig, Work,
+    leaving,
 };
 use memhook_checkup::LastLook;
 use memhook_foreign::units;

@@ -12,12 +12,11 @@ use super::{ending, signals};
 use crate::options::{ColorArgs, HoldLimit};
 use crate::output::Json;
 use crate::target::Target;
-use crate::tracing::DEPTH;
 use crate::{exit_code, output};
 use departures::Departures;
 use job::StaleJob;
 use memhook_access::{Settings, usual_duration};
-use memhook_attach::{Trace, TraceConfig, gap_said, refuse};
+use memhook_attach::{DEPTH_OF_REPORTS, Trace, TraceConfig, gap_said};
 use memhook_foreign::units;
 use memhook_report::ReportStream;
 pub use section::StaleSection;
@@ -77,10 +76,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return read_only::run(args, pid);
     }
     let config = TraceConfig {
-        depth: DEPTH,
+        depth: DEPTH_OF_REPORTS,
         ..TraceConfig::default()
     };
-    refuse(pid, &config)?;
     signals::catch_stops();
     let mut trace = Trace::observed(pid, config, Departures::default())?;
     let settings = Settings {

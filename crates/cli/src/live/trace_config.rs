@@ -1,20 +1,20 @@
 //! Turns options about tracing into the configuration of a trace.
 
 use crate::gate::limits::LimitOptions;
-use crate::tracing::{Access, Clock, DEPTH, OnFull, Setting, Stacks, Tracing, Unwind};
-use memhook_attach::{ADAPTING_RING_BYTES, TraceConfig, USUAL_RING_BYTES};
+use crate::tracing::{Access, Clock, OnFull, Setting, Stacks, Tracing, Unwind};
+use memhook_attach::{DEPTH_OF_REPORTS, TraceConfig};
 
 impl Tracing {
     /// Returns the configuration that these options request.
     pub fn resolve(&self) -> TraceConfig {
-        let usual_ring = if self.adapts() {
-            ADAPTING_RING_BYTES
-        } else {
-            USUAL_RING_BYTES
+        let on_full = match self.on_full {
+            None | Some(OnFull::Wait) => memhook_attach::OnFull::Wait,
+            Some(OnFull::Drop) => memhook_attach::OnFull::Drop,
+            Some(OnFull::Adapt) => memhook_attach::OnFull::Adapt,
         };
         let sizes = self.sizes.clone().unwrap_or_default();
         let mut config = TraceConfig {
-            depth: self.depth.unwrap_or(DEPTH),
+            depth: self.depth.unwrap_or(DEPTH_OF_REPORTS),
             functions: self.functions(),
             min_size: sizes.smallest,
             max_size: sizes.largest,
@@ -26,26 +26,18 @@ impl Tracing {
                 Stacks::Alloc => memhook_attach::Stacks::Allocations,
                 Stacks::All => memhook_attach::Stacks::All,
             },
-            unwinding: memhook_attach::Unwinding::Tables,
             check_memo: self.check_memo,
-            clock: memhook_attach::Clock::Coarse,
-            ring_bytes: usual_ring,
-            on_full: match self.on_full {
-                None | Some(OnFull::Wait) => memhook_attach::OnFull::Wait,
-                Some(OnFull::Drop) => memhook_attach::OnFull::Drop,
-                Some(OnFull::Adapt) => memhook_attach::OnFull::Adapt,
-            },
+            ring_bytes: on_full.usual_ring_bytes(),
+            on_full,
             max_memory: self.max_memory,
-            drains: None,
             mappings: self.mappings,
             call_times: self.alloc_time,
             allocators: self.allocators.all(),
-            keeps_released: false,
-            emits: None,
             accesses: match self.access.access {
                 Access::On => memhook_attach::Accesses::Needed,
                 Access::Auto | Access::Sampled | Access::Off => memhook_attach::Accesses::Off,
             },
+            ..TraceConfig::default()
         };
         for setting in &self.settings {
             match setting {

@@ -6,10 +6,9 @@ use crate::gate::{Args, Measure};
 use crate::live::copy_limits::last_look;
 use crate::live::{ending, signals};
 use crate::options::HoldLimit;
-use crate::tracing::DEPTH_TO_ROOTS;
 use anyhow::bail;
 use crossbeam_channel::{Receiver, Select, tick};
-use memhook_attach::{Job, Trace, Turn, refuse};
+use memhook_attach::{DEPTH_TO_ROOTS, Job, Trace, Turn, refuse};
 use memhook_checkup::LastLook;
 use memhook_gate::{
     Evidence, MOMENTS, NameSource, Reached, Search, Subject, Survivors, bound, growth_evidence,

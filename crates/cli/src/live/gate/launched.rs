@@ -7,8 +7,9 @@ use crate::exit_code;
 use crate::gate::{Args, Measure};
 use crate::live::ending::{end_as, of_program};
 use crate::remedies::in_words;
-use crate::tracing::DEPTH_TO_ROOTS;
-use memhook_attach::{End, Error, Job, Observer, Program, Session, Trace, TraceConfig, Work};
+use memhook_attach::{
+    DEPTH_TO_ROOTS, End, Error, Job, Observer, Program, Session, Trace, TraceConfig, Work,
+};
 use memhook_gate::{
     Ending, Evidence, JudgedPrograms, NotJudged, Search, is_allocators, traced_blocks,
 };

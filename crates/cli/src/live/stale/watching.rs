@@ -2,11 +2,10 @@
 //! end they are joined with the result of a search for unreachable blocks.
 
 use super::naming::{Caught, Naming};
-use crate::tracing::DEPTH;
 use memhook_access::{
     AGES_MS, EarlierBlocks, LiveBlock, Settings, Site, SiteAnswer, THRESHOLDS_MS, Watcher,
 };
-use memhook_attach::{Session, Trace};
+use memhook_attach::{DEPTH_OF_REPORTS, Session, Trace};
 use memhook_heap::{MarkOptions, Scan, Snapshot};
 use memhook_ledger::{LiveWalk, Observer};
 use memhook_process::process_name;
@@ -58,7 +57,7 @@ impl Watching {
             top,
             watcher: None,
             earlier: EarlierBlocks::default(),
-            naming: Naming::of(pid, DEPTH as usize),
+            naming: Naming::of(pid, DEPTH_OF_REPORTS as usize),
             notes: Vec::new(),
             next_census_ms: 0,
             unreachable: None,
@@ -238,7 +237,7 @@ impl Watching {
             more_sites: answers.len().saturating_sub(self.top) as u64,
             notes,
             history: is_final.then(|| history(watcher)).flatten(),
-            depth: DEPTH,
+            depth: DEPTH_OF_REPORTS,
         };
         let depth = self.naming.depth();
         let shown = answers.into_iter().take(self.top).map(|answer| {
