@@ -21,7 +21,6 @@ impl Tracing {
             sizes: sizes.exact,
             sample_bytes: self.sample,
             overhead: self.overhead,
-            is_exact_first: false,
             stacks: match self.stacks {
                 Stacks::Alloc => memhook_attach::Stacks::Allocations,
                 Stacks::All => memhook_attach::Stacks::All,
