@@ -68,7 +68,7 @@ pub(super) fn unreachable(recording: &Recording) -> Option<UnreachableAtEnd> {
 #[derive(Debug, thiserror::Error)]
 pub enum NotSearched {
     /// No search was requested.
-    #[error("the end of this run was not searched for leaks; record with attach --leaks")]
+    #[error("the end of this run was not searched for leaks")]
     NotAsked,
     /// The search failed.
     #[error("the end of this run could not be searched for leaks: {0}")]
