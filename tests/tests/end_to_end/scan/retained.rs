@@ -75,7 +75,7 @@ fn check(report: &Value, program: &str) {
     );
     let leaked = find(report, "holders", "kind", "leaked");
     assert_eq!(retained(leaked), (sum(&[1100, 1200]), 2));
-    // A thread holds the blocks referenced from its stack, and the blocks that these hold.
+    // A thread holds the blocks that its stack references, and all blocks that they hold.
     let mut rows = array(report, "largest").iter();
     let own = rows
         .find(|row| first_bytes(row, 5000))

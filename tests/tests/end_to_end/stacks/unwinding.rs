@@ -195,8 +195,8 @@ fn remembered_backtraces_are_right_in_real_programs() {
 #[test]
 fn remembered_backtraces_along_frame_pointers_are_right() {
     memhook_tests::patiently(|| {
-        // Checks programs with and without frame pointers; without, most saved values of rbp do not
-        // point to a frame.
+        // Checks programs with and without frame pointers. Without frame pointers, most saved
+        // values of rbp do not point to a frame.
         for flag in ["-fno-omit-frame-pointer", "-fomit-frame-pointer"] {
             let program = build_target("templates", &[flag]);
             let busy = Busy::start(program.to_str().expect("UTF-8"), &[]);
