@@ -1,4 +1,4 @@
-// Generated from crates/abi. Edit that, not this.
+// Generated from crates/abi. Edit that crate, not this file.
 #pragma once
 #include <stdint.h>
 

@@ -1,16 +1,16 @@
 // Counts reads and writes of the program by block.
 //
-// The access runtime that a program is linked with calls our listener with each read and write. From the address we
-// find the block with an index of our own, and count in the block's record in the region, which the attacher reads if
-// the block is still live at the end. When a block is released, the counts are written to the ring, right before the
+// The access runtime that a program is linked with calls our listener with each read and write. We find the block of
+// the address with an index of our own, and count in the block's record in the region, which the attacher reads if the
+// block is still live at the end. When a block is released, the counts are written to the ring, directly before the
 // release, and the record is used for the next block.
 //
-// The index is a table of three levels: gigabytes, pages, and granules of 16 bytes. A page that belongs to one block
-// as a whole needs no granules. Readers take no lock: an entry is one word. All tables lie in one private mapping that
-// is reserved at once, so that giving it back is one call, and a fork child has none of its contents.
+// The index is a table of three levels: gigabytes, pages, and granules of 16 bytes. A page that belongs to one block as
+// a whole needs no granules. Readers take no lock, because an entry is one word. All tables are in one private mapping
+// that is reserved in one step, so that one call gives it back, and a fork child has none of its contents.
 //
-// Nothing here may harm the program, whatever it does to its blocks: tables and records are never unmapped, so a late
-// access to a released block finds a stale number at worst, and counts for another block.
+// Nothing here may harm the program, regardless of how it uses its blocks: tables and records are never unmapped, so a
+// late access to a released block at worst finds a stale number, and counts for another block.
 #pragma once
 #include "ring.hpp"
 
@@ -19,8 +19,8 @@ namespace memhook {
 inline constexpr uint64_t access_unit = 1024;  // bytes of a table of granules; others are multiples of it
 inline constexpr uint64_t access_granules = 256, access_pages = 1 << 18, access_gigabytes = 1 << 17;
 
-// A larger block gets no record: the program would wait in malloc until all of its pages are in the index, and pay for
-// the memory of the index.
+// A larger block gets no record. Otherwise the program would wait in malloc until all of its pages are in the index,
+// and pay for the memory of the index.
 inline constexpr uint64_t most_accessed_bytes = 1ull << 30;
 
 struct AccessIndex {
@@ -31,11 +31,11 @@ struct AccessIndex {
 inline AccessIndex access_index;
 
 // Reserves memory for the index; returns 0 if there is none. In a program that locks all memory that it maps
-// (mlockall(2)), all of it would become resident at once: so one page is mapped, unlocked, and grown by memory that is
-// not locked either.
+// (mlockall(2)), the whole reservation would become resident immediately. So one page is mapped, unlocked, and grown by
+// memory that is not locked either.
 inline uint64_t reserve_access_index(uint64_t bytes) {
   constexpr long page = 4096, none = 0, read_write = 3, private_anonymous_noreserve = 0x4022;
-  // At an address where nobody else maps anything, like the region.
+  // At an address where no other code maps anything, like the region.
   long hint = static_cast<long>(reinterpret_cast<uint64_t>(region) - 2 * bytes);
   auto fails = [](long result) { return result < 0 && result > -4096; };
   if (__atomic_load_n(&control()->syscalls_filtered, __ATOMIC_RELAXED)) {
@@ -76,7 +76,7 @@ inline uint64_t reserve_access_index(uint64_t bytes) {
   __atomic_store_n(&index.next, access_gigabytes * 8 / access_unit, __ATOMIC_RELEASE);
 }
 
-// Gives back the memory of the index. Threads that still read it find nothing.
+// Gives back the memory of the index. Threads that still read the index find it empty.
 [[gnu::noinline, gnu::cold]] inline void close_access_index() {
   constexpr long madv_dontneed = 4;
   const AccessIndex& index = access_index;
@@ -90,8 +90,8 @@ inline T* access_table(uint64_t unit) {
   return reinterpret_cast<T*>(access_index.base + unit * access_unit);
 }
 
-// Returns new tables of zeros; 0 if there is no room. Touched memory is charged to the control groups of the program,
-// so the attacher sets the limit after looking at theirs.
+// Returns new tables of zeros; 0 if there is no memory. Touched memory is charged to the control groups of the program,
+// so the attacher sets the limit after checking theirs.
 inline uint64_t take_access_units(uint64_t count, uint64_t charged_bytes) {
   const Control* c = control();
   uint64_t limit = __atomic_load_n(&c->access_index_limit, __ATOMIC_RELAXED);
@@ -104,8 +104,8 @@ inline uint64_t take_access_units(uint64_t count, uint64_t charged_bytes) {
   return first + count <= access_index.units ? first : 0;
 }
 
-// Returns the entry of a page: the lower half is the number of the record if the page belongs to one block, the upper
-// half is the unit of its granules. Null if the page has no entry.
+// Returns the entry of a page. The lower half is the number of the record if the page belongs to one block, and the
+// upper half is the unit of its granules. Null if the page has no entry.
 inline uint64_t* access_page(uint64_t address) {
   if (!access_index.base || address >> 47) return nullptr;
   uint64_t unit = __atomic_load_n(access_table<uint64_t>(0) + (address >> 30), __ATOMIC_ACQUIRE);
@@ -117,10 +117,10 @@ inline uint64_t* make_access_page(uint64_t address) {
   uint64_t* top = access_table<uint64_t>(0) + (address >> 30);
   uint64_t unit = __atomic_load_n(top, __ATOMIC_ACQUIRE);
   if (!unit) {
-    // Its pages are touched one by one, each for 2 MiB of the program's memory: the first one counts here.
+    // Its pages are touched one by one, each for 2 MiB of the program's memory. The first page counts here.
     uint64_t taken = take_access_units(access_pages * 8 / access_unit, 4096);
     if (!taken) return nullptr;
-    // Another thread may have been faster; the units taken then stay unused, and cost nothing.
+    // Another thread may have been faster. The units taken then stay unused, and cost nothing.
     if (__atomic_compare_exchange_n(top, &unit, taken, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) unit = taken;
   }
   return access_table<uint64_t>(unit) + ((address >> 12) & (access_pages - 1));
@@ -139,7 +139,7 @@ inline uint32_t* make_granules(uint64_t* page) {
   return granules_of(entry);
 }
 
-// Returns the number of the record of the block that contains an address; 0 if none does.
+// Returns the number of the record of the block that contains an address; 0 if there is no such block.
 inline uint32_t find_accessed(uint64_t address) {
   uint64_t* page = access_page(address);
   if (!page) return 0;
@@ -149,7 +149,7 @@ inline uint32_t find_accessed(uint64_t address) {
   return granules ? __atomic_load_n(granules + ((address >> 4) & (access_granules - 1)), __ATOMIC_ACQUIRE) : 0;
 }
 
-// Enters a block into the index or, if `to` is 0, removes it. Returns false if there is no room for it.
+// Enters a block into the index or, if `to` is 0, removes it. Returns false if there is no memory for it.
 [[gnu::noinline]] inline bool mark_accessed(uint64_t start, uint64_t size, uint32_t from, uint32_t to) {
   uint64_t end = (start + (size ? size : 1) + 15) & ~15ull;
   for (uint64_t at = start; at < end;) {
@@ -157,7 +157,7 @@ inline uint32_t find_accessed(uint64_t address) {
     uint64_t* page = to ? make_access_page(at) : access_page(at);
     if (!page) return false;
     if (at == page_start && end >= page_end) {
-      // The lower half: the processor is little-endian (see abi).
+      // The lower half, because the processor is little-endian (see abi).
       auto* whole = reinterpret_cast<uint32_t*>(page);
       if (to || __atomic_load_n(whole, __ATOMIC_RELAXED) == from) __atomic_store_n(whole, to, __ATOMIC_RELEASE);
       at = page_end;
@@ -212,7 +212,7 @@ inline void forget_accesses(uint32_t number, AccessRecord* r, uint64_t address) 
 
 // Starts counting accesses to this block. pre: the program does not have the block yet.
 [[gnu::noinline]] inline void begin_accesses(uint64_t address, uint64_t size) {
-  // The release of the last block here may have been missed.
+  // The release of the last block at this address may have been missed.
   if (uint32_t old = find_accessed(address)) {
     AccessRecord* r = access_record(old);
     uint64_t start = __atomic_load_n(&r->address, __ATOMIC_RELAXED);
@@ -247,7 +247,7 @@ inline void write_access_words(RingHeader* ring, uint64_t index, const uint64_t 
   __atomic_store_n(&ring->head, head, __ATOMIC_RELEASE);
 }
 
-// Writes the counts of a block to the ring, and forgets them. The release has to follow. pre: begin_recording() was
+// Writes the counts of a block to the ring, and clears them. The release has to follow. pre: begin_recording() was
 // called.
 [[gnu::noinline]] inline void end_accesses(RingHeader* ring, uint64_t address) {
   uint32_t number = find_accessed(address);
@@ -276,7 +276,7 @@ inline void count_access(uint64_t& own, uint64_t& others, bool is_own) {
     __atomic_fetch_add(&others, 1, __ATOMIC_RELAXED);
 }
 
-// Checks whether two threads wrote into one cache line, but not to the same bytes.
+// Checks whether two threads wrote to one cache line, but not to the same bytes.
 inline void look_for_false_sharing(AccessRecord* r, uint64_t me, uint64_t start, uint64_t offset, uint64_t bytes) {
   uint64_t last = __atomic_load_n(&r->last_write, __ATOMIC_RELAXED);
   uint64_t writer = __atomic_load_n(&r->last_writer, __ATOMIC_RELAXED);
@@ -295,7 +295,7 @@ inline void look_for_false_sharing(AccessRecord* r, uint64_t me, uint64_t start,
   AccessRecord* r = access_record(number);
   uint64_t start = __atomic_load_n(&r->address, __ATOMIC_ACQUIRE);
   uint64_t offset = address - start, end = offset + bytes;
-  // A record that belongs to another block by now.
+  // The record now belongs to another block.
   if (!start || offset > __atomic_load_n(&r->size, __ATOMIC_RELAXED) + 16) return;
   uint64_t time = gate().clock_mode == clock_coarse || gate().clock_mode == clock_attacher
                       ? __atomic_load_n(&tally()->clock_ns, __ATOMIC_RELAXED)

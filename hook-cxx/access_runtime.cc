@@ -1,8 +1,8 @@
-// Access runtime, linked into a program that is compiled for access data: the functions that its compiler calls
-// before each read and write. They only check whether somebody listens.
+// Access runtime, linked into a program that is compiled for access data: the functions that the compiled code calls
+// before each read and write. They only check whether there is a listener.
 //
-// memhook-rs finds the listener by a note in the file, and exchanges it like slots of functions. It is never
-// null: it points to nobody_listens() until then, and again afterwards.
+// memhook-rs finds the listener by a note in the file, and exchanges it like slots of functions. It is never null:
+// while there is no listener, it points to nobody_listens().
 //
 // clang -fsanitize-coverage=trace-loads,trace-stores calls __sanitizer_cov_loadN and __sanitizer_cov_storeN
 // (SanitizerCoverage.rst, "Tracing data flow"). gcc -fsanitize=kernel-address with --param
@@ -21,7 +21,7 @@ using Listener = void(uintptr_t address, uintptr_t what);
 [[gnu::visibility("hidden"), gnu::used]] Listener* memhook_access_listener = nobody_listens;
 }
 
-// Name "memhook", type 1: the distance from here to the listener. The note is loaded into memory, so that a
+// Name "memhook", type 1: the distance from this note to the listener. The note is loaded into memory, so that a
 // stripped file has it too.
 asm(R"(
   .pushsection .note.memhook.access, "a", %note
@@ -64,7 +64,7 @@ MEMHOOK_RANGE(__asan_storeN_noabort, true)
 MEMHOOK_RANGE(memhook_reads, false)
 MEMHOOK_RANGE(memhook_writes, true)
 
-// gcc calls these too; they are for shadow memory, which does not exist here.
+// gcc also calls these functions for shadow memory, which does not exist here.
 MEMHOOK_CALLED_BY_COMPILER __asan_handle_no_return() {}
 MEMHOOK_CALLED_BY_COMPILER __asan_before_dynamic_init(const char*) {}
 MEMHOOK_CALLED_BY_COMPILER __asan_after_dynamic_init() {}

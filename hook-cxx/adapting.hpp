@@ -1,31 +1,31 @@
-// --on-full adapt: a thread whose ring is nearly full again and again records samples of its allocations. At
-// first it waits for room (`wait_allowance_ns` in ring.hpp); when it has waited for as long as it should, it
-// takes samples whenever its ring is nearly full.
+// --on-full adapt: a thread whose ring is repeatedly nearly full records samples of its allocations. At first it waits
+// for space (`wait_allowance_ns` in ring.hpp). When it has used up its waiting time, it takes samples whenever its ring
+// is nearly full.
 //
-// An event in the ring marks where that begins and ends. In between, allocations are recorded as with --sample:
-// a Poisson process over the bytes, so that the attacher knows each block's probability. Its beginning and end
-// depend on what was recorded before and never on the next allocation, so sums of recorded blocks, each divided
-// by its probability, stay unbiased.
+// An event in the ring marks the beginning and the end of sampling. Between the two, allocations are recorded as with
+// --sample: a Poisson process over the bytes, so that the attacher knows each block's probability. The beginning and
+// the end depend on earlier records and never on the next allocation, so sums of recorded blocks, each divided by its
+// probability, stay unbiased.
 //
-// A release is published unless its block is known to have been skipped; a superfluous release concerns a block
-// unknown to the attacher, which ignores it. So the table of skipped blocks may forget, and needs no locked
-// instruction: an entry is overwritten by the next block that needs it. It must never name a recorded block.
-// Only the owner of a block stores its address, and a thread that records one removes its address before anyone
-// else can release it. The allocator's synchronization puts the stores of earlier owners before those of the
-// next, so an entry that has lost an address never gets it back from them.
+// A release is published unless its block was certainly skipped. A superfluous release concerns a block unknown to the
+// attacher, which ignores it. So the table of skipped blocks may forget, and needs no locked instruction: an entry is
+// overwritten by the next block that needs it. It must never name a recorded block. Only the owner of a block stores
+// its address, and a thread that records a block removes the block's address before another thread can release the
+// block. The allocator's synchronization puts the stores of earlier owners before those of the next owner, so an entry
+// that has lost an address never gets it back from earlier owners.
 #pragma once
 #include "selection.hpp"
 
 namespace memhook {
 
-// Sampling lasts at least this long: the shortest time at first, and twice as long each time the ring is soon
-// nearly full again, so that the price of filling rings is rarely paid.
+// Minimum duration of sampling. It begins with the shortest time, and doubles each time the ring is soon nearly full
+// again, so that the cost of filling rings is rarely paid.
 inline constexpr uint64_t shortest_sampling_ns = 20'000'000, longest_sampling_ns = 640'000'000;
 
 inline uint8_t noting() { return __atomic_load_n(&gate().noting, __ATOMIC_RELAXED); }
 
-// Neighbouring blocks of 32 bytes and more have neighbouring entries, and those of different arenas, which begin
-// at multiples of 64 MiB, are spread.
+// Adjacent blocks of 32 bytes and more have adjacent entries. Blocks of different arenas, which begin at multiples of
+// 64 MiB, are spread.
 [[gnu::always_inline]] inline uint64_t* passed_entry(uint64_t address) {
   uint64_t arena = (address >> 26) * 0x9e3779b97f4a7c15;
   return in_report<uint64_t>(passed_blocks_offset) + (((address >> 5) ^ (arena >> 40)) & gate().table_mask);
@@ -45,8 +45,7 @@ inline uint8_t noting() { return __atomic_load_n(&gate().noting, __ATOMIC_RELAXE
   __atomic_store_n(passed_entry(address), address, __ATOMIC_RELAXED);
 }
 
-// pre: the block is going to be recorded, its allocator has just returned it, and the thread has said that it is
-// recording.
+// pre: the block will be recorded, its allocator has just returned it, and the thread is marked as recording.
 [[gnu::always_inline]] inline void note_recorded(const void* block) {
   uint8_t what = noting();
   if (__builtin_expect(what == 0, 1)) return;
@@ -64,7 +63,7 @@ inline uint64_t fill_eighths(const RingHeader* ring) {
   return waiting * 8 / (mask_of(ring) + 1);
 }
 
-// Publishes where sampling begins (with its mean distance in bytes) or ends (0).
+// Publishes an event for the beginning of sampling (with its mean distance in bytes) or for its end (0).
 inline bool publish_sampling(RingHeader* ring, uint64_t sample_bytes) {
   if (!reserve(ring)) return false;
   uint64_t head = ring->head;
@@ -75,7 +74,7 @@ inline bool publish_sampling(RingHeader* ring, uint64_t sample_bytes) {
 
 inline void record_all(RingHeader* ring) {
   ring->sampling = records_all;
-  // Sampling ends when there is room, so this need not wait.
+  // Sampling ends when there is space, so this need not wait.
   if (look_for_room(ring)) may_go_on(ring, 0);
 }
 
@@ -89,10 +88,10 @@ inline void begin_samples(RingHeader* ring) {
   ring->sample_left = draw_interval(ring);
 }
 
-// The countdown is below 0: decides whether this allocation is recorded. pre: begin_recording() was called.
+// Decides whether this allocation is recorded, when the countdown is below 0. pre: begin_recording() was called.
 [[gnu::noinline, gnu::cold]] inline bool decide_sample(RingHeader* ring, uint64_t size) {
   if (ring->sampling == wants_samples) {
-    // The attacher may have made room meanwhile, and then there is no need.
+    // The attacher may have freed space meanwhile, so that sampling is not necessary.
     if (fill_eighths(ring) < 6 || !publish_sampling(ring, gate().sample_bytes)) {
       record_all(ring);
       return true;

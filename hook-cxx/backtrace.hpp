@@ -16,10 +16,10 @@ inline uint64_t* scratch_of(RingHeader* ring) {
   __atomic_store_n(&ring->truncated, ring->truncated + 1, __ATOMIC_RELAXED);
 }
 
-// The caches were filled 65,536 or more versions of the module list ago: their keys, which contain 16 bits
-// of it, may look current again.
+// The caches were filled at least 65,536 versions of the module list ago. Their keys, which contain 16 bits of the
+// version, may look current again.
 [[gnu::noinline, gnu::cold]] inline void clear_caches(RingHeader* ring, uint64_t version) {
-  // The unused part was never written, unless the ring had another owner, who cleared it as well.
+  // The unused part was never written, unless the ring had another owner, who also cleared it.
   auto clear = [ring](uint64_t offset, uint64_t bytes) {
     auto* word = reinterpret_cast<volatile uint64_t*>(in_ring(ring, offset));
     for (uint64_t i = 0; i < bytes / 8; i++) word[i] = 0;
@@ -47,7 +47,8 @@ template <typename Trace>
   uint32_t count = find_frames(ring, tag, start, pcs, &truncated, none);
   StackEntry* entry = stack_entry(memo->stack);
   auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
-  // It has one of these numbers of frames if there was no room for all (most_frames in stack_table.hpp).
+  // The backtrace has one of these numbers of frames if there was no space for all of them (most_frames in
+  // stack_table.hpp).
   uint32_t depth = once(entry->depth);
   bool is_short = entry->truncated && depth < count && (depth == 32 || depth == 16 || depth == 8);
   bool same = is_short || (depth == count && entry->truncated == truncated);
@@ -99,12 +100,12 @@ template <typename Trace>
   return memo->stack;
 }
 
-// Returns the start of the unwinding: behind the wrapper's own frame.
+// Returns the start of the unwinding: after the wrapper's own frame.
 [[gnu::always_inline]] inline Position caller_of(Frame frame) {
   return {frame[1], reinterpret_cast<uint64_t>(frame + 2), frame[0]};
 }
 
-// Returns the id for a call on a stack with too little room: its call site, as a truncated backtrace.
+// Returns the id for a call on a stack with too little space: its call site, as a truncated backtrace.
 [[gnu::noinline, gnu::cold]] inline uint32_t call_site_of(RingHeader* ring, uint32_t function, Frame frame) {
   uint64_t* pcs = scratch_of(ring);
   pcs[0] = frame[1];
@@ -129,7 +130,7 @@ template <typename Trace>
   return stack;
 }
 
-// Returns the same if it is remembered and nothing else is to be done, otherwise 0.
+// Returns the id if the backtrace is remembered and nothing else has to be done, otherwise 0.
 [[gnu::always_inline]] inline uint32_t remembered_stack(RingHeader* ring, uint32_t function, Frame frame) {
   uint64_t version = module_list() >> 32;
   Position start = caller_of(frame);

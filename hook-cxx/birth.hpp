@@ -1,18 +1,19 @@
 // Fork children: how they leave inherited memory, and how they are traced from their first hooked call.
 //
 // A child may have fewer privileges than its parent by the time that it does harm, and it inherits the region that its
-// parent records into. So it leaves that at once: as soon as fork(2) returns in it, which we wrap; if it was forked in
-// another way, with its first hooked call. The region is replaced by memory of its own, because it may return into a
-// wrapper that was running (if it was forked by a new-handler, or by a signal handler that had interrupted us).
+// parent records to. So the child leaves the region immediately: when fork(2) returns in the child, because fork(2) has
+// a wrapper, or with the child's first hooked call if it was forked in another way. The region is replaced by memory of
+// the child's own, because the child may return into a wrapper that was running (if it was forked by a new-handler, or
+// by a signal handler that had interrupted us).
 //
-// A child inherits patched slots and a closed gate. If its parent's attacher follows children, it also inherits unused
-// regions, ready to be recorded into, and the list of them. The first hooked call of the child claims one by a
-// compare-and-swap, unmaps the others, and opens the gate; the attacher finds the claim, and the child is a traced
-// process like any other. Nothing is stopped for it, and the parent does nothing.
+// A child inherits patched slots and a closed gate. If its parent's attacher follows children, the child also inherits
+// unused regions, ready to be recorded to, and the list of them. The first hooked call of the child claims a region by
+// a compare-and-swap, unmaps the other regions, and opens the gate. The attacher finds the claim, and the child is a
+// traced process like any other. Nothing is stopped for this, and the parent does nothing.
 //
-// A child that finds no region passes all calls through. So does one whose first hooked call was made below a wrapper
-// that was running when it was forked (by a signal handler, or a new-handler): that wrapper has the parent's ring and
-// will continue with it.
+// A child that finds no region passes all calls through. So does a child whose first hooked call was made below a
+// wrapper that was running when the child was forked (by a signal handler, or a new-handler): that wrapper has the
+// parent's ring and will continue with it.
 #pragma once
 #include "backtrace.hpp"
 
@@ -83,15 +84,15 @@ inline void trust(const Control* c) {
   constexpr long read_write = 3, shared_anonymous_noreserve = 0x4021, fixed = 0x10, madv_dontdump = 16;
   auto start = reinterpret_cast<long>(inherited);
   auto bytes = static_cast<long>(trusted.region_bytes);
-  // Shared, because private memory would count in RLIMIT_DATA. If the kernel refuses, the region stays. No other
-  // system calls than those of allocators: a filter of the child may check them by now.
+  // The memory is shared, because private memory would count towards RLIMIT_DATA. If the kernel refuses, the region
+  // stays. Only system calls of allocators are used, because a filter of the child may check other calls by now.
   if (sys::call(sys::nr_mmap, start, bytes, read_write, shared_anonymous_noreserve | fixed, -1, 0) == start)
     sys::call(sys::nr_madvise, start, bytes, madv_dontdump);
 }
 
 // Leaves the parent's region in a fork child.
 [[gnu::noinline, gnu::cold]] inline void leave_inheritance() {
-  // Read before the gate: another thread may be faster, and claim a region.
+  // Read before the gate, because another thread may be faster and claim a region.
   unsigned char* inherited = __atomic_load_n(&region, __ATOMIC_ACQUIRE);
   if (__atomic_load_n(&gate().is_settled, __ATOMIC_ACQUIRE) || !inherited) return;
   // The contents of the region are not read: the process may not have it.
@@ -99,8 +100,8 @@ inline void trust(const Control* c) {
   __atomic_store_n(&gate().is_settled, true, __ATOMIC_RELEASE);
 }
 
-// Ensures that the process claims no region from now on; returns false if a thread is doing so at this moment, and
-// does not finish soon. pre: the calling thread is not inside the hook.
+// Ensures that the process claims no region from now on. Returns false if a thread is doing so at this moment, and does
+// not finish soon. pre: the calling thread is not inside the hook.
 inline bool end_of_birth() {
   for (uint32_t i = 0; i < 1'000'000; i++) {
     uint32_t undecided = birth_undecided;
@@ -113,8 +114,8 @@ inline bool end_of_birth() {
   return false;
 }
 
-// Leaves the regions that wait for other processes, or belong to them. Children of this process are traced after an
-// attach.
+// Leaves the regions that wait for other processes, or belong to them. Children of this process are traced only after
+// an attach.
 [[gnu::noinline, gnu::cold]] inline void leave_spares(const unsigned char* own) {
   // Another thread of this process may be about to read the list, but takes nothing from it.
   for (uint64_t& place : gate_area.spares) {
@@ -143,12 +144,12 @@ inline unsigned char* take_spare() {
 }
 
 extern "C" [[gnu::visibility("hidden")]] const char __ehdr_start[], _end[];
-// Calls fork(2), and makes the child leave what it inherits. It lies in a section of its own, because the handlers of
-// pthread_atfork(3) run below it: it is not a wrapper into which a thread returns with a ring.
+// Calls fork(2), and makes the child leave what it inherits. This function is in a section of its own, because the
+// handlers of pthread_atfork(3) run below it: it is not a wrapper into which a thread returns with a ring.
 [[gnu::noinline, gnu::section("memhook_fork")]] int fork_by(uint64_t original);
 extern "C" [[gnu::visibility("hidden")]] const char __start_memhook_fork[], __stop_memhook_fork[];
 
-// Returns whether one of the frames belongs to a wrapper.
+// Returns true if one of the frames belongs to a wrapper.
 [[gnu::noinline, gnu::cold]] inline bool is_below_wrapper(RingHeader* ring, Frame frame) {
   uint32_t stack = capture_native_stack(ring, 0, frame);
   if (stack == 0) return false;
@@ -162,7 +163,7 @@ extern "C" [[gnu::visibility("hidden")]] const char __start_memhook_fork[], __st
   return false;
 }
 
-// Returns whether the process records into its region from now on. pre: `own` was taken.
+// Returns true if the process records to its region from now on. pre: `own` was taken.
 inline bool begin_life(unsigned char* own, Frame frame) {
   unsigned char* of_parent = region;
   region = own;
@@ -187,14 +188,14 @@ inline bool begin_life(unsigned char* own, Frame frame) {
   RingHeader* ring = claim_ring(epoch, reinterpret_cast<uint64_t>(frame));
   if (ring && is_below_wrapper(ring, frame)) {
     __atomic_store_n(&gate().epoch, 0u, __ATOMIC_RELEASE);
-    // As in a process whose gate was wiped.
+    // The same state as in a process whose gate was wiped.
     gate().owner = 0;
     gate().last_epoch = 0;
     region = of_parent;
     __atomic_store_n(&t->birth, static_cast<uint32_t>(birth_closed), __ATOMIC_RELEASE);
     return false;
   }
-  // Release: a reader that sees the claim sees who made it.
+  // Release: a reader that sees the claim also sees the process that made it.
   __atomic_store_n(&t->birth, static_cast<uint32_t>(birth_claimed), __ATOMIC_RELEASE);
   return true;
 }
@@ -203,17 +204,17 @@ inline bool begin_life(unsigned char* own, Frame frame) {
 // epoch if the call is to be recorded.
 [[gnu::noinline, gnu::cold]] inline uint32_t be_born(Frame frame) {
   leave_inheritance();
-  // If a process was traced and is not any more, the gate tells when it was.
+  // If the process was traced before, but is not any more, the gate shows when it was traced.
   if (gate_area.spares[0] == 0 || gate().last_epoch != 0) return epoch_now();
   uint32_t undecided = birth_undecided;
   // Calls of other threads, and of a signal handler, pass through meanwhile.
   if (!__atomic_compare_exchange_n(&gate().birth, &undecided, static_cast<uint32_t>(birth_under_way), false,
                                    __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
     return epoch_now();
-  // If the parent takes its attacher for dead, that will not come for a child.
+  // If the parent considers its attacher dead, the attacher will not come for a child either.
   unsigned char* spare = trusted.is_abandoned ? nullptr : take_spare();
   bool is_born = spare && begin_life(spare, frame);
-  // The region of the parent was left: it is counted where the attacher looks, too.
+  // The region of the parent was left: the child is also counted where the attacher looks.
   Tally* listed = tally_of(reinterpret_cast<unsigned char*>(gate_area.spares[0]));
   if (!is_born) __atomic_fetch_add(&listed->births_missed, 1, __ATOMIC_RELAXED);
   leave_spares(is_born ? spare : nullptr);

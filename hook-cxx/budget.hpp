@@ -1,35 +1,35 @@
 // --overhead: samples at a distance that the attacher orders, so that tracing stays within a budget.
 //
-// The order is one word (`sampling_order`). A thread that records everything looks at it after a random number of
-// events, which costs nothing in between: the ring's `limit` ends there, as it does when the ring is full. A thread
-// that samples looks at it after each `look_bytes` of further allocations. As with --on-full adapt, an event in the
-// ring marks where a distance begins, and a change is decided after one allocation and made before the next. Everything
-// else is as with --sample: which calls are skipped (selective.hpp), and which releases are recorded
-// (recorded_blocks.hpp). Intervals between samples are exponential, so the rest of one may be forgotten at any such
-// moment.
+// The order is one word (`sampling_order`). A thread that records everything checks the order after a random number of
+// events. Between two checks this costs nothing: the ring's `limit` ends there, as it does when the ring is full. A
+// thread that samples checks the order after each `look_bytes` of further allocations. As with --on-full adapt, an
+// event in the ring marks the beginning of a distance, and a change is decided after one allocation and made before the
+// next. Everything else is as with --sample: the choice of calls that are skipped (selective.hpp), and of releases that
+// are recorded (recorded_blocks.hpp). Intervals between samples are exponential, so the rest of an interval may be
+// forgotten at any such moment.
 //
-// At these looks something is timed: the next allocation to be recorded, or a release, if the event that reached the
-// limit is one. The cost of a skipped call cannot be timed alone; it is timed by doing the same a few times.
+// At these checks, something is timed: the next allocation to be recorded, or a release, if the event that reached the
+// limit is a release. A skipped call is too short to be timed alone, so a few of them are timed together.
 #pragma once
 #include "adapting.hpp"
 
 namespace memhook {
 
-// Decision of is_sample() about an allocation. The last three take record_drawn(); is_call_timed is decided when
-// nothing comes between it and the call.
+// Decision of is_sample() about an allocation. The last three values require record_drawn(). is_call_timed is decided
+// when nothing happens between the decision and the call.
 inline constexpr uint32_t is_passed = 0, is_recorded = 1, is_a_sample = 2, is_timed = 3, is_call_timed = 4;
 
 inline constexpr uint64_t look_bytes = 32 << 10;
-// One in this many samples is timed: time stamps cost about as much as the rest of a recording.
+// Share (1/n) of the samples that are timed: time stamps cost about as much as the rest of a recording.
 inline constexpr uint64_t samples_a_timing = 16;
-// One in this many timings is about skipped calls.
+// Share (1/n) of the timings that concern skipped calls.
 inline constexpr uint64_t timings_a_pass_timing = 8;
-// Longer than any recording takes, or a few skipped calls: the thread had to wait for a processor meanwhile.
+// Longer than any recording takes, or a few skipped calls. The thread had to wait for a processor meanwhile.
 inline constexpr uint64_t most_counts = 1 << 18, most_pass_counts = 1 << 13;
 
 inline void add_count(uint64_t* counter, uint64_t more) { __atomic_fetch_add(counter, more, __ATOMIC_RELAXED); }
 
-// Starts to time something that the thread does. The start is kept in the ring: in a frame it would lie below the stack
+// Starts to time an action of the thread. The start time is stored in the ring: in a frame, it would be below the stack
 // that a recording uses.
 [[gnu::noinline, gnu::cold]] inline void begin_timing(RingHeader* ring) {
   uint64_t first = cpu::time_stamp(), second = cpu::time_stamp();
@@ -46,7 +46,7 @@ inline void add_count(uint64_t* counter, uint64_t more) { __atomic_fetch_add(cou
   add_count(&tally()->timed_stamp_counts, ring->timed_stamp);
 }
 
-// Starts to time a release if it is time for that. pre: begin_recording() was called.
+// Starts to time a release if a timing is due. pre: begin_recording() was called.
 [[gnu::noinline, gnu::cold]] inline void look_before_release(RingHeader* ring) {
   if (!look_for_room(ring) || !is_time_to_look(ring)) return;
   look_at_order(ring);
@@ -55,8 +55,8 @@ inline void add_count(uint64_t* counter, uint64_t more) { __atomic_fetch_add(cou
   begin_timing(ring);
 }
 
-// With the live filter: removes a block that is about to be released. Returns whether it was there, so that its release
-// has to be recorded. With a budget, this is timed now and then. pre: begin_recording() was called.
+// With the live filter: removes a block that is about to be released. Returns true if the block was in the filter, so
+// that its release has to be recorded. With a budget, this is sometimes timed. pre: begin_recording() was called.
 [[gnu::noinline]] inline bool leave_and_time(RingHeader* ring, uint64_t address) {
   if ((gate().flags & flag_budget) && !has_room(ring)) look_before_release(ring);
   bool is_recorded_one = leave_recorded(address);
@@ -68,7 +68,7 @@ inline uint32_t sample_or_timed(RingHeader* ring) {
   return draw_random(ring) >> 32 & (samples_a_timing - 1) ? is_a_sample : is_timed;
 }
 
-// Sets the bytes to the next sample or look.
+// Sets the number of bytes to the next sample or check.
 inline void count_down(RingHeader* ring, uint64_t bytes) {
   ring->sample_left = bytes < look_bytes ? bytes : look_bytes;
   ring->sample_rest = bytes - ring->sample_left;
@@ -80,8 +80,8 @@ inline uint32_t begin_order(RingHeader* ring, uint64_t size) {
   uint64_t largest = gate().sample_bytes;
   if (order > largest) order = largest;
   if (!publish_sampling(ring, order)) {
-    // The ring was given up, or is full and events are dropped. Nothing has changed, and the next allocation tries
-    // again.
+    // The thread has lost its ring, or the ring is full and events are dropped. Nothing has changed, and the next
+    // allocation tries again.
     ring->sample_left = ~0ull;
     if (ring->sampling == wants_order) return is_recorded;
     return draw_interval(ring) < size ? is_a_sample : is_passed;
@@ -108,7 +108,7 @@ inline uint32_t begin_order(RingHeader* ring, uint64_t size) {
     ring->sampling = records_all;
     return is_timed;
   }
-  // Bytes left to the sample: sample_left is below 0.
+  // Bytes left to the sample, because sample_left is below 0.
   auto left = static_cast<int64_t>(ring->sample_left + ring->sample_rest);
   bool is_one = left < 0;
   uint64_t order = __atomic_load_n(&tally()->sampling_order, __ATOMIC_RELAXED);

@@ -1,9 +1,8 @@
-// Times the allocator: now and then a random allocation is timed, from the call of the original to its return.
+// Times the allocator: sometimes a random allocation is timed, from the call of the original to its return.
 //
-// A ring's `limit` ends after a random number of events, as with a budget (budget.hpp). One of the allocations behind
-// that place is timed, chosen at random again, so that those which follow many releases are not chosen more often.
-// Between two of these places nothing is checked. Samples are random already, so each is timed; with --sample, many
-// are.
+// A ring's `limit` ends after a random number of events, as with a budget (budget.hpp). One of the allocations after
+// that is timed, also chosen at random, so that allocations after many releases are not chosen more often. Between two
+// of these limits nothing is checked. Samples are already random, so each sample is timed; with --sample, many are.
 //
 // The event contains everything that a sum needs, because the allocation's own event may be lost or arrive in another
 // pass.
@@ -12,7 +11,7 @@
 
 namespace memhook {
 
-// Starts to time a call, which follows at once.
+// Starts to time a call, which follows immediately.
 [[gnu::noinline, gnu::cold]] inline uint32_t time_call(RingHeader* ring) {
   uint64_t first = cpu::time_stamp(), second = cpu::time_stamp();
   ring->call_stamp = second - first;
@@ -28,14 +27,14 @@ namespace memhook {
   ring->call_counts = taken < 0xffff'ffff ? taken : 0xffff'ffff;
 }
 
-// Decides about an allocation while one is to be timed.
+// Decides about an allocation while an allocation is to be timed.
 inline uint32_t decide_call_time(RingHeader* ring) {
   if (ring->calls_to_timed > 0) {
     ring->calls_to_timed--;
     return is_recorded;
   }
   ring->sampling = records_all;
-  // A nearly full ring counts again.
+  // From here on, a nearly full ring counts again.
   ring->limit = ring->head;
   return time_call(ring);
 }

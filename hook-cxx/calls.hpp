@@ -1,7 +1,7 @@
 // Calls that are recorded by their wrappers.
 //
 // A wrapper keeps a frame (rbp) so that its caller's rbp and return address are at known offsets. Its personality
-// routine runs when an exception of operator new passes through, and ends the call.
+// routine runs when an exception of operator new passes through the frame, and ends the call.
 #pragma once
 #include "birth.hpp"
 #include "countdowns.hpp"
@@ -10,17 +10,17 @@
 
 namespace memhook {
 
-// Called by the unwinder for each wrapper frame it passes; in the cleanup phase the frame is left.
-// Itanium C++ ABI, Exception Handling, section 1.6: _UA_CLEANUP_PHASE is 2, _URC_CONTINUE_UNWIND 8.
+// Called by the unwinder for each wrapper frame that it passes. In the cleanup phase, the frame is left. Itanium C++
+// ABI, Exception Handling, section 1.6: _UA_CLEANUP_PHASE is 2, _URC_CONTINUE_UNWIND 8.
 extern "C" [[gnu::visibility("hidden"), gnu::used]] int memhook_personality(int, int actions, uint64_t, void*, void*) {
   uint64_t word = thread_word(), epoch = word & 0xfff;
-  // Also after the detach: an exception that began before would leave the thread inside forever. Not in a fork child,
-  // where the gate is wiped: the ring belongs to its parent.
+  // This also happens after the detach: an exception that began before the detach would leave the thread marked as
+  // inside forever. It does not happen in a fork child, where the gate is wiped: the ring belongs to the parent.
   if ((actions & 2) && epoch != 0 && gate().last_epoch == epoch) reinterpret_cast<RingHeader*>(word - epoch)->outer = 0;
   return 8;
 }
 
-// DW_EH_PE_pcrel | DW_EH_PE_sdata4; the directive belongs to the FDE of the function that this is inlined into.
+// DW_EH_PE_pcrel | DW_EH_PE_sdata4. The directive belongs to the FDE of the function that this is inlined into.
 [[gnu::always_inline]] inline void end_call_on_exception() {
   asm volatile(".cfi_personality 0x1b, memhook_personality");
 }
@@ -47,9 +47,9 @@ template <uint32_t F, uint32_t V, typename... A>
   RingHeader* ring = ring_of(epoch, reinterpret_cast<uint64_t>(frame));
   if (__builtin_expect(ring == nullptr, 0)) return nullptr;
   if (!enter(ring, frame)) return nullptr;
-  // A detach closes the gate, and the attacher then looks for calls under way until there are none for
-  // a while: either it sees that we have entered, or we see that the gate is closed. Our store of
-  // `outer` may still be on its way when we load the epoch, but not for milliseconds.
+  // A detach closes the gate, and the attacher then looks for calls in progress until there have been none for some
+  // time: either it sees that we have entered, or we see that the gate is closed. Our store of `outer` may not be
+  // visible yet when we load the epoch, but it is visible within milliseconds.
   if (__builtin_expect(gate_word() != epoch, 0)) {
     leave(ring);
     return nullptr;
@@ -57,7 +57,7 @@ template <uint32_t F, uint32_t V, typename... A>
   return ring;
 }
 
-// Frame of the function that this is inlined into, which keeps one for it.
+// Frame of the function that this is inlined into, and that keeps a frame for this purpose.
 [[gnu::always_inline]] inline Frame own_frame() { return static_cast<Frame>(__builtin_frame_address(0)); }
 
 constexpr bool is_operator_new(uint32_t function) { return function >= first_operator && function <= last_operator; }
@@ -80,7 +80,7 @@ template <typename... A>
   return block;
 }
 
-// Does what passing an allocation (selective.hpp) does, without the call of the original; and a release.
+// Does the same as passing an allocation (selective.hpp), without the call of the original, and the same as a release.
 [[gnu::noinline, gnu::cold]] inline uint64_t pass_an_allocation(RingHeader*, const void* block) {
   Claim* claim = hinted_claim();
   if (!claim || reinterpret_cast<uint64_t>(block) < once(gate().passed_below)) return 0;
@@ -97,13 +97,13 @@ inline void record_sample(RingHeader* ring, uint32_t f, Frame frame, void* block
   record_allocation_slowly(ring, f, frame, block, size);
 }
 
-// Records an allocation and times that.
+// Records an allocation and times the recording.
 [[gnu::always_inline]] inline void record_timed(RingHeader* ring, uint32_t f, Frame frame, void* block, uint64_t size) {
   begin_timing(ring);
   if (ring->sampling == records_all) {
     record_allocation(ring, f, frame, block, size);
   } else {
-    // As when it was decided, before this.
+    // The same state as when this was decided, before the recording.
     asm volatile("" : : "r"(draw_interval(ring)));
     record_sample(ring, f, frame, block, size);
   }
@@ -113,8 +113,8 @@ inline void record_sample(RingHeader* ring, uint32_t f, Frame frame, void* block
   // Wrappers are called through slots.
   auto allocation = pass_an_allocation, release = pass_a_release;
   asm volatile("" : "+r"(allocation), "+r"(release));
-  // The wrappers are called all the time, these only here: otherwise the time would include loading them into the
-  // caches.
+  // The wrappers are called continuously, but these functions only here: otherwise the time would include loading them
+  // into the caches.
   allocation(ring, block);
   release(ring, block);
   uint64_t begun = cpu::time_stamp();
@@ -145,13 +145,14 @@ inline void record_sample(RingHeader* ring, uint32_t f, Frame frame, void* block
     record_drawn(ring, f, frame, decided, block, size);
 }
 
-// Returns whether a release may have to be recorded.
+// Returns true if a release may have to be recorded.
 [[gnu::always_inline]] inline bool release_may_count(const void* block) {
   if (__builtin_expect(gate().flags & flag_live_filter, 0)) return may_be_recorded(block);
   return !was_passed(block);
 }
 
-// With the live filter: returns whether a release has to be recorded; asked once, by the call that then records it.
+// With the live filter: returns true if a release has to be recorded. Called once, by the call that then records the
+// release.
 [[gnu::always_inline]] inline bool leaves(RingHeader* ring, Frame frame, const void* block) {
   begin_recording(ring, frame);
   bool is_recorded_one = leave_and_time(ring, reinterpret_cast<uint64_t>(block));
@@ -159,7 +160,7 @@ inline void record_sample(RingHeader* ring, uint32_t f, Frame frame, void* block
   return is_recorded_one;
 }
 
-// Returns whether a release has to be recorded; asked once, by the call that then records it.
+// Returns true if a release has to be recorded. Called once, by the call that then records the release.
 [[gnu::always_inline]] inline bool release_counts(const void* block) {
   if (__builtin_expect(gate().flags & flag_live_filter, 0)) return leave_recorded(reinterpret_cast<uint64_t>(block));
   return !was_passed(block);
@@ -228,14 +229,14 @@ struct Recording {
       leave(ring);
       return original<void>(F, V, block, args...);
     }
-    // Most allocators read the words before the block first: this cache miss can overlap with our work.
+    // Most allocators first read the words before the block: this cache miss can overlap with our work.
     __builtin_prefetch(static_cast<char*>(block) - 8);
     record_release(ring, F, frame, op_release, block);
     original<void>(F, V, block, args...);
     leave(ring);
   }
 
-  // In two phases, so that nobody can own the old address before its release is published.
+  // In two phases, so that no thread can own the old address before its release is published.
   template <uint32_t F, uint32_t V, auto full, typename... A>
   [[gnu::always_inline]] static void* reallocate(uint64_t size, bool zero_releases, void* old, A... args) {
     return reallocate_by<F>(size, zero_releases, old, calling<F, V>(old, args...));
@@ -268,7 +269,7 @@ struct Recording {
     return block;
   }
 
-  // The block never changes its owner, so one record after the call is enough.
+  // The block keeps its owner, so one record after the call is enough.
   template <uint32_t F, uint32_t V, auto full>
   [[gnu::always_inline]] static uint64_t resize(void* block, uint64_t size, uint64_t extra, int flags) {
     Frame frame = own_frame();

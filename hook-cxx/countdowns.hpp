@@ -1,30 +1,30 @@
 // The countdown by which a thread's wrappers pass most allocations (selective.hpp).
 //
-// It is the number of bytes until an allocation may have to be recorded, plus 1. A smaller allocation is passed, and
-// nothing else has to be asked. At 0 every allocation asks. It is above 0 only while the thread has a ring, takes
-// samples, and is in no call that counts for others made by it; and only if no filter for larger sizes has to be asked.
-// Meanwhile it stands for RingHeader::sample_left, which keeps the value from which the countdown began. A wrapper that
-// has to ask ends the countdown, and begins it again if it passes the allocation after all, so no other code of the
-// hook needs to know of it. It does not depend on the gate: passing a call does what the program's own call would do,
-// and writes nothing but the countdown.
+// The countdown is the number of bytes until an allocation may have to be recorded, plus 1. A smaller allocation is
+// passed without any other check. If the countdown is 0, every allocation is checked. It is above 0 only while the
+// thread has a ring, takes samples, and is not in a call that counts for other calls made by it; and only if no filter
+// for larger sizes has to be checked. Meanwhile it replaces RingHeader::sample_left, which keeps the value from which
+// the countdown began. A wrapper that has to check ends the countdown, and begins it again if it passes the allocation
+// after all, so no other code of the hook needs to know the countdown. It does not depend on the gate: passing a call
+// has the same effect as the program's own call, and writes nothing but the countdown.
 //
 // A thread finds its claim by its number (`hints`). Another thread may overwrite a hint at any time, so the number and
-// the thread pointer in the claim decide whether it is the thread's own. Only that thread writes the countdown, until
-// the ring has another owner. A new thread that gets both the pointer and the number of one that has ended before its
-// ring has another owner continues the countdown, and then asks for a ring.
+// the thread pointer in the claim decide whether the claim is the thread's own. Only that thread writes the countdown,
+// until the ring has another owner. A new thread may get both the pointer and the number of a thread that has ended,
+// before the ring has another owner. It then continues the countdown, and after that asks for a ring.
 //
-// In a fork child the gate is wiped, and no thread finds a countdown. With Gate::countdown_offset 0, the hook takes the
-// lower half of the thread pointer for the thread's number, because the first word behind the pointer is the pointer
+// In a fork child the gate is wiped, and no thread finds a countdown. With Gate::countdown_offset 0, the hook uses the
+// lower half of the thread pointer as the thread's number, because the first word after the pointer is the pointer
 // itself (psABI, TLS variant II). A thread that really has this number gets no countdown.
 //
-// If a signal handler allocates between a wrapper's load and its store of the countdown, its own bytes or the interval
-// that it has drawn are forgotten. Intervals are exponential, so the older one is as good.
+// If a signal handler allocates between a wrapper's load and store of the countdown, the handler's bytes or the
+// interval that it has drawn are lost. Intervals are exponential, so the older interval is just as valid.
 #pragma once
 #include "ring.hpp"
 
 namespace memhook {
 
-// Returns the calling thread's claim if its hint leads there, otherwise null. Values that are only compared need no
+// Returns the calling thread's claim if its hint leads to it, otherwise null. Values that are only compared need no
 // atomic load, which the compiler would not fold into the comparison.
 [[gnu::always_inline]] inline Claim* hinted_claim() {
   uint64_t thread_pointer = cpu::thread_pointer();

@@ -1,13 +1,13 @@
-// Calls of functions that the user has described as those of an allocator.
+// Calls of functions that the user has described as functions of an allocator.
 //
 // Each described heap has blocks of its own, which are recorded by keys (abi: layout/described.rs) and otherwise like
-// those of malloc. Calls made by a described function are examined again: malloc, from which a pool takes its slabs,
-// belongs to another heap, and so do the functions of another pool. Only an allocation in the same heap is part of the
-// call: pool_calloc that calls pool_alloc creates one block.
+// blocks of malloc. Calls made by a described function are examined separately: malloc, from which a pool takes its
+// slabs, belongs to another heap, and so do the functions of another pool. Only an allocation in the same heap is part
+// of the call: pool_calloc that calls pool_alloc creates one block.
 //
-// While the original runs, nothing marks this thread as being inside a wrapper. So whatever happens there, a longjmp,
-// an exception, a switch to another coroutine, or the end of the thread, leaves nothing behind except the mark that
-// identifies a call within the same heap; and that is believed only if the stack contains the frame.
+// While the original runs, nothing marks this thread as being inside a wrapper. So a longjmp, an exception, a switch to
+// another coroutine, or the end of the thread leaves only the mark that identifies a call within the same heap. That
+// mark is trusted only if the stack contains the frame.
 #pragma once
 #include "arch/x86_64/described_entry.hpp"
 #include "calls.hpp"
@@ -36,7 +36,7 @@ inline Described described_at(uint64_t number) { return {in_guide<uint64_t>(desc
 // Numbers are 1 to 6.
 inline uint64_t argument_of(const uint64_t* frame, uint64_t number) { return frame[-1 - static_cast<int64_t>(number)]; }
 
-// Four bits each: the number, and whether only 32 bits of the argument are significant.
+// Four bits each: the number of the argument, and a flag for an argument of which only 32 bits are significant.
 inline uint64_t number_in(const uint64_t* frame, uint64_t argument) {
   uint64_t value = argument_of(frame, argument & 7);
   return argument & 8 ? static_cast<uint32_t>(value) : value;
@@ -49,11 +49,12 @@ inline uint64_t size_in(const uint64_t* frame, Described d) {
   return count ? product(number_in(frame, count), bytes) : bytes;
 }
 
-// Returns the value stored where an argument points to, which may be any number if the description is wrong: 0 if
-// nothing is. Everything on this thread's stack above the frame of the call is mapped. The rest is read through the
-// kernel, which answers EFAULT where a load would fault; a call whose value remains unknown counts as lost.
+// Returns the value stored where an argument points to, which may be any number if the description is wrong: 0 if there
+// is no value. Everything on this thread's stack above the frame of the call is mapped. Other memory is read through
+// the kernel, which returns EFAULT where a load would fault. A call whose value remains unknown counts as lost.
 inline uint64_t stored_at(const RingHeader* ring, const uint64_t* frame, uint64_t place) {
-  // No process maps the lowest addresses (vm.mmap_min_addr), and none above this has four levels of page tables.
+  // No process maps the lowest addresses (vm.mmap_min_addr), and with four levels of page tables, there are no higher
+  // addresses.
   constexpr uint64_t lowest = 65536, above = 1ull << 47;
   if (place < lowest || place >= above) return 0;
   auto here = reinterpret_cast<uint64_t>(frame);
@@ -71,7 +72,7 @@ inline uint64_t old_in(const RingHeader* ring, const uint64_t* frame, Described 
   return d.old_is_indirect() ? stored_at(ring, frame, old) : old;
 }
 
-// Returns the key of a block; 0 if it cannot have one, which is counted.
+// Returns the key of a block; 0 if it cannot have a key, which is counted.
 inline uint64_t key_of(uint64_t heap, uint64_t address) {
   auto high = static_cast<uint32_t>((address >> 32) + 1);
   auto* windows = in_report<uint32_t>(windows_offset) + heap * heap_windows;
@@ -92,7 +93,7 @@ inline uint64_t key_of(uint64_t heap, uint64_t address) {
 }
 
 // Like begin_call, but regardless of other calls that this thread is inside: another heap does not count the calls of
-// this one. `outer` is to be restored.
+// this heap. `outer` is to be restored.
 inline RingHeader* begin_in_heap(uint64_t* frame, uint64_t& outer) {
   uint32_t epoch = gate_word();
   if (epoch == 0) return nullptr;
@@ -118,15 +119,15 @@ inline void end_in_heap(RingHeader* ring, uint64_t outer) {
   asm volatile("" ::: "memory");
 }
 
-// Returns whether the call with the frame `mark` is running, and this one is part of it. A handler of a signal that has
-// interrupted it is not. pre: the ring is ours, see begin_in_heap.
+// Returns true if the call with the frame `mark` is running, and this call is part of it. A call by a signal handler
+// that has interrupted it is not part of it. pre: the ring is ours, see begin_in_heap.
 [[gnu::noinline]] inline bool is_part_of(RingHeader* ring, const uint64_t* frame, uint64_t mark) {
   auto here = reinterpret_cast<uint64_t>(frame);
   if (here >= mark) return false;  // a stack grows down
   uint64_t tag = module_list() >> 32 << 48, outer = ring->outer;
   ring->outer = outer | 1;  // the scratch memory is in use
   asm volatile("" ::: "memory");
-  // Most are called by the function itself.
+  // Most such calls are made by the function itself.
   constexpr uint32_t few = 4;
   FrameSearch search{mark + 8};
   for (uint32_t depth = few; depth <= max_depth; depth = depth < max_depth ? max_depth : depth + 1) {
@@ -140,7 +141,7 @@ inline void end_in_heap(RingHeader* ring, uint64_t outer) {
   return search.found && !search.signal;
 }
 
-// Records the release of an old block. Returns whether that was recorded.
+// Records the release of an old block. Returns true if the release was recorded.
 inline bool record_described_release(RingHeader* ring, uint64_t* frame, uint32_t f, Described d, uint64_t op,
                                      uint64_t address) {
   uint64_t key = address ? key_of(d.heap(), address) : 0;
@@ -198,8 +199,8 @@ extern "C" void memhook_described_end(uint64_t* frame, uint64_t result) {
   uint64_t number = frame[described_number];
   auto f = static_cast<uint32_t>(first_described + number);
   Described d = described_at(number);
-  // The ring is another thread's than at the start if the call has continued there: the thread that has the mark will
-  // find out that it is stale.
+  // If the call has continued in another thread, the ring differs from that at the start: the thread that has the mark
+  // will find that the mark is stale.
   if (ring->described_frames[d.heap()] == reinterpret_cast<uint64_t>(frame)) {
     ring->described_frames[d.heap()] = frame[described_mark];
     ring->described_olds[d.heap()] = 0;

@@ -1,13 +1,13 @@
-// Blocks that listeners were told about and that are still live, so that listeners are told about the release of
-// exactly those.
+// Blocks that were reported to listeners and are still live, so that listeners get the release of exactly these blocks.
 //
-// As with the live filter (recorded_blocks.hpp), a byte tells at the price of one load that no such block is near, and
-// a block is entered before the program has it and removed before the allocator gets it back, so the program's own
-// synchronization orders the two. Here the byte counts. The table replaces the filter's, and also contains each block's
-// size: a realloc that fails leaves a block alive whose release was reported, and which is reported once more.
+// As with the live filter (recorded_blocks.hpp), a byte shows at the cost of one load that no such block is near. A
+// block is entered before the program has it and removed before the allocator gets it back, so the program's own
+// synchronization orders the two. Here the byte is a counter. The table replaces that of the filter, and also contains
+// each block's size: if a realloc fails, a block whose release was reported is still live, and is reported again.
 //
-// A full bucket loses a block. Its counter stays at `lost_one`, and from then on each release below it is reported: a
-// listener that does not know the block ignores that, and misses no release of one that it knows.
+// If a bucket is full, a block is lost. The counter of that block stays at `lost_one`, and from then on each release
+// that it covers is reported: a listener ignores the release of a block that it does not know, and misses no release of
+// a block that it knows.
 #pragma once
 #include "selection.hpp"
 
@@ -22,10 +22,11 @@ inline constexpr uint64_t emitted_buckets =
     filter_words * sizeof(uint64_t) / (emitted_bucket_blocks * sizeof(EmittedBlock));
 static_assert((emitted_buckets & (emitted_buckets - 1)) == 0);
 
-// Values of a counter that stay: it has exceeded its range, or has lost a block.
+// Permanent values of a counter: it has exceeded its range, or has lost a block.
 inline constexpr uint8_t crowded = 254, lost_one = 255;
 
-// Number of blocks in the table, and of lost ones. While it is 0, a release reads only this word, which nobody writes.
+// Number of blocks in the table, plus lost blocks. While it is 0, a release reads only this word, which no thread
+// writes.
 alignas(64) inline uint64_t emitted_live;
 
 struct Emitted {
@@ -38,8 +39,8 @@ inline EmittedBlock* emitted_bucket(uint64_t address) {
   return in_report<EmittedBlock>(filter_table_offset) + ((hash >> 40) & (emitted_buckets - 1)) * emitted_bucket_blocks;
 }
 
-// With samples at least this far apart a byte is for a page, so that the used bytes stay in the cache; otherwise for 64
-// bytes, so that few releases are reported in vain after a block was lost.
+// With samples at least this far apart, a byte covers a page, so that the used bytes stay in the cache. Otherwise it
+// covers 64 bytes, so that few releases are reported unnecessarily after a block was lost.
 inline constexpr uint64_t few_sample_bytes = 64 << 10;
 
 [[gnu::always_inline]] inline uint8_t* emitted_counter(uint64_t address) {
@@ -47,7 +48,7 @@ inline constexpr uint64_t few_sample_bytes = 64 << 10;
   return in_report<uint8_t>(filter_offset) + ((near ^ (address >> 26)) & (filter_pages - 1));
 }
 
-// Returns whether the block may be one of them; never false for one that is.
+// Returns true if the block may be in the table; never false for a block that is.
 [[gnu::always_inline]] inline bool may_be_emitted(const void* block) {
   if (__builtin_expect(__atomic_load_n(&emitted_live, __ATOMIC_RELAXED) == 0, 1)) return false;
   return __atomic_load_n(emitted_counter(reinterpret_cast<uint64_t>(block)), __ATOMIC_RELAXED) != 0;
@@ -61,7 +62,7 @@ inline void enter_emitted(uint64_t address, uint64_t size) {
     is_placed =
         __atomic_compare_exchange_n(&bucket[i].address, &found, address, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     if (is_placed || found == address) __atomic_store_n(&bucket[i].size, size, __ATOMIC_RELAXED);
-    // It is still here because its release was not seen.
+    // The block is still in the table because its release was not seen.
     if (!is_placed && found == address) return;
   }
   __atomic_fetch_add(&emitted_live, 1, __ATOMIC_RELAXED);

@@ -1,14 +1,14 @@
 // Wrappers that record nothing, but report to listeners of the probes otel_memory:alloc and otel_memory:free
 // (memhook-rs emit; the contract is design document 00003 of opentelemetry-ebpf-profiler).
 //
-// While nobody listens and no reported block is live, each jumps to the original after one load and one branch. While
-// somebody listens, allocations are drawn by the bytes allocated, as in jemalloc: a Poisson process, in which a block
-// of `size` bytes is drawn with the probability 1 - exp(-size / mean). Its weight is its size divided by that
-// probability, so that sums of weights estimate sums of bytes without a bias.
+// While there is no listener and no reported block is live, each wrapper jumps to the original after one load and one
+// branch. With a listener, allocations are drawn by the bytes allocated, as in jemalloc: a Poisson process, in which a
+// block of `size` bytes is drawn with the probability 1 - exp(-size / mean). Its weight is its size divided by that
+// probability, so that sums of weights are unbiased estimates of sums of bytes.
 //
-// A listener is told about a release before the allocator gets the block back, and about an allocation before the
-// program has the block, so the reports about one address are in the order of the events. A release needs no ring:
-// whatever a thread is doing, the table knows whether the block is one that was reported.
+// A release is reported before the allocator gets the block back, and an allocation before the program has the block,
+// so the reports about one address are in the order of the events. A release needs no ring: in any state of the thread,
+// the table shows whether the block was reported.
 #pragma once
 #include "emitted.hpp"
 #include "passage.hpp"
@@ -16,20 +16,20 @@
 
 namespace memhook {
 
-// Returns whether anyone listens to either probe.
+// Returns true if there is a listener for either probe.
 [[gnu::always_inline]] inline bool is_listened_to() {
   return __builtin_expect(__atomic_load_n(&memhook_listeners, __ATOMIC_RELAXED) != 0, 0);
 }
 
-// Returns size / (1 - exp(-size / mean)), which is size / 2 + mean * y * coth(y) where y = size / (2 * mean). For coth
-// it uses Lambert's continued fraction, y * coth(y) = 1 + y^2 / (3 + y^2 / (5 + ...)), in fixed point: there are no
-// vector registers here. All its terms are positive, so it loses nothing; at the largest y the omitted terms are below
-// 1e-6.
+// Returns size / (1 - exp(-size / mean)), which is size / 2 + mean * y * coth(y) where y = size / (2 * mean). For coth,
+// it uses Lambert's continued fraction, y * coth(y) = 1 + y^2 / (3 + y^2 / (5 + ...)), in fixed point, because there
+// are no vector registers here. All terms are positive, so no precision is lost. At the largest y, the omitted terms
+// are below 1e-6.
 inline uint64_t weighted_bytes(uint64_t size, uint64_t mean) {
-  // Certain to be drawn: exp(-24) is 4e-11. So is every block if the mean is 0, which draws all.
+  // Certain to be drawn: exp(-24) is 4e-11. If the mean is 0, every block is drawn.
   constexpr uint64_t most = 24, terms = 16, point = 24;
   if (size / most >= mean) return size;
-  // The mean is at most 2^30, so size is below 2^35 and y below 12; here y has 20 bits behind the point.
+  // The mean is at most 2^30, so size is below 2^35 and y below 12. Here y has 20 fractional bits.
   uint64_t y = (size << 19) / mean;
   uint64_t square = y * y >> (40 - point);
   uint64_t value = (2 * terms + 1) << point;
@@ -41,7 +41,7 @@ inline uint64_t weighted_bytes(uint64_t size, uint64_t mean) {
 [[gnu::noinline, gnu::cold]] inline void tell_allocation(RingHeader* ring, Frame frame, const void* block,
                                                          uint64_t size) {
   keep_frame();
-  // A signal handler that allocates meanwhile is skipped.
+  // An allocation by a signal handler meanwhile is skipped.
   if (ring) begin_recording(ring, frame);
   auto address = reinterpret_cast<uint64_t>(block);
   enter_emitted(address, size);
@@ -60,7 +60,7 @@ inline uint64_t weighted_bytes(uint64_t size, uint64_t mean) {
   return found;
 }
 
-// Returns whether an allocation is reported. Called once for each. pre: begin_call() has returned the ring.
+// Returns true if an allocation is reported. Called once for each allocation. pre: begin_call() has returned the ring.
 [[gnu::always_inline]] inline bool is_drawn(RingHeader* ring, uint64_t size) {
   return !(gate().flags & selects) || selected(ring, size);
 }
@@ -81,7 +81,7 @@ extern "C" void* memhook_pass_end(Frame frame, PassedCall* call, void* block) {
   return block;
 }
 
-// For calls that cannot be skipped; the others never come here.
+// For calls that cannot be skipped. Other calls never lead here.
 struct Telling {
   using Full = Telling;
 
@@ -159,7 +159,7 @@ struct Telling {
   }
 };
 
-// Wrappers in slots: each decides without a frame of its own, and jumps.
+// Wrappers in slots. Each decides without a frame of its own, and jumps.
 struct Emitting {
   using Full = Telling;
 
@@ -168,7 +168,7 @@ struct Emitting {
     return __builtin_expect(condition, 1) ? original<R>(F, V, args...) : full(args...);
   }
 
-  // Counts down, so it is asked once for each call, and last.
+  // This counts down, so it is called once for each call, and last.
   template <uint32_t F, uint32_t V>
   [[gnu::always_inline]] static bool is_not_drawn(uint64_t size) {
     return !is_listened_to() || passes<F, V>(size);

@@ -1,15 +1,16 @@
 // Finds the calls of the Python interpreter's evaluation function on the calling thread's stack, and their positions.
 //
-// Why. Since CPython 3.11 the chain of frames passes through variables of these calls: 3.11 and 3.12 have the innermost
-// frame in one (_PyCFrame), and from 3.12 on each call has the entry frame that its first function returns to. Code
-// that exchanges the contents of a C stack, as greenlet does, leaves these pointers behind for a moment: they then lead
-// to other data. So a variable counts only if the native stack proves that it is one: if a call of the function is on
-// the stack that has its variable there. The interpreter's code determines its distance from the end of a call's frame;
-// it is the same for all calls, and is learned from a chain that was read through the kernel.
+// Why. Since CPython 3.11, the chain of frames passes through variables of these calls: 3.11 and 3.12 have the
+// innermost frame in a variable (_PyCFrame), and from 3.12 on each call has the entry frame that its first function
+// returns to. Code that exchanges the contents of a C stack, as greenlet does, leaves these pointers for a moment, and
+// they then lead to other data. So a variable counts only if the native stack proves that it is one: the stack must
+// contain the call of the function that has this variable. The interpreter's code determines the distance of the
+// variable from the end of a call's frame. This distance is the same for all calls, and is learned from a chain that
+// was read through the kernel.
 //
 // The result is cached by the native backtrace and the stack pointer, which determine the position of all frames,
-// except for functions with variable-length arrays. So if something differs, the stack is unwound again before that is
-// believed.
+// except for functions with variable-length arrays. So if something differs, the stack is unwound again before the
+// difference is trusted.
 #pragma once
 #include "unwind.hpp"
 
@@ -26,14 +27,15 @@ struct Evaluations {
 };
 static_assert(sizeof(Evaluations) == 128);
 
-// Last calls found, of all threads. They are in the hook's own memory, because they tell which words of a stack are
-// pointers that plain loads may follow. Only the thread that holds the interpreter's lock comes here, so one thread at
-// a time.
+// Last calls found, of all threads. They are in the hook's own memory, because they show which words of a stack are
+// pointers that plain loads may follow. Only the thread that has the interpreter's lock gets here, so only one thread
+// at a time.
 inline constexpr uint64_t evaluation_places = 512;
 inline Evaluations kept_evaluations[evaluation_places];
 
-// Returns whether the thread has the caches whose pages the attacher creates for threads that need them, and which
-// belong to the target if it touches them first. An interpreter may have been loaded after the others were created.
+// Returns true if the thread has the caches whose pages the attacher creates for threads that need them. If the target
+// touched these pages first, they would belong to the target. An interpreter may have been loaded after the other
+// caches were created.
 [[gnu::always_inline]] inline bool has_large_caches(const RingHeader* ring) {
   return ring->memo_mask == gate().memo_mask && __atomic_load_n(&ring->granted_caches, __ATOMIC_ACQUIRE) >= 2;
 }
@@ -47,7 +49,7 @@ inline Distances distances;
 // A thread's chain was found to belong to another stack than the current one.
 inline bool stacks_are_exchanged;
 
-// Notes the calls of the evaluation function during an unwinding.
+// Records the calls of the evaluation function during an unwinding.
 struct EvaluationTrace {
   Evaluations* found;
   uint64_t sp, pc, start, bytes;
@@ -69,7 +71,7 @@ struct EvaluationTrace {
   }
   void restores_rbp(uint64_t, uint64_t) {}
   void uses_rbp() {}
-  // Behind the frame of a signal, the interpreter was interrupted anywhere.
+  // After the frame of a signal, the interpreter may have been interrupted anywhere.
   [[gnu::always_inline]] void spoil() { is_cut = true; }
 };
 
@@ -85,7 +87,7 @@ struct EvaluationTrace {
   found->is_whole = !truncated && !trace.is_cut && count < max_depth;
 }
 
-// Returns the calls on the stack of the calling thread. `again`: ignores remembered ones. pre: the thread holds the
+// Returns the calls on the stack of the calling thread. `again`: ignores remembered calls. pre: the thread has the
 // interpreter's lock.
 [[gnu::always_inline]] inline const Evaluations* evaluations_of(RingHeader* ring, const Position& at, uint32_t native,
                                                                 uint64_t start, uint64_t bytes, bool again) {
@@ -95,7 +97,7 @@ struct EvaluationTrace {
   if (__builtin_expect(found->place == place && found->native == native && !again, 1)) return found;
   find_evaluations(ring, at, start, bytes, found);
   found->native = native;
-  // Last: a signal handler may leave this code by siglongjmp(3) at any point.
+  // This comes last: a signal handler may leave this code by siglongjmp(3) at any point.
   asm volatile("" ::: "memory");
   found->place = place;
   return found;
@@ -115,8 +117,8 @@ struct Proof {
   uint64_t sp, low, high;
   uint32_t next = 0;
 
-  // `distance`: that of the variable; 0 if unknown. If the variable is another one, `seen` is set to its distance, or
-  // to ~0 if it already contains a different one.
+  // `distance`: the distance of the variable; 0 if unknown. If the variable is a different one, `seen` is set to its
+  // distance, or to ~0 if it already contains a different distance.
   [[gnu::always_inline]] Memory at(uint64_t address, uint32_t distance, uint32_t* seen) {
     if (__builtin_expect(address - low >= high - low, 1)) return Memory::heap;
     if (address < sp) return Memory::stale;

@@ -1,12 +1,12 @@
-// Call stacks along frame pointers: [rbp] is the caller's rbp, [rbp + 8] the return address. Correct
-// only if every function was compiled with them; otherwise, frames are missing or invented.
+// Call stacks along frame pointers: [rbp] is the caller's rbp, and [rbp + 8] is the return address. Correct only if
+// every function was compiled with frame pointers. Otherwise, frames are missing or invented.
 #pragma once
 #include "unwind.hpp"
 
 namespace memhook {
 
-// Walks a stack with unknown bounds (a coroutine, an alternate signal stack, a thread that the attacher
-// has not examined yet): every read goes through the kernel, which answers EFAULT where we would crash.
+// Walks a stack with unknown bounds (a coroutine, an alternate signal stack, a thread that the attacher has not
+// examined yet). Every read goes through the kernel, which returns EFAULT where we would crash.
 [[gnu::noinline, gnu::cold]] inline uint32_t walk_unknown_stack(const Position& start, uint64_t* pcs, uint32_t depth) {
   uint64_t previous = start.sp - 16, fp = start.rbp;
   uint32_t count = 1;
@@ -20,8 +20,8 @@ namespace memhook {
   return count;
 }
 
-// Fills `pcs` as `unwind` does, and reports the same to `trace`. [sp, high) is mapped as long as the
-// thread runs on it, so the reads cannot fault. pre: depth > 0.
+// Fills `pcs` as `unwind` does, and reports the same to `trace`. [sp, high) is mapped as long as the thread runs on it,
+// so the reads cannot fault. pre: depth > 0.
 template <typename Trace>
 [[gnu::always_inline]] inline uint32_t walk_frame_pointers(RingHeader* ring, const Position& start, uint64_t* pcs,
                                                            uint32_t depth, Trace& trace) {
@@ -31,13 +31,13 @@ template <typename Trace>
     trace.spoil();
     return walk_unknown_stack(start, pcs, depth);
   }
-  // The wrapper's own frame is below.
+  // The wrapper's own frame is lower.
   uint64_t previous = start.sp - 16, fp = start.rbp;
   uint32_t count = 1;
   trace.uses_rbp();
   while (count < depth && fp > previous && (fp & 7) == 0) {
     if (fp >= high - 16) {
-      // It ends here because of the end of the stack, which is not a word that was read.
+      // The walk ends because of the end of the stack, which is not a word that was read.
       trace.spoil();
       break;
     }

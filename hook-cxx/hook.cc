@@ -1,15 +1,15 @@
 // Code that runs inside the target. It imports nothing: no libc, no libstdc++, no unwinder.
 //
 // memhook_attach(region)   called by the attacher on a stopped thread: opens the gate, patches
-// memhook_patch()          the same, for slots that became pending later
+// memhook_patch()          patches slots that became pending later
 // memhook_exchange(...)    restores slots, given by their addresses
 // memhook_close()          closes the gate; from then on all wrappers pass through
 //
-// memhook_close can run on a thread stopped anywhere. The others ask the loader to keep still, so the thread must be
-// stopped outside it.
+// memhook_close can run on a thread stopped anywhere. The other functions stop the loader's changes, so the thread must
+// be stopped outside the loader.
 //
-// It is compiled into two objects: the one that traces, and, with MEMHOOK_EMITTER, the one that memhook-rs emit loads,
-// so that a target that is only traced has none of its code.
+// The hook is compiled into two objects. One traces. The other, with MEMHOOK_EMITTER, is loaded by memhook-rs emit, so
+// that a target that is only traced has none of its code.
 #ifdef MEMHOOK_EMITTER
 #include "emitting.hpp"
 #else
@@ -37,7 +37,7 @@ static_assert(max_variants == 4);
 
 #ifdef MEMHOOK_EMITTER
 
-// Described allocators are traced only.
+// Described allocators are only traced.
 template <typename Policy>
 const WrapperTable Replacements<Policy>::all = {MEMHOOK_HOOKED_FUNCTIONS(MEMHOOK_REPLACEMENTS)};
 
@@ -75,7 +75,7 @@ const WrapperTable& wrappers_in_use() {
 struct Object {
   using Exact = Recording;
   using Selective = Passing;
-  // The other object is for that.
+  // The other object does this.
   using Telling = Passing;
   static constexpr bool emits = false;
   static void begin() {
@@ -112,21 +112,21 @@ extern "C" {
     reinterpret_cast<uint64_t>(&Replacements<Object::Telling>::all),
 };
 #ifdef MEMHOOK_EMITTER
-// Not among the zeros that are in no file: see arch/x86_64/otel_memory.hpp.
+// Not in the zeroed data that is in no file: see arch/x86_64/otel_memory.hpp.
 [[gnu::section(".probes")]] uint32_t memhook_listeners = 0;
 #endif
 }
 
-// Returns the number of patched slots, or why there are none: not_our_region, also if the process has claimed one in
-// the meantime because it was forked; no_wipe_on_fork if tracing would not be safe; stale or no_loader, with the gate
-// open. `code` and `saved`: the passage for exceptions, as found by hook/passage.rs; 0 if there is none, or none is
-// needed. The first one is kept, as threads may be on their way through it.
+// Returns the number of patched slots, or why there are none: not_our_region, also if the process has claimed a region
+// in the meantime because it was forked; no_wipe_on_fork if tracing would not be safe; stale or no_loader, with the
+// gate open. `code` and `saved`: the passage for exceptions, as found by hook/passage.rs; 0 if there is none, or none
+// is needed. The first passage is kept, as threads may be using it.
 MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region, uint64_t code, uint64_t saved) {
   auto* c = reinterpret_cast<const Control*>(new_region);
   // A child of a traced process still has its parent's memory.
   leave_inheritance();
   if (c->magic != magic_value || c->abi_version != abi_version_value) return not_our_region;
-  // The other object is for that.
+  // The other object does this.
   if (Object::emits != ((c->flags & flag_emits) != 0)) return not_our_region;
   if (!end_of_birth() || (gate().owner != 0 && gate().owner != c->owner)) return not_our_region;
   __atomic_store_n(&gate().epoch, 0u, __ATOMIC_SEQ_CST);
@@ -147,11 +147,11 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region, uint64_t code, uin
     }
     __atomic_store_n(&memhook_passage.code, code, __ATOMIC_RELEASE);
   }
-  // Open before the first slot is patched: a block allocated through an early slot and released through a late one must
-  // not look live. Release: the settings are visible with the epoch.
+  // The gate is open before the first slot is patched: a block allocated through an early slot and released through a
+  // late slot must not look live. Release: a thread that sees the epoch also sees the settings.
   __atomic_store_n(&gate().epoch, trusted.epoch, __ATOMIC_RELEASE);
-  // Until fork(2) has its wrapper, a child would keep the region; as soon as another function has one, a call may be in
-  // progress when its thread forks, and a child that returned into it without memory there would crash.
+  // Until fork(2) has its wrapper, a child would keep the region. As soon as another function has a wrapper, a call may
+  // be in progress when its thread forks, and a child that returned into it without memory there would crash.
   patch_pending(true);
   constexpr long madv_dofork = 11;
   trusted.is_inherited = sys::call(sys::nr_madvise, reinterpret_cast<long>(region),
@@ -162,7 +162,7 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region, uint64_t code, uin
 // Like memhook_attach.
 MEMHOOK_EXPORT long memhook_patch() { return region ? patch_pending() : not_our_region; }
 
-// Returns 0, or why nothing was exchanged; the result for each word is in the list.
+// Returns 0, or the reason why nothing was exchanged. The result for each word is in the list.
 MEMHOOK_EXPORT long memhook_exchange(Exchange* words, uint64_t count, uint64_t iterate_modules,
                                      uint64_t loader_count_seen, uint64_t* loader_count_now) {
   return exchange_words(words, count, iterate_modules, loader_count_seen, loader_count_now);

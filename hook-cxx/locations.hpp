@@ -1,18 +1,19 @@
 // Location of a Python frame: function, file and line of the instruction that it executes.
 //
-// A code object may be gone when the attacher looks, and replaced by another one, so all three are written into the
-// stack table here, once for each distinct location. Locations that the thread has seen are kept by the code object's
-// address and by its identity.
+// When the attacher looks, a code object may be gone and replaced by another. So the location is written into the stack
+// table here, once for each distinct location. Locations that the thread has seen are kept by the code object's address
+// and by its identity.
 //
-// Identity.  A program that throws code away and compiles other code, as exec() of a text does, gets the memory back
-// just as it was: code object, name, file and line table at the same addresses, with another line in the table. So
-// addresses do not identify a code object. Since 3.12 each has a number that no other one had (`co_version`; 0 if a
-// program has created 2^32 of them). Before that, and if it has none, the contents identify it: the hashes that the
-// interpreter keeps in the objects, which depend on each of their bytes. Most names have one, and so do the line tables
-// that the compiler has created since 3.10. Of a table without one, the length and the first and the last bytes count,
-// of a file's name the length and the last bytes, of a function's name nothing: this is done for each frame of each
-// allocation. Hence the remaining confusion, before 3.12: code without hashes, for example of a module that was changed
-// and is imported once more, or compiled by 3.8 and 3.9, that differs in other bytes only.
+// Identity.  A program that throws code away and compiles other code, as exec() of a text does, may get exactly the
+// same memory back: code object, name, file and line table at the same addresses, with another line in the table. So
+// addresses do not identify a code object. Since 3.12, each code object has a unique number (`co_version`; 0 if a
+// program has created 2^32 of them). Before that, or without a number, the contents identify it: the hashes that the
+// interpreter stores in the objects, which depend on each of their bytes. Most names have a hash, and so do the line
+// tables that the compiler has created since 3.10. Of a line table without a hash, only the length and the first and
+// the last bytes count. Of a file's name, only the length and the last bytes count, and a function's name does not
+// count, because this is done for each frame of each allocation. So before 3.12, code objects without hashes can still
+// be confused, if they differ only in other bytes: for example, code of a module that was changed and imported again,
+// or code compiled by 3.8 and 3.9.
 #pragma once
 #include "evaluations.hpp"
 #include "stack_table.hpp"
@@ -25,10 +26,10 @@ inline const PythonLayout* layout() { return in_guide<PythonLayout>(python_offse
 struct Reader {
   bool direct;
 
-  // Returns `bytes` bytes at an address: in place, or copied into `buffer`; null if they cannot be read.
+  // Returns `bytes` bytes at an address, in place or copied into `buffer`; null if they cannot be read.
   [[gnu::always_inline]] const uint64_t* view(uint64_t address, uint64_t bytes, uint64_t* buffer) const {
-    // User addresses end below 2^47, and objects are aligned (the 56-bit ones of five-level page tables are only given
-    // to programs that ask for them).
+    // User addresses end below 2^47, and objects are aligned. The 56-bit addresses of five-level page tables are only
+    // given to programs that ask for them.
     if (address < 4096 || address >> 47 || (address & 7)) return nullptr;
     if (direct) return reinterpret_cast<const uint64_t*>(address);
     return may_call_kernel() && sys::read_own(address, buffer, bytes) ? buffer : nullptr;
@@ -97,7 +98,8 @@ struct Bytes {
 // Limit on the entries of a line table: a function with a million instructions.
 inline constexpr int most_entries = 1 << 20;
 
-// Returns the line of the instruction at `offset` (bytes), or -1 if it has none; false if the table makes no sense.
+// Returns the line of the instruction at `offset` (bytes), or -1 if it has no line. Returns false if the table is
+// invalid.
 inline bool line_by_increments(Bytes& table, bool are_ranges, int64_t offset, int64_t* line) {
   int64_t address = 0, current = *line;
   uint8_t step, change;
@@ -156,8 +158,8 @@ inline bool line_by_locations(Bytes& table, int64_t offset, int64_t* line) {
 // Limits on the characters of a text, and on the bytes of a line table.
 inline constexpr uint64_t most_text = 1 << 20, most_line_bytes = 1 << 24;
 
-// Copies the characters of a text behind `into`, at most `most` bytes: the first or the last ones. Stores their width
-// in `kind`, and in `cut` whether some are missing. Returns the number of bytes; -1 if it is not a text.
+// Copies the first or the last characters of a text to the end of `into`, at most `most` bytes. Stores their width in
+// `kind`, and in `cut` whether some are missing. Returns the number of bytes; -1 if it is not a text.
 inline int64_t copy_text(const Reader& reader, uint64_t object, unsigned char* into, int64_t most, bool from_end,
                          uint64_t* kind, bool* cut) {
   const PythonLayout* p = layout();
@@ -178,7 +180,7 @@ inline int64_t copy_text(const Reader& reader, uint64_t object, unsigned char* i
     bytes = most;
   }
   *kind = width;
-  // Word by word from an aligned address on: bytes after the text in its last word belong to the object.
+  // Word by word from an aligned address on. Bytes after the text in its last word belong to the object.
   for (int64_t done = 0; done < bytes;) {
     uint64_t from = data + static_cast<uint64_t>(done), skip = from & 7;
     if (!reader.word(from - skip, &word)) return -1;
@@ -204,7 +206,7 @@ inline constexpr uint64_t mark_bits = 56;
 inline constexpr uint64_t no_hash = ~0ull;
 
 // Computes a mark that distinguishes a code object from others that were at its address with the same addresses of
-// name, file and line table; see above. Returns false if it cannot be read.
+// name, file and line table; see above. Returns false if the object cannot be read.
 template <typename SomeReader>
 [[gnu::always_inline]] inline bool sum_of_contents(const SomeReader& reader, const uint64_t* object, uint64_t* mark) {
   const PythonLayout* p = layout();
@@ -218,8 +220,8 @@ template <typename SomeReader>
   uint64_t sum = *name_hash + (file_hash << 21 | file_hash >> 43) + (lines_hash << 42 | lines_hash >> 22) +
                  (file_length << 36) + (lines_length << 17) + field<uint32_t>(object, p->code_first_line);
   // The length leads to the end only in an object of the interpreter's own type that can be a file's name or a line
-  // table; otherwise it may lead anywhere. A length of 0 leads to the word before the bytes, which belongs to the
-  // object, too.
+  // table. In other objects, it may lead anywhere. A length of 0 leads to the word before the bytes, which belongs to
+  // the object too.
   if (file_hash == no_hash) {
     // An object of a class of the program has its characters elsewhere; see copy_text().
     if (file[1] != p->text_type || !(file[4] & 32) || file_length > most_text) return false;
@@ -237,7 +239,7 @@ template <typename SomeReader>
   return true;
 }
 
-// A separate function: its caller makes deeper calls, and the copies would take up room on the stack.
+// A separate function: its caller makes deeper calls, and the copies would take space on the stack.
 [[gnu::noinline]] inline bool mark_of_contents(const Reader& reader, const uint64_t* object, uint64_t* mark) {
   return sum_of_contents(reader, object, mark);
 }
@@ -264,14 +266,14 @@ struct Seen {
 };
 static_assert(sizeof(Seen) == 64);
 
-// Behind the frames that are being collected, on the page of the header: 1 KiB for a location, and the chunk of a line
+// After the frames that are being collected, on the page of the header: 1 KiB for a location, and the chunk of a line
 // table.
 inline uint64_t* location_words(RingHeader* ring) {
   return reinterpret_cast<uint64_t*>(in_ring(ring, ring_scratch_offset + max_depth * 8));
 }
 static_assert(ring_scratch_offset + max_depth * 8 * 2 + 512 <= 4096);
 
-// Writes a location into the stack table; returns 0 if it cannot be read.
+// Writes a location into the stack table. Returns 0 if the location cannot be read.
 [[gnu::noinline]] inline uint32_t write_location(RingHeader* ring, const Reader& reader, const Seen& seen) {
   const PythonLayout* p = layout();
   uint64_t* words = location_words(ring);
@@ -279,7 +281,7 @@ static_assert(ring_scratch_offset + max_depth * 8 * 2 + 512 <= 4096);
   const uint64_t* lines = reader.view(seen.lines, sizeof buffer, buffer);
   if (!lines || lines[1] != p->bytes_type || lines[2] > most_line_bytes) return 0;
   int64_t line = seen.first_line;
-  // An instruction before the first: the frame is about to start.
+  // An instruction before the first one: the frame is about to start.
   if (seen.offset >= 0) {
     Bytes table{reader, seen.lines + 32, lines[2], words + max_depth};
     bool found = p->lines == python_increments || p->lines == python_ranges
@@ -319,8 +321,8 @@ inline uint64_t frame_bytes(const PythonLayout* p) {
   return bytes;
 }
 
-// Finds a location that is not remembered, and remembers it at `place`, if that is not null; returns 0 if it cannot be
-// read. Remembered data may be written by other processes (state.hpp), so no address that is read comes from there.
+// Finds a location that is not remembered, and remembers it at `place`, if that is not null. Returns 0 if the location
+// cannot be read. Other processes may write remembered data (state.hpp), so no address that is read comes from there.
 [[gnu::noinline, gnu::cold]] inline uint32_t find_location(RingHeader* ring, const Reader& reader,
                                                            const uint64_t* object, uint64_t code, int64_t offset,
                                                            Seen* place) {
@@ -351,7 +353,7 @@ inline uint64_t frame_bytes(const PythonLayout* p) {
 }
 
 // Returns the id of the location of a frame that executes the instruction at `instruction` in a code object. Each
-// allocation needs that for each frame, so remembered data is compared in place. `anew`: ignores remembered data.
+// allocation needs this for each frame, so remembered data is compared in place. `anew`: ignores remembered data.
 [[gnu::always_inline]] inline uint32_t location_of(RingHeader* ring, const Reader& reader, uint64_t code,
                                                    uint64_t instruction, uint64_t bytes, bool anew) {
   const PythonLayout* p = layout();

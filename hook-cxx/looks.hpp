@@ -1,9 +1,9 @@
-// Looks: the attacher watches words of a block from before the program has it.
+// Looks: the attacher watches words of a block before the program has it.
 //
-// A few allocations are drawn by chance (meet_draw() in ring.hpp). If the attacher has asked for a block, such an
-// allocation offers its own and waits, as a thread waits for room in its ring, but never longer than
-// `longest_look_wait_ns`. Then it continues, watched or not: the attacher learns which by the change of the
-// state.
+// A few allocations are drawn at random (meet_draw() in ring.hpp). If the attacher has requested a block, such an
+// allocation offers its own block and waits, as a thread waits for space in its ring, but never longer than
+// `longest_look_wait_ns`. Then it continues, watched or not. The change of the state shows the attacher which of the
+// two happened.
 #pragma once
 #include "ring.hpp"
 
@@ -24,7 +24,7 @@ inline constexpr int64_t longest_look_wait_ns = 2'000'000;
   Wait wait;
   while (__atomic_load_n(&tally()->look_state, __ATOMIC_ACQUIRE) == look_asked) {
     if (wait.a_moment() && wait.waited_ns() < longest_look_wait_ns) continue;
-    // Withdrawn, unless the attacher was faster.
+    // The offer is withdrawn, unless the attacher was faster.
     uint32_t asked = look_asked;
     __atomic_compare_exchange_n(&tally()->look_state, &asked, static_cast<uint32_t>(look_closed), false,
                                 __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);

@@ -1,15 +1,14 @@
 // Mappings: mmap and related functions, traced if the attacher has patched their slots (--mappings).
 //
-// There is one order of mappings for the whole process, because a call can concern any range of
-// addresses, so the sequence word of one page is not enough. A call that unmaps or replaces something
-// takes the next number before the kernel is called and publishes afterwards, if it succeeded; a call
-// that has mapped something reads the number after the kernel has answered, and publishes before the
-// program gets the address. A range is free for a new owner only after the kernel has unmapped it, so
-// the new owner reads at least the number of that call: a mapping with number v is younger than all
-// calls numbered up to v, and older than the others, whenever their events arrive.
+// There is one order of mappings for the whole process, because a call can concern any range of addresses, so the
+// sequence word of one page is not enough. A call that unmaps or replaces something takes the next number before the
+// kernel is called, and publishes after it, if it succeeded. A call that has mapped something reads the number after
+// the kernel has answered, and publishes before the program gets the address. A range is free for a new owner only
+// after the kernel has unmapped it, so the new owner reads at least the number of that call. So a mapping with number v
+// is younger than all calls numbered up to v, and older than all others, regardless of when their events arrive.
 //
-// Calls from inside an allocator's function belong to the allocator, like all calls inside another
-// hooked call: begin_call() skips them. Mappings are not sampled.
+// Calls from inside an allocator's function belong to the allocator, like all calls inside another hooked call:
+// begin_call() skips them. Mappings are not sampled.
 #pragma once
 #include "calls.hpp"
 
@@ -66,8 +65,8 @@ inline void commit_mapping(RingHeader* ring, uint64_t op, uint64_t address, uint
 
 inline bool has_failed(const void* result) { return result == reinterpret_cast<void*>(-1l); }
 
-// Returns the bytes that mmap(2) maps for a length: whole pages, which for MAP_HUGETLB have the size in
-// the flags; the default is 2 MiB on x86-64 (include/uapi/asm-generic/hugetlb_encode.h).
+// Returns the number of bytes that mmap(2) maps for a length: whole pages, which for MAP_HUGETLB have the size in the
+// flags. The default is 2 MiB on x86-64 (include/uapi/asm-generic/hugetlb_encode.h).
 inline uint64_t mapped_bytes(uint64_t bytes, int flags) {
   constexpr int hugetlb = 0x40000, shift_at = 26, shift_mask = 63;
   if (!(flags & hugetlb)) return up_to_page(bytes);
@@ -76,7 +75,7 @@ inline uint64_t mapped_bytes(uint64_t bytes, int flags) {
   return (bytes + page - 1) & ~(page - 1);
 }
 
-// Returns the bytes of a shared memory segment; 0 if the kernel does not tell, or must not be asked.
+// Returns the size of a shared memory segment in bytes; 0 if the kernel does not report it, or must not be asked.
 // struct shmid64_ds has shm_segsz after an ipc64_perm of 48 bytes (include/uapi/asm-generic/shmbuf.h).
 inline uint64_t segment_bytes(int id) {
   if (!may_call_kernel()) return 0;
@@ -112,7 +111,7 @@ struct MappingWrappers {
     return at;
   }
 
-  // The last parameter is variadic in C, which makes no difference to how an address is passed.
+  // The last parameter is variadic in C, which does not change how an address is passed.
   MEMHOOK_WRAPPER void* Mremap(void* old, uint64_t old_bytes, uint64_t bytes, int flags, void* wanted) {
     Frame frame = own_frame();
     RingHeader* ring = begin_call(frame);

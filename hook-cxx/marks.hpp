@@ -1,13 +1,13 @@
 // Marks set by the program itself, with memhook_mark() of memhook_mark.h.
 //
-// A mark takes a slot among those that `memhook-rs mark` sets, and stays there until the attacher looks. It records its
-// time itself, because the attacher looks only every few milliseconds: the clock word is advanced by one nanosecond
-// before the mark and by one after it, so that earlier events have an earlier time and all others a later one, whatever
-// ring they are in. The values that the attacher stores into the word are always further ahead: more time passes
-// between two of its stores than marks can add.
+// A mark takes one of the slots that `memhook-rs mark` uses, and stays there until the attacher looks. It records its
+// time itself, because the attacher looks only every few milliseconds. The clock word is advanced by one nanosecond
+// before the mark and by one nanosecond after it, so that earlier events have an earlier time and all others have a
+// later time, in every ring. The values that the attacher stores into the word are always further ahead: more time
+// passes between two of its stores than marks can add.
 //
-// The clock word also shows that the attacher is alive. So marks leave it alone once the attacher has not seen the last
-// few of them: a program that keeps setting marks must not make its own threads wait for a dead attacher.
+// The clock word also shows that the attacher is alive. So marks do not advance it once the attacher has not seen the
+// last few of them: a program that sets marks continuously must not make its own threads wait for a dead attacher.
 #pragma once
 #include "state.hpp"
 
@@ -40,7 +40,7 @@ inline bool attacher_sees_marks(uint64_t number) {
     }
     __atomic_store_n(&place, word, __ATOMIC_RELAXED);
   }
-  // Release: a reader that sees the number sees the name.
+  // Release: a reader that sees the number also sees the name.
   __atomic_store_n(&entry->number, number + 1, __ATOMIC_RELEASE);
 }
 

@@ -1,24 +1,25 @@
 // Remembered backtraces: a hit costs one comparison for each stack word that the unwinding read.
 //
 // Why a hit is exact. An unwinding is a function of (pc, sp, rbp) at its start, of the unwind tables and of the stack
-// words that it reads. Let a remembered one have read the words w1..wn, in this order, and let pc, sp, the tables (by
+// words that it reads. Let a remembered unwinding have read the words w1..wn, in this order. Let pc, sp, the tables (by
 // their version) and, if some rule of the chain used it, the incoming rbp be the same now, and let each wi have the
-// same value. Then a fresh unwinding gives the same frames, by induction over its reads: the first address it reads is
-// computed from pc, sp, rbp and a rule, all equal, so it is w1's address; if it has read w1..wi with equal values, then
-// its position (pc, sp, and rbp as far as it is used) is the same as the remembered one's after wi, so its next read is
-// wi+1. An rbp restored from the stack but never used by a later rule influences nothing, and is not among the words.
+// same value. Then a fresh unwinding gives the same frames, by induction over its reads. The first address that it
+// reads is computed from pc, sp, rbp and a rule, which are all equal, so it is w1's address. If it has read w1..wi with
+// equal values, then its position (pc, sp, and rbp as far as it is used) is the same as the remembered one's after wi,
+// so its next read is wi+1. An rbp restored from the stack but never used by a later rule influences nothing, and is
+// not among the words.
 //
-// Reads are the same whether the words are read while unwinding or while comparing, because the thread is inside its
-// own allocation call and its frames do not change meanwhile.
+// The values of the words are the same while unwinding and while comparing, because the thread is inside its own
+// allocation call and its frames do not change meanwhile.
 //
-// It does not matter where a backtrace is kept: each is compared completely, wherever it was found.
+// A backtrace may be stored at any place, because each backtrace that is found is compared completely.
 //
-// Stacks that were read through the kernel are not remembered: comparing must not fault. All words lie between sp and
-// the end of the stack. Remembered backtraces are in the report, where other processes may write at any time
-// (SECURITY.md): so the position of a word is loaded once, and compared with the end of the stack before the word is
-// read. A process that writes there can replace a right backtrace by a wrong one, and nothing else. One comparison is
-// enough for four words, because all except the first are given by their distance above the one before, and no sum of
-// four such steps overflows.
+// Stacks that were read through the kernel are not remembered, because comparing must not fault. All words are between
+// sp and the end of the stack. Remembered backtraces are in the report, where other processes may write at any time
+// (SECURITY.md). So the position of a word is loaded once, and compared with the end of the stack before the word is
+// read. The only effect of a process that writes there is a wrong backtrace. One comparison is enough for four words,
+// because all except the first are given by their distance above the previous word, and no sum of four such steps
+// overflows.
 #pragma once
 #include "unwind.hpp"
 
@@ -35,9 +36,9 @@ struct Memo {
 };
 static_assert(sizeof(Memo) == memo_header_bytes);
 
-// Four words that the unwinding read, by their positions: the distance of the first above sp in words, and that of each
-// other one above the one before. The last block is filled up with copies of the last word, so that few backtraces
-// differ in the number of rounds of the comparison, which the processor predicts.
+// Four words that the unwinding read, by their positions: the distance of the first word above sp in words, and the
+// distance of each other word above the previous one. The last block is filled up with copies of the last word, so that
+// few backtraces differ in the number of rounds of the comparison, which the processor predicts.
 struct MemoBlock {
   uint16_t steps[4];
   uint64_t values[4];
@@ -98,9 +99,9 @@ inline uint64_t sp_and_function(const Position& at, uint32_t function) {
   return at.sp | static_cast<uint64_t>(function) << 56;
 }
 
-// Stack words that distinguish backtraces which begin alike: the same call at the same depth, reached along different
-// paths. Learned from the first words that were found to differ; offsets from sp in words, 0 if there are none (the
-// psABI's alignment of calls prevents a return address there).
+// Stack words that distinguish backtraces with the same beginning: the same call at the same depth, reached along
+// different paths. They are learned from the first words that differed. Offsets from sp in words; 0 if there are none
+// (the psABI's alignment of calls prevents a return address there).
 struct MemoGuide {
   uint16_t words[2];
   uint16_t tag;   // owner of the words
@@ -133,7 +134,7 @@ struct MemoPlace {
   return {guide, hash, tag};
 }
 
-// Returns how many fit into a number of bytes: a power of two, for the hash.
+// Returns how many entries fit into a number of bytes: a power of two, for the hash.
 inline uint64_t memos_in(uint64_t bytes) {
   uint64_t memos = 1;
   while (memos * 2 * gate().memo_bytes <= bytes) memos *= 2;
@@ -146,7 +147,7 @@ inline uint64_t memos_in(uint64_t bytes) {
                                  ((hash >> 40) & ring->memo_mask & g.memo_mask) * g.memo_bytes);
 }
 
-// Returns whether everything that the unwinding of `memo` depended on is unchanged. pre: `at.sp` is inside the stack,
+// Returns true if everything that the unwinding of `memo` depended on is unchanged. pre: `at.sp` is inside the stack,
 // which ends at `high`; this also applies to all functions below.
 [[gnu::always_inline]] inline bool still_holds(const Memo* memo, uint64_t key, const Position& at, uint32_t function,
                                                uint64_t high) {
@@ -166,7 +167,7 @@ inline uint64_t memos_in(uint64_t bytes) {
   return differs == 0;
 }
 
-// Returns the first word that keeps `memo` from holding, if its unwinding began alike, otherwise null.
+// Returns the first word that keeps `memo` from matching, if its unwinding began in the same way, otherwise null.
 [[gnu::always_inline]] inline const uint64_t* first_difference(const Memo* memo, uint64_t key, const Position& at,
                                                                uint32_t function, uint64_t high) {
   if ((memo->key ^ key) | (memo->sp_function ^ sp_and_function(at, function))) return nullptr;
@@ -184,7 +185,7 @@ inline uint64_t memos_in(uint64_t bytes) {
   return nullptr;
 }
 
-// Records the word in which two backtraces that begin alike were found to differ.
+// Records the word in which two backtraces with the same beginning differ.
 [[gnu::always_inline]] inline void learn(const MemoPlace& place, const uint64_t* word, const Position& at,
                                          uint64_t high) {
   auto address = reinterpret_cast<uint64_t>(word);
@@ -200,16 +201,16 @@ inline uint64_t memos_in(uint64_t bytes) {
   }
 }
 
-// Number of places for backtraces to which the guide leads in the same way: if one of them does not hold, the first
-// word that differs leads to the next.
+// Number of places for backtraces that have the same guide. If one of them does not match, the first word that differs
+// leads to the next.
 inline constexpr int memo_places = 4;
 
-// If remembering was in vain `vain_many` times more often than not, there are too many different backtraces, and
-// evicting other data from the caches costs more than they save: then only a few more are remembered now and then, in
-// case the program has changed its behaviour.
+// If remembering failed `vain_many` times more often than it helped, there are too many different backtraces, and
+// evicting other data from the caches costs more than they save. Then only a few more are remembered occasionally, in
+// case the program's behaviour has changed.
 inline constexpr uint16_t vain_many = 64, vain_pause = 512, vain_tries = 8;
 
-// Counts a backtrace that was not found, and returns whether to remember it.
+// Counts a backtrace that was not found. Returns true if it is to be remembered.
 [[gnu::always_inline]] inline bool remembers(const RingHeader* ring, MemoGuide* guide) {
   if (!(ring->memo_window & 1)) {
     guide->vain /= 2;
@@ -222,7 +223,7 @@ inline constexpr uint16_t vain_many = 64, vain_pause = 512, vain_tries = 8;
   return true;
 }
 
-// Every 64 unwindings: decides whether they were frequent, more than one in about eight allocations.
+// Decides every 64 unwindings whether they were frequent: more than one in about eight allocations.
 [[gnu::always_inline]] inline void count_unwinding(RingHeader* ring) {
   uint64_t misses = ring->memo_misses + 1, head = ring->head;
   __atomic_store_n(&ring->memo_misses, misses, __ATOMIC_RELAXED);
@@ -237,8 +238,8 @@ struct FoundMemo {
   bool holds;
 };
 
-// Returns the remembered backtrace that holds, or, with `holds` false, the place for a new one. pre: that of the first
-// place does not hold.
+// Returns the remembered backtrace that matches, or, with `holds` false, the place for a new one. pre: the backtrace at
+// the first place does not match.
 [[gnu::noinline]] inline FoundMemo find_other_memo(RingHeader* ring, MemoPlace first, uint64_t key,
                                                    const Position& start, uint32_t function, uint64_t high) {
   uint64_t hash = first.hash;
@@ -259,8 +260,8 @@ struct FoundMemo {
   return {remembers(ring, guide) ? memo : nullptr, false};
 }
 
-// Turns the positions of four words into steps. The order in which the unwinding read them does not matter: all of them
-// are compared.
+// Turns the positions of four words into steps. The order in which the unwinding read the words does not matter,
+// because all of them are compared.
 inline void make_steps(MemoBlock& block) {
   for (int i = 1; i < 4; i++) {
     uint16_t place = block.steps[i];
@@ -276,8 +277,8 @@ inline void make_steps(MemoBlock& block) {
   for (int i = 3; i > 0; i--) block.steps[i] = static_cast<uint16_t>(block.steps[i] - block.steps[i - 1]);
 }
 
-// Completes the memo into which `trace` has written words, or leaves it empty. Its key comes last: a signal handler may
-// leave this code by siglongjmp(3) at any point.
+// Completes the memo into which `trace` has written words, or leaves it empty. The key of the memo comes last: a signal
+// handler may leave this code by siglongjmp(3) at any point.
 [[gnu::always_inline]] inline void remember(const MemoTrace& trace, uint64_t key, const Position& start,
                                             uint32_t function, uint32_t stack, bool truncated) {
   Memo* memo = trace.memo;

@@ -6,13 +6,13 @@
 
 namespace memhook {
 
-// Time after which a request to the attacher is given up.
+// Time limit for an answer of the attacher to a request.
 inline constexpr int64_t answer_patience_ns = 500'000'000;
-// The same while the clock word does not advance.
+// The time limit while the clock word does not advance.
 inline constexpr int64_t answer_silence_ns = 100'000'000;
 
-// Asks the attacher to examine the modules and waits until it has. Returns false if the gate is closed, the attacher's
-// clock does not advance, or the time that began at `start` is over.
+// Asks the attacher to examine the modules, and waits until it has done so. Returns false if the gate is closed, if the
+// attacher's clock does not advance, or if the time limit since `start` is over.
 inline bool ask_for_modules(int64_t start) {
   const Control* c = control();
   uint32_t request = __atomic_add_fetch(&tally()->module_requests, 1, __ATOMIC_ACQ_REL);
@@ -38,7 +38,7 @@ inline bool ask_for_modules(int64_t start) {
 }
 
 // Returns the instruction that the attacher has chosen for calls on behalf of `caller`, at which unwinding continues
-// correctly; 0 if there is none. `is_current`: whether the list can be trusted about modules that can be unloaded.
+// correctly; 0 if there is none. `is_current`: true if the list is reliable for modules that can be unloaded.
 inline uint64_t listed_gadget(uint64_t caller, bool is_current) {
   for (int tries = 0; tries < 3; tries++) {
     uint64_t list = module_list(), count = list & 0xffff'ffff, gadget = 0;
@@ -61,7 +61,7 @@ struct Way {
   uint64_t loader_count;
 };
 
-// Returns the way for `caller`. The instruction is not searched in the caller's code, which may be execute-only.
+// Returns the way for `caller`. The caller's code is not searched for the instruction, because it may be execute-only.
 [[gnu::noinline, gnu::cold]] inline Way way_for(uint64_t caller) {
   uint64_t loader_count = 0;
   for (bool has_asked = false;; has_asked = true) {
@@ -75,9 +75,10 @@ struct Way {
   }
 }
 
-// Tells the attacher that modules came or went, waits until it has written the new slots into the journal, and patches
-// them; repeats this if another thread loads or unloads modules meanwhile. If our system calls could do harm, the
-// attacher patches them before it answers. Returns false if it gave up, so that calls by new modules are not seen yet.
+// Tells the attacher that modules were loaded or unloaded, waits until it has written the new slots into the journal,
+// and patches them. Repeats this if another thread loads or unloads modules meanwhile. If our system calls could do
+// harm, the attacher patches the slots before it answers. Returns false if this failed, so that calls by new modules
+// are not seen yet.
 [[gnu::noinline, gnu::cold]] inline bool modules_changed() {
   if (epoch_now() == 0) return false;
   int64_t start = waiting_clock();

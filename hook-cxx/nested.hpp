@@ -1,22 +1,22 @@
 // Calls made while this thread is already inside a hooked call.
 //
-// Nearly all are part of that call: operator new calls malloc. Two kinds are not: those of a signal
-// handler that has interrupted the call, and those after the call was left in a way that no code of ours
-// sees (longjmp, a switch to another coroutine). Neither can be recognized by the frame's address alone,
-// so if it may be one of them, the stack is unwound.
+// Nearly all such calls are part of the hooked call: operator new calls malloc. Two kinds are not: calls of a signal
+// handler that has interrupted the hooked call, and calls after the hooked call was left in a way that no code of ours
+// sees (longjmp, a switch to another coroutine). Neither kind can be recognized by the frame's address alone, so if a
+// call may be of one of these kinds, the stack is unwound.
 #pragma once
 #include "backtrace.hpp"
 #include "seats.hpp"
 
 namespace memhook {
 
-// The frames of a signal handler have at least this much above them: the red zone, siginfo_t and
-// ucontext_t (psABI 3.2.2; struct rt_sigframe of the kernel). An allocator function puts less between
-// itself and another one that it calls.
+// The frames of a signal handler have at least this number of bytes above them: the red zone, siginfo_t and ucontext_t
+// (psABI 3.2.2; struct rt_sigframe of the kernel). An allocator function puts less between itself and another allocator
+// function that it calls.
 inline constexpr uint64_t signal_frame_bytes = 768;
 // Usual number of frames between a call through the passage and its callee.
 inline constexpr uint32_t few_frames = 4;
-// This many calls in a row that all seem to be part of one.
+// Number of consecutive calls that all seem to be part of one call.
 inline constexpr uint64_t many_nested = 64;
 
 // Searches for the return address of one frame.
@@ -33,16 +33,14 @@ struct FrameSearch {
   void spoil() { signal |= !found; }
 };
 
-// Decides about a call whose frame is below that of the outer one. Returns true if the outer one was
-// left.
+// Decides about a call whose frame is below the frame of the outer call. Returns true if the outer call was left.
 [[gnu::noinline, gnu::cold]] inline bool judge_nested(RingHeader* ring, uint64_t frame, uint64_t outer) {
   if (ring->nested_head != ring->head) {
     ring->nested_head = ring->head;
     ring->nested = 0;
   }
   uint64_t nested = ++ring->nested;
-  // An exception that leaves a call through the passage is not noticed, so the stack is always checked
-  // there.
+  // An exception that leaves a call through the passage is not noticed, so the stack is always checked in that case.
   bool is_passed = passed_frames[number_of(ring)] == outer;
   if (!is_passed && outer - frame < signal_frame_bytes && nested % many_nested != 0) return false;
   if (!has_stack_room(ring, frame, room_for_unwinding)) return false;
@@ -64,7 +62,7 @@ struct FrameSearch {
   asm volatile("" ::: "memory");
   ring->outer = outer;
   bool from_handler = search.found && search.signal;
-  // A walk that was truncated before it got there proves nothing.
+  // A walk that was truncated before the frame proves nothing.
   bool left = !search.found && (search.passed || (!truncated && count < max_depth));
   if (from_handler || left)
     __atomic_store_n(&ring->reentrant, ring->reentrant + (left ? nested - 1 : 1), __ATOMIC_RELAXED);

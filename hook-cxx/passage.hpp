@@ -1,5 +1,5 @@
 // Calls that an exception may leave, in a hook that is mapped without the loader (arch/x86_64/passage.hpp). For the
-// actions around them, see passed_calls.hpp and emitting.hpp.
+// actions before and after the calls, see passed_calls.hpp and emitting.hpp.
 #pragma once
 #include "arch/x86_64/passage.hpp"
 #include "ring.hpp"

@@ -1,4 +1,4 @@
-// Actions around a call through the passage, which Recording (calls.hpp) performs in a frame of its own.
+// Actions before and after a call through the passage, which Recording (calls.hpp) performs in a frame of its own.
 #pragma once
 #include "calls.hpp"
 

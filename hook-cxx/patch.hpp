@@ -1,14 +1,14 @@
-// Exchanges GOT slots while the loader is kept still.
+// Exchanges GOT slots while the loader cannot change its list of modules.
 //
-// Most slots lie in pages that the loader has made read-only (RELRO): such a page is made writable, its slots are
-// exchanged, and its protection is restored. If its module were unloaded meanwhile, and its addresses reused, that
-// would break a page of its new owner. So all of this happens below dl_iterate_phdr(3): its lock (_dl_load_write_lock)
-// is the one that glibc takes to unmap modules (_dl_close_worker in elf/dl-close.c), and its callback learns whether
-// any module came or went since the attacher compared the journal with the mappings. If so, only slots of modules that
-// were loaded with the program are touched, and the attacher looks again.
+// Most slots are in pages that the loader has made read-only (RELRO): such a page is made writable, its slots are
+// exchanged, and its protection is restored. If the module were unloaded meanwhile, and its addresses were reused, that
+// would damage a page of the new owner. So all of this happens below dl_iterate_phdr(3). Its lock (_dl_load_write_lock)
+// is the lock that glibc takes to unmap modules (_dl_close_worker in elf/dl-close.c), and its callback learns whether
+// any module was loaded or unloaded since the attacher compared the journal with the mappings. If so, only slots of
+// modules that were loaded with the program are changed, and the attacher looks again.
 //
-// A module is on the loader's list before it is relocated. Until its relocation is over its RELRO pages are writable;
-// the attacher exchanges slots in such pages only while all threads are stopped.
+// A module is on the loader's list before it is relocated. Until its relocation is complete, its RELRO pages are
+// writable. The attacher exchanges slots in such pages only while all threads are stopped.
 #pragma once
 #include "ring.hpp"
 
@@ -28,7 +28,7 @@ struct LoaderInfo {
 static_assert(__builtin_offsetof(LoaderInfo, unloaded) == 40);
 
 // Runs `work(count)`, with the loader's counts as in Control::loader_count_seen, while no module can be unmapped or
-// removed from the loader's list, and returns its result; no_loader if that is not possible. pre: the caller is not
+// removed from the loader's list. Returns its result, or no_loader if that is not possible. pre: the caller is not
 // inside the loader.
 template <typename Work>
 [[gnu::noinline, gnu::cold]] inline long with_loader_still(uint64_t iterate_modules, Work work) {
@@ -47,26 +47,26 @@ template <typename Work>
   return call.result;
 }
 
-// Tells the attacher the loader's counts. pre: the loader is kept still, which also means that no other thread does
-// this.
+// Tells the attacher the loader's counts. pre: the loader's list cannot change, which also means that no other thread
+// does this.
 inline void tell_count(uint64_t count) { __atomic_store_n(&tally()->loader_count_now, count, __ATOMIC_RELEASE); }
 
-// Returns whether the journal and the module list are still correct.
+// Returns true if the journal and the module list are still correct.
 inline bool lists_are_current(uint64_t count) {
   return __atomic_load_n(&control()->loader_count_seen, __ATOMIC_ACQUIRE) == count;
 }
 
 // Makes the pages of slots writable while they are written, and restores exactly their previous protection. Slots are
-// sorted by address, so that those of one page cost two calls together.
+// sorted by address, so that two calls are enough for all slots of a page.
 class WritablePage {
  public:
-  // `may_call`: no seccomp filter may end the process for mprotect(2) or process_vm_readv(2). If one may, nothing is
-  // writable here, and the attacher writes the words from outside. Filters are suspended during its calls, but not
+  // `may_call`: no seccomp filter may end the process for mprotect(2) or process_vm_readv(2). If a filter may, no page
+  // is writable here, and the attacher writes the words from outside. Filters are suspended during its calls, but not
   // after it is killed.
   explicit WritablePage(bool may_call) : may_call_(may_call) {}
   ~WritablePage() { close(); }
 
-  // Returns slot_patched if the slot can be written, otherwise the state that says why not.
+  // Returns slot_patched if the slot can be written, otherwise the state with the reason.
   uint32_t open(uint64_t address, uint64_t protection) {
     uint64_t page = address & ~4095ull;
     if (page == page_) return state_;
@@ -101,8 +101,9 @@ class WritablePage {
   bool changed_ = false;
 };
 
-// Writes `to` if the word at `address` contains `from` or `or_from`: a slot that lazy binding had not resolved when the
-// attacher looked may contain the function by now. A word that already contains `to` is done. Returns the new state.
+// Writes `to` if the word at `address` contains `from` or `or_from`: if lazy binding had not resolved a slot when the
+// attacher looked, the slot may contain the function now. A word that already contains `to` counts as exchanged.
+// Returns the new state.
 inline uint32_t exchange_word(WritablePage& page, uint64_t address, uint64_t protection, uint64_t from,
                               uint64_t or_from, uint64_t to, uint32_t done) {
   uint32_t state = page.open(address, protection);
@@ -122,12 +123,12 @@ struct Replacements {
   static const WrapperTable all;
 };
 
-// Wrappers in use. Each object has its own.
+// Wrappers in use. Each object has its own wrappers.
 const WrapperTable& wrappers_in_use();
 
 // Patches every pending slot. Returns the number of slots that now have our value; `stale` if some were left out
-// because modules came or went since the attacher looked; or `no_loader`. Does nothing once the gate is closed: a slot
-// patched then would not be restored. `only_forks`: the slots of fork(2), and no others.
+// because modules were loaded or unloaded since the attacher looked; or `no_loader`. Does nothing once the gate is
+// closed: a slot patched after that would not be restored. `only_forks`: patches only the slots of fork(2).
 inline long patch_pending(bool only_forks = false) {
   const Control* c = control();
   return with_loader_still(trusted.iterate_modules, [=](uint64_t loader_count) -> long {
@@ -141,7 +142,7 @@ inline long patch_pending(bool only_forks = false) {
     for (uint32_t i = 0; i < count && i < max_slots; i++) {
       auto* entry = in_guide<SlotEntry>(slots_offset) + i;
       uint32_t* state = in_report<uint32_t>(slot_states_offset) + i;
-      // The attacher decides which slots are patched; the state only tells which of these are still to be patched.
+      // The attacher decides which slots are patched. The state only shows which of these are still pending.
       if (!__atomic_load_n(&entry->is_wanted, __ATOMIC_ACQUIRE)) continue;
       if (__atomic_load_n(state, __ATOMIC_ACQUIRE) != slot_pending) continue;
       if (entry->function >= function_count || entry->variant >= max_variants) continue;
@@ -162,7 +163,7 @@ inline long patch_pending(bool only_forks = false) {
   });
 }
 
-// Exchanges each word that has its expected value; returns 0, `stale` or `no_loader`. The attacher makes the list from
+// Exchanges each word that has its expected value. Returns 0, `stale` or `no_loader`. The attacher makes the list from
 // the contents of the slots, so this needs no region: a region in a fork child belongs to its parent.
 inline long exchange_words(Exchange* words, uint64_t count, uint64_t iterate_modules, uint64_t loader_count_seen,
                            uint64_t* loader_count_now) {

@@ -1,12 +1,12 @@
 // Called by pads that do more than count: examines the values of arguments, and the call stacks of callers.
 //
-// It is a separate object, mapped without the target's loader. Everything is counted in the calling thread's own
-// block, nothing is sent: no ring can be full, and nothing has to be collected in time.
+// This is a separate object, mapped without the target's loader. Everything is counted in the calling thread's own
+// block, and nothing is sent: no ring can be full, and nothing has to be collected in time.
 //
-// A signal handler may interrupt this and call a probed function itself. Such a call is counted by its pad, but
-// neither its arguments nor its stack are examined, because the tables and the scratch memory are in use. A mark
-// shows that; it stays behind if the handler leaves by longjmp, and then the same applies to all further calls of
-// that thread. Stack pointers prove nothing, as handlers may have stacks of their own.
+// A signal handler may interrupt this code and call a probed function itself. Such a call is counted by its pad, but
+// neither its arguments nor its stack are examined, because the tables and the scratch memory are in use. A mark shows
+// that. If the handler leaves by longjmp, the mark remains, and then the same applies to all further calls of that
+// thread. Stack pointers prove nothing, as handlers may have stacks of their own.
 #define MEMHOOK_CHECKS_OWNER
 #include "backtrace.hpp"
 #include "budget.hpp"
@@ -40,8 +40,8 @@ inline uint64_t bits_of(uint64_t value) { return value == 0 ? 0 : 64 - __builtin
 
 inline uint64_t spread(uint64_t key) { return key * 0x9e37'79b9'7f4a'7c15ull; }
 
-// The value found no slot: the least frequent one nearby makes room. Its count is missing from the sum of all
-// slots, which shows that counts are too low.
+// The value found no slot: the least frequent value among the examined slots is replaced. Its count is missing from the
+// sum of all slots, which shows that counts are too low.
 [[gnu::noinline, gnu::cold]] void replace_value(ValueTable* table, uint64_t home, uint64_t value) {
   Counted* least = &table->places[home % value_places];
   for (uint64_t k = 1; k < value_window; k++) {
@@ -101,18 +101,19 @@ inline uint64_t own_tid() {
 
 inline uint64_t number_of(uint64_t block) { return (block - config.blocks) / config.block_bytes; }
 
-// Returns the ring of a block's owner. Forked processes count in the same blocks, so no address in them is used
-// for writing.
+// Returns the ring of a block's owner. Forked processes count in the same blocks, so no address in them is used for
+// writing.
 inline RingHeader* ring_numbered(uint64_t number) {
   return in_report<RingHeader>(rings_offset + (number - 1) * (ring_prefix_bytes + trusted.ring_bytes));
 }
 
-// First call of a thread with this block, which may be the memory of one that has ended. `tid` comes last.
+// First call of a thread with this block, whose memory may be that of an ended thread. `tid` comes last.
 [[gnu::noinline, gnu::cold]] void begin_thread(ProbeThread* thread, uint64_t block, uint64_t tid, uint64_t sp) {
   thread->ring = 0;
   uint64_t number = number_of(block);
   const Control* c = control();
-  // As many as the attacher has prepared. Their numbers are those of the blocks, without the shared one.
+  // The number of rings that the attacher has prepared. Their indices equal those of the blocks, without the shared
+  // block.
   if (config.region && number >= 1 && number <= __atomic_load_n(&c->ring_limit, __ATOMIC_RELAXED) &&
       number <= max_rings) {
     RingHeader* ring = ring_numbered(number);
@@ -135,8 +136,8 @@ using namespace memhook;
 
 #define MEMHOOK_EXPORT extern "C" [[gnu::visibility("default"), gnu::used]]
 
-// Called by a pad. `arguments`: the registers of the first six, in order. `sp`: the stack pointer at the entry of
-// the function, where its return address is.
+// Called by a pad. `arguments`: the registers of the first six arguments, in order. `sp`: the stack pointer at the
+// entry of the function, where its return address is.
 MEMHOOK_EXPORT void memhook_probe_hit(uint64_t block, uint64_t probe, const uint64_t* arguments, uint64_t sp,
                                       uint64_t rbp) {
   // The shared block has no owner.
@@ -149,7 +150,7 @@ MEMHOOK_EXPORT void memhook_probe_hit(uint64_t block, uint64_t probe, const uint
   asm volatile("" ::: "memory");
   if (__builtin_expect(is_new, 0)) {
     begin_thread(thread, block, tid, sp);
-    // A handler that ran in between has cleared it.
+    // A handler that ran meanwhile has cleared it.
     thread->busy = 1;
     asm volatile("" ::: "memory");
   }
@@ -163,7 +164,7 @@ MEMHOOK_EXPORT void memhook_probe_hit(uint64_t block, uint64_t probe, const uint
   uint64_t number = number_of(block);
   if (thread->ring != 0 && config.region && number - 1 < max_rings) {
     RingHeader* ring = ring_numbered(number);
-    // Counts calls, from which the memory for backtraces learns how often one was not remembered.
+    // Counts calls, which show the memory for backtraces how often a backtrace was not remembered.
     __atomic_store_n(&ring->head, ring->head + 1, __ATOMIC_RELAXED);
     Position start{*reinterpret_cast<const uint64_t*>(sp), sp + 8, rbp};
     uint32_t stack = stack_from(ring, 0, start);

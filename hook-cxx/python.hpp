@@ -1,18 +1,18 @@
-// Python functions of the calling thread, as CPython keeps them.
+// Python functions of the calling thread, as CPython stores them.
 //
-// When.  A frame must be known at the time of the allocation, and the attacher reads events later, when the frames are
+// When.  A frame must be known at the time of the allocation, but the attacher reads events later, when the frames are
 // gone. So the thread walks its own frames here, with the offsets that the attacher has put into the region. Samples
 // taken by the attacher would be estimates, and would belong to no block.
 //
 // Safety.  Only data of the calling thread is read: its state, found by the interpreter's own key in the thread's TCB,
 // and the chain of frames that begins there. No other thread changes that chain. A plain load is used only while the
-// thread holds the interpreter's lock, as in the interpreter itself, and only after the attacher has read frames of
-// this very process with the same offsets, and, where the chain passes through the C stack, only along variables that
-// are proven to be there (evaluations.hpp); everything else is read through the kernel, which answers EFAULT where a
-// load would fault. The walk is bounded by `depth`.
+// thread has the interpreter's lock, as in the interpreter itself, and only after the attacher has read frames of this
+// process with the same offsets. Where the chain passes through the C stack, plain loads follow only variables that are
+// proved to be there (evaluations.hpp). Everything else is read through the kernel, which returns EFAULT where a load
+// would fault. The walk is bounded by `depth`.
 //
-// Names.  An object counts as a code object, a text or bytes only if its type is that of the interpreter. If anything
-// is unexpected, the whole chain is dropped: there is never a wrong name.
+// Names.  An object counts as a code object, a text or bytes only if it has the corresponding type of the interpreter.
+// If anything is unexpected, the whole chain is dropped: there is never a wrong name.
 #pragma once
 #include "locations.hpp"
 
@@ -37,8 +37,8 @@ struct Walk {
         entry_seen(0),
         is_stale(false) {}
 
-  // Returns whether a frame's memory may be read; `Memory` tells what it is. If it may be something else than expected,
-  // it is read through the kernel, and so is everything that it leads to.
+  // Returns true if a frame's memory may be read. `Memory` describes it. If it may differ from the expected memory, it
+  // is read through the kernel, and so is everything that it leads to.
   [[gnu::always_inline]] bool may_read(Memory memory) {
     if (memory == Memory::unknown) reader.direct = false;
     if (memory == Memory::stale) is_stale = true;
@@ -49,7 +49,7 @@ struct Walk {
 // Returns the calling thread's state, and whether plain loads of its data are safe; 0 if there is none.
 [[gnu::always_inline]] inline uint64_t thread_state(Reader& reader, bool may_be_direct) {
   const PythonLayout* p = layout();
-  // Variables of the interpreter itself: according to the attacher they are never unmapped.
+  // Variables of the interpreter itself: according to the attacher, they are never unmapped.
   Reader variables{may_be_direct};
   uint64_t newest, main, key, holder, locked = 1;
   if (!variables.word(p->interpreters, &newest) || !variables.word(p->main_interpreter, &main) || newest == 0 ||
@@ -68,17 +68,17 @@ struct Walk {
   return state;
 }
 
-// A thread's state is larger; it contains the variable of a thread that evaluates nothing.
+// A thread's state is larger: it contains the variable of a thread that evaluates nothing.
 inline constexpr uint64_t state_reach = 320;
 
-// Finds the innermost frame of a thread's state; returns false if there is none.
+// Finds the innermost frame of a thread's state. Returns false if there is none.
 [[gnu::always_inline]] inline bool innermost_frame(Walk& walk, uint64_t state, uint64_t* frame) {
   const PythonLayout* p = layout();
   if (!walk.reader.word(state + p->frame, frame)) return false;
   if (p->frame_in == no_offset || *frame == 0) return *frame != 0;
   if (walk.proves && *frame - state >= state_reach) {
     Memory memory = walk.proof.at(*frame, distances.innermost, &walk.innermost_seen);
-    // It may be on a foreign stack.
+    // The frame may be on a foreign stack.
     if (memory == Memory::heap) memory = Memory::unknown;
     if (!walk.may_read(memory)) return false;
   }
@@ -94,7 +94,7 @@ static_assert(sizeof(Link) == 48);
 
 // A chain of frames, and the resulting backtrace. A frame that executes the same instruction of the same code object
 // (see locations.hpp for identity) has the same location, so a chain in which this is true of each frame gives the same
-// backtrace. A remembered chain is compared completely, wherever it was found.
+// backtrace. A remembered chain is always compared completely.
 struct Chain {
   uint64_t key;  // the native backtrace and the function; 0: empty
   uint32_t id;
@@ -110,13 +110,13 @@ inline uint8_t entry_of(const PythonLayout* p, const uint64_t* words) {
   return p->frame_entry == no_offset ? 1 : field<uint8_t>(words, p->frame_entry);
 }
 
-// Returns the code object of a frame. Since 3.14 the word is a `_PyStackRef`, whose lowest bits say how it is counted
+// Returns the code object of a frame. Since 3.14, the word is a `_PyStackRef`, whose lowest bits show how it is counted
 // (Include/internal/pycore_stackref.h).
 [[gnu::always_inline]] inline uint64_t code_of(const PythonLayout* p, const uint64_t* words) {
   return field<uint64_t>(words, p->frame_code) & ~7ull;
 }
 
-// Returns the place where a chain is kept. The address of its first frame distinguishes calls at different depths.
+// Returns the place where a chain is stored. The address of its first frame distinguishes calls at different depths.
 [[gnu::always_inline]] inline Chain* chain_of(RingHeader* ring, uint64_t key, uint64_t frame) {
   const PythonLayout* p = layout();
   auto* words = reinterpret_cast<const uint64_t*>(frame);
@@ -126,7 +126,7 @@ inline uint8_t entry_of(const PythonLayout* p, const uint64_t* words) {
   return reinterpret_cast<Chain*>(in_ring(ring, python_chains_offset)) + ((hash >> 40) & (python_chains - 1));
 }
 
-// Returns whether the frames from `frame` on are those of the chain. pre: plain loads are safe.
+// Returns true if the frames from `frame` on are those of the chain. pre: plain loads are safe.
 [[gnu::always_inline]] inline bool still_holds(const Chain* chain, uint64_t frame, Proof proof, bool proves) {
   const PythonLayout* p = layout();
   uint16_t count = once(chain->count);
@@ -143,13 +143,13 @@ inline uint8_t entry_of(const PythonLayout* p, const uint64_t* words) {
     frame = field<uint64_t>(words, p->frame_previous);
     if (known != entry) return false;
     if (!is_function(p, entry)) continue;
-    // If it is not a pointer, only the lower half of the word belongs to it.
+    // If the value is not a pointer, only the lower half of the word belongs to it.
     uint64_t differs = field<uint64_t>(words, p->frame_instruction) ^ link->instruction;
     if (p->instruction_kind <= python_unit) differs = static_cast<uint32_t>(differs);
     // Loaded from the frame: remembered data is only compared.
     uint64_t code = code_of(p, words);
     if ((code ^ link->code) | differs) return false;
-    // The frame holds a reference to its code object, so it exists, but it may be another one than last time.
+    // The frame has a reference to its code object, so the object exists, but it may differ from the previous one.
     auto* object = reinterpret_cast<const uint64_t*>(code);
     differs = (object[1] ^ p->code_type) | (field<uint64_t>(object, p->code_name) ^ link->name) |
               (field<uint64_t>(object, p->code_file) ^ link->file) |
@@ -161,9 +161,9 @@ inline uint8_t entry_of(const PythonLayout* p, const uint64_t* words) {
   return !chain->is_whole || frame == 0;
 }
 
-// Fills `out` with at most `most` frames from `frame` on, innermost first; returns their number. If a chain is given,
-// its links are written; its count is 0 if they are too many for it. Its key is left to the caller. `anew`: ignores
-// remembered locations.
+// Fills `out` with at most `most` frames from `frame` on, innermost first, and returns their number. If a chain is
+// given, its links are written; its count is 0 if there are too many links for it. The caller sets its key. `anew`:
+// ignores remembered locations.
 [[gnu::always_inline]] inline uint32_t frames_from(RingHeader* ring, Walk& walk, uint64_t frame, uint64_t* out,
                                                    uint32_t most, Chain* chain, bool anew) {
   const PythonLayout* p = layout();
@@ -173,14 +173,14 @@ inline uint8_t entry_of(const PythonLayout* p, const uint64_t* words) {
   if (bytes > python_frame_bytes || bytes_of_code > python_code_bytes) return 0;
   uint32_t count = 0, steps = 0;
   constexpr uint32_t most_links = sizeof(Chain::links) / sizeof(Link);
-  // Between two functions there is at most one frame that does not belong to a function.
+  // Between two functions, there is at most one frame that does not belong to a function.
   for (; frame != 0 && count < most && steps < 2 * max_depth; steps++) {
     Memory memory = walk.proves ? walk.proof.at(frame, distances.entry, &walk.entry_seen) : Memory::heap;
     if (!walk.may_read(memory)) return 0;
     const uint64_t* words = reader.view(frame, bytes, buffer);
     if (!words) return 0;
     uint8_t entry = entry_of(p, words);
-    // Only entry frames are on stacks, and they are nowhere else.
+    // Only entry frames are on stacks, and they are only there.
     if (walk.proves && is_function(p, entry) != (memory == Memory::heap)) return 0;
     if (!reader.direct) chain = nullptr;
     frame = field<uint64_t>(words, p->frame_previous);
@@ -222,7 +222,7 @@ inline void learn(uint32_t seen, uint32_t* distance) {
   if (seen != 0 && seen != ~0u) __atomic_store_n(distance, seen, __ATOMIC_RELAXED);
 }
 
-// Returns the backtrace of a chain that is walked completely. `chain`: place to remember it, if it is to be remembered.
+// Returns the backtrace of a chain that is walked completely. `chain`: place to remember it, or null.
 [[gnu::noinline]] inline uint32_t walk_chain(RingHeader* ring, Walk& walk, uint32_t function, uint32_t native,
                                              uint64_t frame, Chain* chain, uint64_t key) {
   auto* words = reinterpret_cast<uint64_t*>(in_ring(ring, ring_scratch_offset));
@@ -241,15 +241,15 @@ inline void learn(uint32_t seen, uint32_t* distance) {
   uint32_t id = intern_stack(function, words, count + 1, false);
   if (chain && id != 0 && chain->count != 0) {
     chain->id = id;
-    // Last: a signal handler may leave this code by siglongjmp(3) at any point.
+    // This comes last: a signal handler may leave this code by siglongjmp(3) at any point.
     asm volatile("" ::: "memory");
     chain->key = key;
   }
   return id;
 }
 
-// Returns whether two words of a backtrace mean the same. A location has two ids if another thread took its slot in the
-// index while it was written (insert_stack in stack_table.hpp).
+// Returns true if two words of a backtrace have the same meaning. A location has two ids if another thread took its
+// slot in the index while it was written (insert_stack in stack_table.hpp).
 inline bool are_alike(uint64_t a, uint64_t b) {
   constexpr uint64_t id = 0xffff'ffff;
   if (a == b) return true;
@@ -278,8 +278,8 @@ inline bool are_alike(uint64_t a, uint64_t b) {
   if (!same) __atomic_store_n(&ring->memo_wrong, ring->memo_wrong + 1, __ATOMIC_RELAXED);
 }
 
-// Returns the id of a backtrace combined with the Python functions of a thread's state; that of the backtrace alone if
-// there are none.
+// Returns the id of a backtrace combined with the Python functions of a thread's state, or the id of the backtrace
+// alone if there are none.
 [[gnu::always_inline]] inline uint32_t with_frames_of(RingHeader* ring, Walk& walk, uint64_t state, uint32_t function,
                                                       uint32_t native) {
   uint64_t frame;
@@ -297,7 +297,7 @@ inline bool are_alike(uint64_t a, uint64_t b) {
   return chain->id;
 }
 
-// The same for the calling thread, whose unwinding began at `at`.
+// Does the same for the calling thread, whose unwinding began at `at`.
 [[gnu::noinline]] inline uint32_t with_frames(RingHeader* ring, uint32_t function, uint32_t native, const Position& at,
                                               bool is_release) {
   if (native == 0) return 0;
@@ -308,14 +308,15 @@ inline bool are_alike(uint64_t a, uint64_t b) {
   if (state == 0) return native;
   Bounds bounds = bounds_of(ring);
   Walk walk(reader, false, {nullptr, at.sp, bounds.low, bounds.high});
-  // Before 3.11, frames are objects, and each holds a reference to its caller.
+  // Before 3.11, frames are objects, and each has a reference to its caller.
   bool is_on_stack = p->frame_in != no_offset || p->entry_kind > python_marked;
   if (!is_on_stack) return with_frames_of(ring, walk, state, function, native);
-  // If a variable of the interpreter leads to the innermost frame, that frame is proven to belong to this stack. If the
-  // pointer is in the thread's state, the frame belongs to another stack until the code that exchanges them has updated
-  // it; the outer ones may look right, if both stacks are alike. Such programs release the copies of stacks just then.
+  // If a variable of the interpreter leads to the innermost frame, that frame is proved to belong to this stack. If the
+  // pointer is in the thread's state, the frame belongs to another stack until the code that exchanges stacks has
+  // updated it. The outer frames may look right, if both stacks are alike. Such programs release the copies of stacks
+  // at exactly that time.
   if (is_release && p->frame_in == no_offset && __atomic_load_n(&stacks_are_exchanged, __ATOMIC_RELAXED)) return native;
-  // On a stack other than the thread's own, nothing is proven.
+  // On a stack other than the thread's own, nothing is proved.
   if (at.sp < walk.proof.low || at.sp >= walk.proof.high) walk.reader.direct = false;
   if (!walk.reader.direct) return with_frames_of(ring, walk, state, function, native);
   walk.proves = true;

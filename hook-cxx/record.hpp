@@ -1,4 +1,4 @@
-// From a call to an event: who records, and what.
+// From a call to an event: which thread records, and what it records.
 //
 // `outer` in the ring tells what this thread is doing: 0: nothing; frame: inside a hooked call
 // (calls made by it are part of it: operator new calling malloc is one event, of kind new);
@@ -18,8 +18,8 @@ namespace memhook {
     __atomic_store_n(&ring->reentrant, ring->reentrant + 1, __ATOMIC_RELAXED);
     return false;
   }
-  // A stack grows down: a call made inside the outer one has a lower frame. A frame at or above it
-  // means that the outer call was left by longjmp.
+  // A stack grows down: a call made inside the outer call has a lower frame. A frame at or above it means that the
+  // outer call was left by longjmp.
   if (frame < outer && !judge_nested(ring, frame, outer)) return false;
   ring->outer = frame;
   return true;
@@ -50,13 +50,13 @@ namespace memhook {
   asm volatile("" ::: "memory");
 }
 
-// Decides about an allocation where not all are simply recorded. pre: begin_recording() was called.
+// Decides about an allocation if not all allocations are simply recorded. pre: begin_recording() was called.
 [[gnu::noinline, gnu::cold]] inline uint32_t decide(RingHeader* ring, uint64_t size) {
   uint32_t flags = gate().flags;
   uint32_t decided = flags & flag_budget ? decide_by_order(ring, size) : uint32_t{decide_sample(ring, size)};
   if (!(flags & flag_call_times) || decided == is_passed) return decided;
   if (ring->sampling == records_samples) return decided == is_timed ? decided : time_call(ring);
-  // With a budget, every other look is for that.
+  // With a budget, every other check is for this.
   if (decided != is_timed || (draw_random(ring) >> 32 & 1)) return decided;
   choose_call(ring);
   return is_recorded;
@@ -68,11 +68,10 @@ namespace memhook {
   return decided;
 }
 
-// Returns whether this allocation is recorded; asked once, before it is made. pre: enter() returned
-// true.
+// Returns true if this allocation is recorded. Called once, before the allocation is made. pre: enter() returned true.
 [[gnu::always_inline]] inline uint32_t is_sample(RingHeader* ring, Frame frame, uint64_t size) {
   if (__builtin_expect(ring->sampling == records_all, 1)) return is_recorded;
-  // No block has this size, and the countdown would start all over.
+  // No block has this size, and the countdown would start over.
   if (static_cast<int64_t>(size) < 0) return is_passed;
   if (ring->sampling == wants_call_time) return decide_by_time(ring, frame);
   ring->sample_left -= size;
@@ -83,16 +82,16 @@ namespace memhook {
   return decided;
 }
 
-// The same after the call, which cannot be timed any more.
+// The same decision after the call, which cannot be timed any more.
 [[gnu::always_inline]] inline uint32_t is_sample_behind(RingHeader* ring, Frame frame, uint64_t size) {
   uint32_t decided = is_sample(ring, frame, size);
   return decided == is_call_timed ? is_a_sample : decided;
 }
 
-// Each recorder is one function for all wrappers: the hot code stays in the instruction cache
-// whichever allocator function the program calls, and the hook is small enough to load quickly. Each
-// has two parts: the first does what nearly every event needs, calls nothing and therefore saves
-// nothing on the stack; it leaves everything else to the second, by a jump.
+// Each recorder is one function for all wrappers. So the hot code stays in the instruction cache for every allocator
+// function, and the hook is small enough to load quickly. Each recorder has two parts. The first part does what nearly
+// every event needs, calls nothing and therefore saves nothing on the stack. It leaves everything else to the second
+// part, by a jump.
 
 // pre: begin_recording() was called.
 [[gnu::noinline]] inline void record_allocation_slowly(RingHeader* ring, uint32_t function, Frame frame, void* block,
@@ -111,7 +110,7 @@ namespace memhook {
     if ((gate().flags & flag_accesses) && !(address & key_bit)) begin_accesses(address, size);
     if (__builtin_expect(is_drawn, 0) && !(address & key_bit)) wait_for_look(ring, address, size);
   } else {
-    // The event is lost, and its time does not belong to the next one.
+    // The event is lost, and its time does not belong to the next event.
     ring->call_counts = 0;
   }
   end_recording(ring, frame);

@@ -1,40 +1,40 @@
-// The live filter: knows which blocks are recorded, so that the release of any other is skipped. Used if not all
+// The live filter: knows which blocks are recorded, so that the release of any other block is skipped. Used if not all
 // allocations are recorded (size filters, --sample, --overhead).
 //
-// A byte for each page tells at the price of one load that the page has no recorded block. Otherwise it has marks:
+// A byte for each page shows at the cost of one load that the page has no recorded block. Otherwise the byte has marks:
 //
 //   entered   blocks of the page may be in a table that identifies them exactly: a word for each 256 bytes of
 //             addresses, with a bit for each 8 bytes where a block may begin
 //   unsure    the page may have recorded blocks that are not in the table: all its releases are recorded, and the
-//             attacher ignores those that it cannot match
+//             attacher ignores releases that it cannot match
 //
-// A block for which the table has no room leaves its page unsure. A block is entered before the program has it and
+// If the table has no space for a block, its page becomes unsure. A block is entered before the program has it and
 // removed before the allocator gets it back, so the program's own synchronization orders the two.
 //
-// Without a budget, the byte counts the page's blocks in the table in place of the first mark, so a page that has lost
-// its last recorded block costs its releases nothing again. The count goes up before a block is entered and down after
-// it was removed: it is never lower than the number of blocks there, and every change belongs to one bit of the table.
-// A count that has reached its highest value stays.
+// Without a budget, the byte counts the page's blocks in the table in place of the first mark, so that releases on a
+// page without recorded blocks again cost only one load. The count is increased before a block is entered and decreased
+// after it was removed, so it is never lower than the number of blocks there, and every change belongs to one bit of
+// the table. A count that has reached its highest value stays there.
 //
-// With a budget (budget.hpp), threads that record everything enter nothing and mark pages as unsure, which they nearly
-// always are by then: a load and a branch. The hook removes no marks then. The attacher does, as it enters all live
-// blocks; it could not do that with counts, because it may enter a block that is being released.
-// There are two marks of each kind:
+// With a budget (budget.hpp), threads that record everything enter nothing and mark pages as unsure. Nearly all pages
+// are already marked by then, so this is a load and a branch. The hook removes no marks in this case. The attacher does
+// so when it enters all live blocks. It could not do that with counts, because it may enter a block that is being
+// released. There are two marks of each kind:
 //
 //   phase 0   the first marks are set
-//   phase 1   the second ones are set
-//   phase 2   the second ones are set; the first are cleared
-//   phase 3   the first ones are set. The next phase is like 0 again.
+//   phase 1   the second marks are set
+//   phase 2   the second marks are set, and the first marks are cleared
+//   phase 3   the first marks are set; the next phase is like phase 0
 //
-// The attacher moves to an even phase when it has entered all blocks that were recorded before the odd one, which it
-// knows when every recording in progress at that moment has ended and its event was taken. So the page of a recorded
-// block has a mark for it at any time: its old one is cleared after the other one was set. And as all marks are in one
-// byte, a thread that releases the block sees at least one in any phase: the synchronization that passes the block
-// between two threads of the target orders the store of the first mark before that load, and all threads see the
+// The attacher moves to an even phase when it has entered all blocks that were recorded before the odd phase. It knows
+// this when every recording in progress at that moment has ended and its event was taken. So the page of a recorded
+// block always has a mark for it: the old mark is cleared after the other mark was set. And because all marks are in
+// one byte, a thread that releases the block sees at least one mark in any phase: the synchronization that passes the
+// block between two threads of the target orders the store of the first mark before that load, and all threads see the
 // changes of one byte in the same order.
 //
 // The attacher may enter a block that is being released. Its address then stays in the table until a block with this
-// address is released: one superfluous release.
+// address is released, which causes one superfluous release.
 #pragma once
 #include "ring.hpp"
 
@@ -50,12 +50,12 @@ static_assert(((entered_marks | unsure_marks) & most_recorded) == 0);
   return in_report<uint8_t>(static_cast<uint32_t>(address) >> 12) + filter_offset;
 }
 
-// Returns whether the block may be a recorded one; never false for one that is.
+// Returns true if the block may be recorded; never false for a recorded block.
 [[gnu::always_inline]] inline bool may_be_recorded(const void* block) {
   return __atomic_load_n(page_marks(reinterpret_cast<uint64_t>(block)), __ATOMIC_ACQUIRE) != 0;
 }
 
-// Position of a block in the table, if it is there: in one of two neighbouring words.
+// Position of a block in the table, if it is there: in one of two adjacent words.
 struct TablePlace {
   uint64_t* words;  // the first of the two
   uint64_t first;   // the one to check first
@@ -73,7 +73,7 @@ struct TablePlace {
   }
 
   [[gnu::always_inline]] uint64_t* word(uint64_t i) const { return words + (first ^ i); }
-  // Returns whether the tag is that of the word.
+  // Returns true if the tag is that of the word.
   [[gnu::always_inline]] bool is_in(uint64_t word) const { return (word & bit) && (word ^ tag) >> 32 == 0; }
 };
 
@@ -87,7 +87,7 @@ inline constexpr uint64_t table_bits = 0xffff'ffff;
   if (!(__atomic_load_n(marks, __ATOMIC_RELAXED) & mark)) __atomic_fetch_or(marks, mark, __ATOMIC_RELAXED);
 }
 
-// pre: the block is about to be recorded, and the thread has said that it is recording.
+// pre: the block is about to be recorded, and the thread is marked as recording.
 [[gnu::always_inline]] inline void mark_unsure(uint64_t address) { set_marks(address, first_unsure_mark); }
 
 inline void count_recorded(uint64_t address) {
@@ -98,7 +98,7 @@ inline void count_recorded(uint64_t address) {
   }
 }
 
-// Another process may have written the report, so the count may be 0.
+// Another process may have written to the report, so the count may be 0.
 inline void discount_recorded(uint64_t address) {
   uint8_t* marks = page_marks(address);
   uint8_t found = __atomic_load_n(marks, __ATOMIC_RELAXED);
@@ -139,7 +139,7 @@ inline bool counts_recorded() { return !(gate().flags & flag_budget); }
   if (counts_recorded() && entry != Entry::entered) discount_recorded(address);
 }
 
-// Returns whether the release of the block has to be recorded.
+// Returns true if the release of the block has to be recorded.
 [[gnu::always_inline]] inline bool is_recorded_block(uint64_t address) {
   uint8_t marks = __atomic_load_n(page_marks(address), __ATOMIC_ACQUIRE);
   if (marks & unsure_marks) return true;
@@ -149,7 +149,7 @@ inline bool counts_recorded() { return !(gate().flags & flag_budget); }
          place.is_in(__atomic_load_n(place.word(1), __ATOMIC_RELAXED));
 }
 
-// Removes a block that is about to be released. Returns whether that has to be recorded.
+// Removes a block that is about to be released. Returns true if the release has to be recorded.
 inline bool leave_recorded(uint64_t address) {
   uint8_t marks = __atomic_load_n(page_marks(address), __ATOMIC_ACQUIRE);
   TablePlace place = TablePlace::of(address);

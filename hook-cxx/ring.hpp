@@ -1,17 +1,17 @@
 // The producer's side of a ring: claim, reserve, commit.
 //
-// Protocol: the owner writes events at head & mask and then publishes head with a release store; the attacher reads
-// head with acquire, takes the events, and stores tail with release. The owner reads tail only when, according to
-// `limit`, there might be no room.
+// Protocol: the owner writes events at head & mask and then publishes head with a release store. The attacher reads
+// head with acquire, takes the events, and stores tail with release. The owner reads tail only if, according to
+// `limit`, there might be no space.
 //
-// A ring begins small and grows: the attacher grants more slots, whose pages it has touched, so that they are its own
-// memory and not the target's. The owner takes them when head is C (mod G), where C is the number of slots in use and G
-// that of granted ones, both powers of two and G the larger. Then every event that is not yet taken keeps its slot,
-// because its number n lies in [head - C, head), which is [0, C) (mod G), so that n & (C - 1) and n & (G - 1) are the
-// same. So at any time event n is at n & mask for the mask of that time, and a consumer that loads `mask` after it has
-// loaded `head` finds all events below that head, whether it sees this mask or a later one: the mask is stored before
-// the first head that needs it. Later writes avoid events that are not yet taken by the same rule as before: head -
-// tail <= mask + 1.
+// A ring begins small and grows: the attacher grants more slots, whose pages it has touched, so that the pages are
+// charged to the attacher and not to the target. The owner takes the slots when head is C (mod G), where C is the
+// number of slots in use and G the number of granted slots, both powers of two, with G the larger. Then every event
+// that is not yet taken keeps its slot, because its number n is in [head - C, head), which is [0, C) (mod G), so that n
+// & (C - 1) and n & (G - 1) are the same. So at any time, event n is at n & mask for the mask of that time. The mask is
+// stored before the first head that needs it, so a consumer that loads `mask` after it has loaded `head` finds all
+// events below that head with this mask or any later one. Later writes avoid events that are not yet taken by the same
+// rule as before: head - tail <= mask + 1.
 #pragma once
 #include "seats.hpp"
 #include "sequence.hpp"
@@ -27,15 +27,15 @@ inline constexpr uint64_t address_mask = (1ull << 45) - 1;
 inline constexpr uint64_t reserve_events = 4;
 
 // Values of RingHeader::sampling. A change is decided after an allocation and made before the next one, so that it
-// never depends on whether that one is a sample.
+// never depends on whether the next one is a sample.
 inline constexpr uint64_t records_all = 0, wants_samples = 1, records_samples = 2, wants_all = 3;
-// With a budget (see budget.hpp): the next allocation is timed; the ordered sampling begins with the next one, instead
-// of recording all, or of other samples.
+// With a budget (see budget.hpp): the next allocation is timed; or the next allocation begins the ordered sampling,
+// after recording everything or after other samples.
 inline constexpr uint64_t wants_timing = 4, wants_order = 5, wants_other_order = 6;
 // One of the next allocations is timed (see call_times.hpp); all are recorded.
 inline constexpr uint64_t wants_call_time = 7;
 
-// Number of slots in use - 1, which can never be more than there are, whatever the ring contains.
+// Number of slots in use - 1. It never exceeds the number of existing slots, regardless of the ring's contents.
 [[gnu::always_inline]] inline uint64_t mask_of(const RingHeader* ring) { return ring->mask & gate().ring_mask; }
 
 // Returns the slot of the event with this number.
@@ -44,26 +44,26 @@ inline constexpr uint64_t wants_call_time = 7;
   return events[number & mask_of(ring)];
 }
 
-// Sets the size of the caches for remembered data: small at first. The position of remembered data does not affect its
-// correctness, so this can change at any time between two unwindings.
+// Sets the size of the caches for remembered data, which is small at first. The position of remembered data does not
+// affect its correctness, so the size can change at any time between two unwindings.
 inline void use_caches(RingHeader* ring, bool all) {
   ring->memo_mask = all ? gate().memo_mask : gate().first_memo_mask;
   ring->pc_mask = (all ? pc_cache_entries : pc_cache_first_entries) - 1;
 }
 
-// Returns whether the attacher has come back, so that this thread and all others record again. The contents of their
-// rings and caches are as good as before: backtraces are compared with the stack, and releases that were not numbered
-// meanwhile leave a sequence word unchanged.
+// Returns true if the attacher is back, so that this thread and all others record again. The contents of their rings
+// and caches are still valid: backtraces are compared with the stack, and releases that were not numbered meanwhile
+// leave a sequence word unchanged.
 [[gnu::noinline, gnu::cold]] inline bool resume(uint32_t word) {
   if (__atomic_load_n(&tally()->abandoned, __ATOMIC_ACQUIRE)) return false;
   __atomic_store_n(&trusted.is_abandoned, false, __ATOMIC_RELAXED);
   uint32_t epoch = word & ~suspended;
-  // Only from `word`: a detach may have closed the gate, or the next attach opened it with another epoch.
+  // Only from `word`: a detach may have closed the gate, or the next attach may have opened it with another epoch.
   return __atomic_compare_exchange_n(&gate().epoch, &word, epoch, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
          word == epoch;
 }
 
-// Takes the first free one of `rings` rings for this thread; returns null if there is none.
+// Takes the first free one of `rings` rings for this thread. Returns null if no ring is free.
 inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
   uint64_t stride = ring_prefix_bytes + trusted.ring_bytes;
   for (uint32_t i = 0; i < rings; i++) {
@@ -89,7 +89,8 @@ inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
     for (uint64_t& frame : ring->described_frames) frame = 0;
     for (uint64_t& old : ring->described_olds) old = 0;
     __atomic_store_n(&ring->mask, gate().first_ring_mask, __ATOMIC_RELAXED);
-    // With a budget, its first event reads the order; otherwise, it draws the distance to the first look or timing.
+    // With a budget, the thread's first event reads the order. Otherwise, it draws the distance to the first look or
+    // timing.
     ring->drawn_head = ~0ull;
     ring->limit = gate().flags & (flag_budget | flag_looks | flag_call_times) ? 0 : gate().first_ring_mask + 1;
     use_caches(ring, false);
@@ -107,17 +108,18 @@ inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
 }
 
 // The attacher looks for ended threads every few milliseconds when rings are scarce. A thread counts as ended when it
-// was missing twice, and a look may have begun before the wait. So after this many, everything that could be freed is
-// free.
+// was missing twice, and a look may have begun before the wait. So after this number of looks, everything that could be
+// freed is free.
 inline constexpr uint64_t sweeps_for_all = 3;
-// An attacher that is this slow is also taken for dead elsewhere.
+// An attacher that is this slow is considered dead elsewhere too.
 inline constexpr uint64_t longest_wait_for_ring_ns = has_test_patience ? test_patience_ns : 2'000'000'000;
 
-// Rings of threads that have ended are free only when the attacher has noticed. A thread that waits when a ring is full
-// waits for that, too. One wait in vain is enough: there are more living threads than rings, and nobody waits again.
+// Rings of threads that have ended are free only when the attacher has noticed the end. A thread waits for this as it
+// waits when a ring is full. One wait in vain is enough: there are more living threads than rings, and no thread waits
+// again.
 [[gnu::noinline, gnu::cold]] inline RingHeader* wait_for_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
   if (gate().flags & (flag_drop_when_full | flag_adapt_when_full)) return nullptr;
-  // With fewer, memory is missing, and waiting is useless.
+  // With fewer rings, there is not enough memory, and waiting is useless.
   if (rings < max_rings) return nullptr;
   const uint64_t* sweeps = &control()->ring_sweeps;
   uint64_t first = __atomic_load_n(sweeps, __ATOMIC_ACQUIRE);
@@ -132,7 +134,8 @@ inline constexpr uint64_t longest_wait_for_ring_ns = has_test_patience ? test_pa
   return nullptr;
 }
 
-// Returns the thread's ring, or a free one if it has none; null if all are taken, or while the hook is suspended.
+// Returns the thread's ring, or a free ring if it has none. Returns null if all rings are taken, or while the hook is
+// suspended.
 [[gnu::noinline, gnu::cold]] inline RingHeader* claim_ring(uint32_t epoch, uint64_t sp) {
   if (epoch & suspended) {
     if (!resume(epoch)) return nullptr;
@@ -141,7 +144,8 @@ inline constexpr uint64_t longest_wait_for_ring_ns = has_test_patience ? test_pa
   uint64_t left = thread_word();
   if ((left & 0xfff) == epoch) return reinterpret_cast<RingHeader*>(left - epoch);
   const Control* c = control();
-  // A thread without a ring asks again only every 4096th time: the search is long, and so is the wait for admission.
+  // A thread without a ring asks again only every 4096th time, because the search is long, and so is the wait for
+  // admission.
   uint64_t still_waiting = static_cast<uint64_t>(epoch) << 24;
   if ((left & 0xfff) == 0 && left > still_waiting && left < still_waiting + (1 << 24)) {
     own_no_ring(left - (1 << 12));
@@ -155,7 +159,7 @@ inline constexpr uint64_t longest_wait_for_ring_ns = has_test_patience ? test_pa
   if (rings > 0) {
     if (RingHeader* ring = wait_for_ring(rings, epoch, sp)) return ring;
   }
-  // There was a detach, or a gap began: nothing is counted, and the thread asks again when tracing continues.
+  // There was a detach, or a gap has begun: nothing is counted, and the thread asks again when tracing continues.
   if (epoch_now() != epoch) return nullptr;
   own_no_ring(still_waiting | 4095ull << 12);
   __atomic_fetch_add(&tally()->ringless_events, 1, __ATOMIC_RELAXED);
@@ -173,7 +177,7 @@ inline constexpr uint64_t longest_wait_for_ring_ns = has_test_patience ? test_pa
   return ring;
 }
 
-// Reads the tail, and takes granted slots. Returns whether there is room for a record.
+// Reads the tail, and takes granted slots. Returns true if there is space for a record.
 inline bool look_for_room(RingHeader* ring) {
   uint64_t head = ring->head, capacity = mask_of(ring) + 1;
   uint64_t tail = __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE);
@@ -183,11 +187,11 @@ inline bool look_for_room(RingHeader* ring) {
   if (granted <= capacity || granted - 1 > gate().ring_mask) return true;
   uint64_t missing = (capacity - head) & (granted - 1);
   if (missing >= reserve_events) {
-    // This leads here again right before the next chance.
+    // This leads here again directly before the next opportunity.
     if (ring->limit - head > missing) ring->limit = head + missing;
     return true;
   }
-  // The same clock value adds no information. There is room for these.
+  // The same clock value adds no information. There is space for these events.
   for (; missing > 0; missing--) event_at(ring, head++) = {op_tick << 45, ring->last_tick};
   __atomic_store_n(&ring->mask, granted - 1, __ATOMIC_RELAXED);
   __atomic_store_n(&ring->head, head, __ATOMIC_RELEASE);
@@ -195,29 +199,30 @@ inline bool look_for_room(RingHeader* ring) {
   return true;
 }
 
-// With --on-full adapt a thread waits like any other as long as that costs it little: `wait_allowance_ns` and one part
-// in `wait_share` of the time altogether, and `longest_wait_ns` at once. So a burst is recorded exactly, and a program
-// that always allocates more than the attacher takes is not held up. Time waited beyond that is made up for later, but
+// With --on-full adapt, a thread waits like any other as long as the waits are short: `wait_allowance_ns` and one part
+// in `wait_share` of the time in total, and `longest_wait_ns` for a single wait. So a burst is recorded exactly, and a
+// program that always allocates more than the attacher takes is not delayed. Longer waits are compensated later, but
 // never for much longer than a second.
 //
-// It waits when its ring is nearly full. The last quarter is for events after it has waited long enough: samples, and
-// releases, which are always published. So an attacher that gets no processor for a moment costs neither the thread's
-// time nor events.
+// The thread waits when its ring is nearly full. The last quarter is for events after it has used up its waiting time:
+// samples, and releases, which are always published. So an attacher that gets no processor for a moment causes neither
+// delays nor lost events.
 inline constexpr int64_t wait_allowance_ns = 20'000'000, longest_wait_ns = 10'000'000;
-// How long a thread whose ring is full of releases waits for an attacher that gets no processor. Not as short as the
-// others: on an overloaded machine it would lose events that a few milliseconds more would have saved.
+// Maximum wait of a thread whose ring is full of releases, for an attacher that gets no processor. It is longer than
+// the other limits: on an overloaded machine, a shorter wait would lose events that a few milliseconds more would have
+// saved.
 inline constexpr int64_t starved_attacher_ns = has_test_patience ? test_patience_ns : 100'000'000;
 inline constexpr uint64_t wait_share = 20, most_waited_ns = 3 * wait_allowance_ns;
 
-// Returns how much of its allowance a thread has used that has been waiting for `waited_ns` now.
+// Returns the used part of the allowance of a thread that has been waiting for `waited_ns` now.
 inline uint64_t spent_waiting(const RingHeader* ring, uint64_t now, uint64_t waited_ns) {
   uint64_t forgotten = (now - ring->waited_at_ns) / wait_share;
   uint64_t spent = (ring->waited_ns > forgotten ? ring->waited_ns - forgotten : 0) + waited_ns;
   return spent < most_waited_ns ? spent : most_waited_ns;
 }
 
-// Returns whether the owner need not wait (any longer): there is room for all its allocations, or it has waited for as
-// long as it should and takes samples from its next allocation on. pre: look_for_room() returned true.
+// Returns true if the owner need not wait (any longer): there is space for all its allocations, or it has used up its
+// waiting time and takes samples from its next allocation on. pre: look_for_room() returned true.
 inline bool may_go_on(RingHeader* ring, int64_t waited_ns) {
   uint64_t now = __atomic_load_n(&tally()->clock_ns, __ATOMIC_RELAXED);
   uint64_t spent = spent_waiting(ring, now, static_cast<uint64_t>(waited_ns));
@@ -237,14 +242,14 @@ inline bool may_go_on(RingHeader* ring, int64_t waited_ns) {
   return true;
 }
 
-// With a budget, looks or call times: makes the owner come back here at its next look, if that is before the ring is
+// With a budget, looks or call times: makes the owner come back here at its next check, if that is before the ring is
 // full. pre: look_for_room() returned true.
 inline void keep_next_look(RingHeader* ring) {
   uint64_t limit = ring->next_look + reserve_events - 1;
   if (limit < ring->limit) ring->limit = limit;
 }
 
-// Returns whether it is time to look. pre: as above.
+// Returns true if a check is due. pre: as above.
 inline bool is_time_to_look(RingHeader* ring) {
   if (ring->head >= ring->next_look) return true;
   keep_next_look(ring);
@@ -262,12 +267,12 @@ inline uint64_t draw_random(RingHeader* ring) {
   return x;
 }
 
-// Number of events between two looks: random, so that the timed events are a fair share of all. One event in 256 on
-// average.
+// Number of events between two checks: random, so that the timed events are a fair share of all events. The mean is 256
+// events.
 inline uint64_t draw_look_distance(RingHeader* ring) { return 64 + (draw_random(ring) >> 20) % 385; }
 
-// Reads the order; without one, has the next allocation timed, from which the attacher decides. The change is decided
-// here, after an event, and made before the next allocation.
+// Reads the order. Without an order, has the next allocation timed, and the attacher decides from the time. The change
+// is decided here, after an event, and made before the next allocation.
 [[gnu::noinline, gnu::cold]] inline void look_at_order(RingHeader* ring) {
   ring->next_look = ring->head + draw_look_distance(ring);
   keep_next_look(ring);
@@ -277,8 +282,8 @@ inline uint64_t draw_look_distance(RingHeader* ring) { return 64 + (draw_random(
   ring->sample_left = ~0ull;  // below 0 already: the next allocation looks here
 }
 
-// Chooses one of the next allocations. Programs allocate in rhythms, and a look often falls on the same beat, as events
-// are folded: so the distance is the sum of two random numbers, each longer than most rhythms.
+// Chooses one of the next allocations. Programs allocate in rhythms, and a check often falls on the same beat, as
+// events are folded. So the distance is the sum of two random numbers, each longer than most rhythms.
 inline constexpr uint64_t call_choices = 128;
 inline void choose_call(RingHeader* ring) {
   uint64_t x = draw_random(ring) >> 32;
@@ -288,7 +293,7 @@ inline void choose_call(RingHeader* ring) {
   ring->sampling = wants_call_time;
 }
 
-// With call times: makes one of the next allocations be timed. pre: look_for_room() returned true.
+// With call times: chooses one of the next allocations to be timed. pre: look_for_room() returned true.
 [[gnu::noinline, gnu::cold]] inline void look_for_call(RingHeader* ring) {
   // Every thread has a first event.
   bool is_first = ring->next_look == 0;
@@ -297,15 +302,15 @@ inline void choose_call(RingHeader* ring) {
   if (!is_first && ring->sampling == records_all) choose_call(ring);
 }
 
-// Returns the number of events to the next one that is drawn: random, with the mean set by the attacher.
+// Returns the number of events to the next drawn event: random, with the mean set by the attacher.
 inline uint64_t draw_distance_of_looks(RingHeader* ring) {
   uint64_t mean = __atomic_load_n(&control()->look_distance, __ATOMIC_RELAXED) & 0xffff'ffff;
   return 1 + (draw_random(ring) >> 20) % (2 * mean + 1);
 }
 
-// With looks: notes whether the event that is about to be written is one that was drawn, and makes the owner come back
-// at the next one. An event that takes several slots must be as likely to be drawn as any other, so it is drawn only if
-// its first slot is; otherwise the draw is void. pre: look_for_room() returned true.
+// With looks: records whether the event that is about to be written was drawn, and makes the owner come back at the
+// next drawn event. An event that takes several slots must be as likely to be drawn as any other, so it is drawn only
+// if its first slot is; otherwise the draw is void. pre: look_for_room() returned true.
 inline void meet_draw(RingHeader* ring) {
   if (ring->head >= ring->next_look) {
     // A thread's first event was not drawn.
@@ -315,17 +320,17 @@ inline void meet_draw(RingHeader* ring) {
   keep_next_look(ring);
 }
 
-// A ring may be full: waits for room, or drops the event, or takes the attacher for dead. Returns false if the event is
-// lost; it is counted, or is the first in a gap. A detach meanwhile changes nothing: the attacher drains the events of
-// calls in progress.
+// Handles a ring that may be full: waits for space, drops the event, or considers the attacher dead. Returns false if
+// the event is lost. The loss is counted, or is the first in a gap. A detach meanwhile changes nothing: the attacher
+// drains the events of calls in progress.
 [[gnu::noinline, gnu::cold]] inline bool wait_for_room(RingHeader* ring) {
   const Control* c = control();
   uint32_t mine = static_cast<uint32_t>(thread_word() & 0xfff);
   bool adapts = (gate().flags & flag_adapt_when_full) != 0;
   Wait wait(adapts ? starved_attacher_ns : dead_attacher_ns);
   for (;;) {
-    // The next attach has cleared the region, or the last has given its memory back: neither this ring nor the loss is
-    // ours any more.
+    // The next attach has cleared the region, or the last attach has given its memory back: neither this ring nor the
+    // loss is ours any more.
     if (__atomic_load_n(&c->epoch, __ATOMIC_ACQUIRE) != trusted.guide_epoch || gate().last_epoch != mine ||
         __atomic_load_n(&ring->state, __ATOMIC_ACQUIRE) != ring_claimed)
       return false;
@@ -348,7 +353,7 @@ inline void meet_draw(RingHeader* ring) {
   return false;
 }
 
-// Returns whether there is room, as far as is known without reading the tail.
+// Returns true if there is space, as far as is known without reading the tail.
 [[gnu::always_inline]] inline bool has_room(const RingHeader* ring) {
   return ring->limit - ring->head >= reserve_events;
 }
@@ -377,8 +382,7 @@ inline void meet_draw(RingHeader* ring) {
   __atomic_store_n(&ring->head, head + 1, __ATOMIC_RELEASE);
 }
 
-// Writes one event and publishes it, with a tick before it when the clock has moved.
-// pre: reserve() returned true.
+// Writes one event and publishes it, with a tick before it if the clock has advanced. pre: reserve() returned true.
 [[gnu::always_inline]] inline void commit(RingHeader* ring, uint64_t op, uint64_t address, uint32_t sequence,
                                           uint64_t size, uint32_t stack) {
   uint64_t head = ring->head;

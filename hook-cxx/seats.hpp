@@ -1,38 +1,39 @@
 // Finds the ring of the calling thread.
 //
-// The hook has no thread-local storage. A loader that provides it takes locks of the C library that decide who may
-// create a stack, and it may have none left; and if the hook is mapped without a loader, nothing could provide it. So a
-// thread is recognized by its thread pointer and its number, both of which it finds without a call: the number is a
-// word in the C library's data behind the thread pointer (Control::tid_offset, which the attacher has verified).
+// The hook has no thread-local storage. A loader that provides it takes locks of the C library that decide whether a
+// stack can be created, and the loader may have no storage left. And if the hook is mapped without a loader, nothing
+// could provide it. So a thread is recognized by its thread pointer and its number, and it finds both without a call:
+// the number is a word in the C library's data at an offset from the thread pointer (Control::tid_offset, which the
+// attacher has verified).
 //
 // claims  owner of each ring at the time when it claimed the ring. Only the owner of a ring writes its entry, after the
 //         exchange of RingHeader::state that made it the owner.
 // seats   hints, by a hash of the thread pointer: a thread pointer, and the word of its thread. Another thread may
-//         overwrite a hint at any time, even between its two words; then the claims are searched.
+//         overwrite a hint at any time, even between its two words. Then the claims are searched.
 //
-// A claim or a seat is valid only while the ring's header names the same thread. A thread pointer alone would not do:
-// the C library gives the memory of an ended thread to a new one, which has another number. The header alone would not
-// do either: the attacher clears it when it takes back the ring of an ended thread, and between the exchange of the
-// state and the write of the entry, a ring that is being claimed still has the claim of its last owner. All three agree
-// for another thread only if that has the pointer and the number of an owner that has ended and has not been missed
-// yet: then nothing else writes into the ring, and the new thread continues it. A seat with halves of two threads leads
-// to a ring whose header names the other one.
+// A claim or a seat is valid only while the ring's header names the same thread. A thread pointer alone is not
+// sufficient: the C library gives the memory of an ended thread to a new thread, which has another number. The header
+// alone is not sufficient either: the attacher clears it when it takes back the ring of an ended thread, and between
+// the exchange of the state and the write of the entry, a ring that is being claimed still has the claim of its last
+// owner. All three agree for another thread only if it has the pointer and the number of an owner that has ended,
+// before the attacher has noticed the end. Then nothing else writes into the ring, and the new thread continues it. A
+// seat with halves of two threads leads to a ring whose header names the other thread.
 //
 // A claim also has the thread's countdown, see countdowns.hpp.
 //
-// Only words of the current attach lead anywhere: the memory of an earlier one may be gone. Epochs are reused, so each
-// attach begins with empty seats.
+// Only words of the current attach lead anywhere: the memory of an earlier attach may be gone. Epochs are reused, so
+// each attach begins with empty seats.
 //
 // Threads that find no free ring count down in `waiting`, by the same hash, in words that contain their numbers: a new
-// thread with the memory of one that has ended asks at once. Two threads with one word evict each other, which only
-// changes how often they ask.
+// thread with the memory of an ended thread asks immediately. Two threads with the same word evict each other, which
+// only changes how often they ask.
 #pragma once
 #include "arch.hpp"
 #include "state.hpp"
 
 namespace memhook {
 
-// On a cache line of its own, because its thread writes the countdown all the time.
+// On a cache line of its own, because its thread writes the countdown continuously.
 struct alignas(64) Claim {
   uint64_t thread_pointer;
   uint64_t countdown;
@@ -43,9 +44,9 @@ struct alignas(64) Claim {
 inline constexpr uint64_t hint_count = 4096;
 
 struct Claims {
-  // No thread's. Hints lead here until there is a better one.
+  // Belongs to no thread. Hints lead here until there is a better claim.
   Claim of_nobody;
-  // Byte offsets of claims in here, by the number of the claim's thread.
+  // Byte offsets of claims in this table, by the number of the claim's thread.
   uint32_t hints[hint_count];
   Claim of_ring[max_rings];
 };
@@ -66,7 +67,8 @@ inline uint64_t passed_frames[max_rings];
 inline Seat seats[seat_count];
 inline uint64_t waiting[waiting_count];
 
-// The distance of two thread control blocks is some power of two; the high bits of the product depend on all of them.
+// The distance between two thread control blocks is some power of two. The high bits of the product depend on all of
+// their bits.
 inline uint64_t hash_of_thread(uint64_t thread_pointer) { return (thread_pointer * 0x9e37'79b9'7f4a'7c15ull) >> 40; }
 
 inline uint64_t ring_stride() { return ring_prefix_bytes + trusted.ring_bytes; }
@@ -83,13 +85,13 @@ inline uint64_t number_of(const RingHeader* ring) {
 }
 
 // In a process that was forked without the C library's knowledge, the number stored for the first thread is that of the
-// forking thread in the parent. Such a thread is never found by seated_ring(), but by thread_word().
+// forking thread in the parent. seated_ring() never finds such a thread, but thread_word() does.
 inline uint32_t own_number(uint64_t thread_pointer) {
   uint32_t kept = kept_number(thread_pointer);
   return kept == gate().stale_number ? gate().true_number : kept;
 }
 
-// Returns whether a ring's header names the thread. pre: it is a ring of the last attach.
+// Returns true if a ring's header names the thread. pre: it is a ring of the last attach.
 [[gnu::always_inline]] inline bool is_ring_of(uint64_t address, uint32_t tid) {
   auto* ring = reinterpret_cast<RingHeader*>(address);
   return __atomic_load_n(&ring->tid, __ATOMIC_RELAXED) == tid;
@@ -141,15 +143,15 @@ inline void take_seat(uint64_t home, uint64_t thread_pointer, uint64_t word) {
   return word >> waiting_bits == tid ? word & ((1ull << waiting_bits) - 1) : 0;
 }
 
-// Returns the calling thread's ring in this epoch if its seat is in the usual place; otherwise null, and thread_word()
-// has to be asked. `epoch`: the gate's word, except 0; no ring is found while the hook is suspended.
+// Returns the calling thread's ring in this epoch if its seat is in the usual place. Otherwise returns null, and
+// thread_word() has to be called. `epoch`: the gate's word, except 0; no ring is found while the hook is suspended.
 [[gnu::always_inline]] inline RingHeader* seated_ring(uint32_t epoch) {
   uint64_t thread_pointer = cpu::thread_pointer();
   const Seat& seat = seats[hash_of_thread(thread_pointer) % seat_count];
   return ring_of_seat(seat, thread_pointer, kept_number(thread_pointer), epoch);
 }
 
-// Returns the word of the calling thread, see state.hpp; 0 if it has none of the last attach.
+// Returns the word of the calling thread, see state.hpp; 0 if it has none from the last attach.
 [[gnu::noinline]] inline uint64_t thread_word() {
   uint64_t thread_pointer = cpu::thread_pointer(), home = hash_of_thread(thread_pointer);
   uint32_t epoch = gate().last_epoch;
@@ -161,7 +163,7 @@ inline void take_seat(uint64_t home, uint64_t thread_pointer, uint64_t word) {
   return search_claims(home, thread_pointer, tid);
 }
 
-// Called when an attach or the life of a fork child begins: no claim is one of its threads' from here on.
+// Called when an attach or the life of a fork child begins: from here on, no claim belongs to one of its threads.
 inline void clear_claims() {
   for (Claim& claim : claims.of_ring)
     if (__atomic_load_n(&claim.thread_pointer, __ATOMIC_RELAXED) != 0)
@@ -182,8 +184,8 @@ inline void clear_seats() {
   uint32_t tid = own_number(thread_pointer);
   uint64_t first = reinterpret_cast<uint64_t>(region) + rings_offset;
   uint64_t mine = (reinterpret_cast<uint64_t>(ring) - first) / ring_stride();
-  // A signal handler may have claimed one while this thread was about to. One of the two has to become the thread's;
-  // the other is returned when the thread has ended.
+  // A signal handler may have claimed a ring while this thread was about to. One of the two rings has to become the
+  // thread's. The other ring is returned when the thread has ended.
   for (uint64_t i = 0; i < max_rings; i++)
     if (i != mine && word_if_owned(i, thread_pointer, tid))
       __atomic_store_n(&claims.of_ring[i].thread_pointer, 0ull, __ATOMIC_RELAXED);
@@ -195,7 +197,7 @@ inline void clear_seats() {
   take_seat(hash_of_thread(thread_pointer), thread_pointer, reinterpret_cast<uint64_t>(ring) | epoch);
 }
 
-// Called when the thread has no ring; `word` tells when it asks again.
+// Called when the thread has no ring. `word` tells when it asks again.
 inline void own_no_ring(uint64_t word) {
   uint64_t thread_pointer = cpu::thread_pointer(), home = hash_of_thread(thread_pointer);
   uint64_t tid = own_number(thread_pointer);

@@ -1,14 +1,15 @@
-// Wrappers for when most calls are skipped: sizes are filtered, or allocations sampled.
+// Wrappers for traces that skip most calls, because sizes are filtered or allocations are sampled.
 //
-// Each decides without a frame of its own and writes nothing except the sampling countdown, and
-// jumps: to the original, or to the full wrapper, which finds the stack as its caller left it.
+// Each wrapper decides without a frame of its own and writes nothing except the sampling countdown. Then it jumps to
+// the original, or to the full wrapper, which finds the stack as its caller left it.
 #pragma once
 #include "wrappers.hpp"
 
 namespace memhook {
 
-// Who counts an allocation of this function: itself, a call that it makes, or whichever it is. That is the case of
-// operator new, if it only calls another hooked function with the same size: its bit in Control::forwarding_operators.
+// The call that counts an allocation of this function: the call itself, a call that it makes, or either. The last value
+// is for operator new, which may only call another hooked function with the same size: its bit in
+// Control::forwarding_operators shows this.
 inline constexpr uint32_t counts_itself = 32, counts_within = 33;
 template <uint32_t F, uint32_t V>
 constexpr uint32_t forwarding_bit() {
@@ -21,7 +22,7 @@ static_assert((last_operator + 1 - first_operator) * max_variants <= counts_itse
   return __atomic_load_n(&control()->forwarding_operators, __ATOMIC_RELAXED) >> bit & 1;
 }
 
-// Returns whether an allocation is skipped without any other question.
+// Returns true if an allocation is skipped without any other check.
 template <uint32_t F, uint32_t V>
 [[gnu::always_inline]] inline bool passes(uint64_t size) {
   constexpr uint32_t bit = forwarding_bit<F, V>();
@@ -34,18 +35,18 @@ template <uint32_t F, uint32_t V>
     countdown = once(claim->countdown);
     if (__builtin_expect(size >= countdown, 0)) return false;
   }
-  // Calls made by operator new must be distinguished from those of the program; if it only makes one such call, that
-  // call makes the same decision, and counts the countdown down for both.
+  // Calls made by operator new must be distinguished from calls of the program. If operator new makes only one such
+  // call, that call makes the same decision, and decrements the countdown for both.
   if (bit != counts_itself) return forwards(bit);
   if (claim) set_countdown(claim, countdown - size);
   return true;
 }
 
-// Returns whether any other allocation can be skipped; if not, the full wrapper decides.
+// Returns true if any other allocation can be skipped. If not, the full wrapper decides.
 [[gnu::noinline, gnu::cold]] inline bool passes_after_all(uint64_t size, uint32_t bit) {
   const Gate& g = gate();
   end_countdown();
-  // The gate first: a fork child's is empty.
+  // The gate comes first: a fork child's gate is empty.
   if (bit != counts_itself && (!(g.flags & (selects | flag_budget)) || bit == counts_within || !forwards(bit)))
     return false;
   if (g.flags & flag_size_filter) {
@@ -58,21 +59,21 @@ template <uint32_t F, uint32_t V>
   RingHeader* ring = epoch != 0 ? seated_ring(epoch) : nullptr;
   if (!ring) return false;
   uint64_t left = ring->sample_left - size;
-  // A size that no block has would make the countdown start all over.
+  // A size that no block has would make the countdown start over.
   if (ring->outer != 0 || static_cast<int64_t>(left | size) < 0) return false;
   if (bit == counts_itself) ring->sample_left = left;
   begin_countdown(ring);
   return true;
 }
 
-// Returns whether a release can be skipped, of a block on a page that may have recorded ones.
+// Returns true if a release can be skipped, for a block on a page that may have recorded blocks.
 [[gnu::noinline]] inline bool passes_release(const void* block) {
   if (!is_recorded_block(reinterpret_cast<uint64_t>(block))) return true;
   end_countdown();
   return false;
 }
 
-// `full` is the wrapper that records. What is seldom needed is in functions of its own, so that the others need no
+// `full` is the wrapper that records. Rarely needed code is in separate functions, so that the other functions need no
 // stack.
 struct Passing {
   using Full = Recording;
@@ -111,7 +112,7 @@ struct Passing {
     return passes ? original<void*>(F, V, old, args...) : full(old, args...);
   }
 
-  // The release first: it does not decrement the sampling countdown.
+  // The release comes first: it does not decrement the sampling countdown.
   template <uint32_t F, uint32_t V, auto full, typename... A>
   [[gnu::always_inline]] static void* reallocate(uint64_t size, bool, void* old, A... args) {
     if (__builtin_expect(!may_be_recorded(old), 1) && __builtin_expect(passes<F, V>(size), 1))
@@ -119,7 +120,7 @@ struct Passing {
     return reallocate_seldom<F, V, full>(size, old, args...);
   }
 
-  // Called too seldom, or never together with a filter.
+  // Called too rarely, or never together with a filter.
   template <uint32_t F, uint32_t V, auto full, typename... A>
   [[gnu::always_inline]] static void* reallocate_in(uint64_t, bool, A... args) {
     end_countdown();

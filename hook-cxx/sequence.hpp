@@ -1,14 +1,14 @@
 // Sequence words: a table that numbers the releases of each page's blocks, so that the attacher can order the events of
 // one address that come from different threads.
 //
-// While only one thread records, its increments need no lock prefix, which would make each wait for the stores before
-// it, especially for cache misses in the ring. The second recording thread ends that for good: it stores `second_comes`
-// and asks the attacher, which makes every thread of the process pass a memory barrier (membarrier(2),
-// MEMBARRIER_CMD_GLOBAL_EXPEDITED), waits until no earlier recording is in progress, and then grants the request. The
-// first thread stores "I am recording" (`outer`, odd) before it loads `recorders`. If the barrier came before that
-// load, the load finds `second_comes`, and the thread uses the lock prefix; if it came after it, the store is visible
-// to the attacher, which waits until that recording has ended. So no plain increment is in progress when the second
-// thread begins.
+// While only one thread records, its increments need no lock prefix, which would make each increment wait for the
+// stores before it, especially for cache misses in the ring. The second recording thread ends that permanently: it
+// stores `second_comes` and asks the attacher. The attacher makes every thread of the process execute a memory barrier
+// (membarrier(2), MEMBARRIER_CMD_GLOBAL_EXPEDITED), waits until no earlier recording is in progress, and then grants
+// the request. The first thread stores "I am recording" (`outer`, odd) before it loads `recorders`. If the barrier came
+// before that load, the load finds `second_comes`, and the thread uses the lock prefix. If the barrier came after the
+// load, the store is visible to the attacher, which waits until that recording has ended. So no plain increment is in
+// progress when the second thread begins.
 #pragma once
 #include "waiting.hpp"
 
@@ -20,7 +20,7 @@ inline constexpr uint32_t nobody = 0, one_thread = 1, second_comes = 2, many_thr
 // At the attach, with the gate closed.
 inline void reset_recorders() { gate().recorders = gate().flags & flag_lone_recorder ? nobody : many_threads; }
 
-// Returns whether the calling thread may begin to record.
+// Returns true if the calling thread may begin to record.
 [[gnu::noinline, gnu::cold]] inline bool admit_recorder(uint32_t epoch) {
   Gate& g = gate();
   uint32_t now = nobody;
@@ -32,20 +32,20 @@ inline void reset_recorders() { gate().recorders = gate().flags & flag_lone_reco
   Wait wait;
   while (__atomic_load_n(&control()->recorders_granted, __ATOMIC_ACQUIRE) != epoch) {
     if (epoch_now() != epoch || !wait.a_moment()) return false;
-    // The first thread is stopped inside a recording, or in a signal handler that waits for this one.
+    // The first thread is stopped inside a recording, or in a signal handler that waits for this thread.
     if (wait.waited_ns() > 2'000'000'000) return false;
   }
   __atomic_store_n(&g.recorders, many_threads, __ATOMIC_SEQ_CST);
   return true;
 }
 
-// Returns the sequence word of a block: one word for a page's worth of addresses.
+// Returns the sequence word of a block: one word for the addresses of a page.
 [[gnu::always_inline]] inline uint32_t* sequence_word(uint64_t address) {
   uint64_t page = address >> 12;
   return in_report<uint32_t>(sequence_offset) + ((page ^ (page >> 14)) & (sequence_words - 1));
 }
 
-// Returns the number of a release. pre: the thread has said that it is recording.
+// Returns the number of a release. pre: the thread is marked as recording.
 [[gnu::always_inline]] inline uint32_t next_release(uint64_t address) {
   uint32_t* word = sequence_word(address);
   if (__atomic_load_n(&gate().recorders, __ATOMIC_RELAXED) > one_thread)

@@ -1,12 +1,12 @@
-// Room on the stack on which a call was made.
+// Space on the stack on which a call was made.
 //
-// The hook runs on stacks of the program, some of which are small: those of coroutines, of signal handlers, of threads
-// with PTHREAD_STACK_MIN. Every call needs little more than an allocator does. Code that needs more asks here first,
-// and manages without if there is not enough: then the backtrace of a call is its call site.
+// The hook runs on stacks of the program, and some of them are small: stacks of coroutines, of signal handlers, of
+// threads with PTHREAD_STACK_MIN. Every call needs little more stack than an allocator does. Code that needs more
+// checks the space first, and works without it if there is not enough: the backtrace of a call is then its call site.
 //
 // If the bounds of the stack are known, they decide. Otherwise, the rest of the page that contains the stack pointer is
 // available, and so are the pages below that can be read, which a guard page cannot. A stack that ends in the middle of
-// other memory of the program, without a guard page, cannot be told from its neighbours.
+// other memory of the program, without a guard page, cannot be distinguished from adjacent memory.
 #pragma once
 #include "unwind.hpp"
 
@@ -15,8 +15,8 @@ namespace memhook {
 // A wrapper's own frame: [0] the caller's rbp, [1] the return address into the caller.
 using Frame = const uint64_t*;
 
-// Upper bound for the stack used by a call in bytes; a test compares these with the compiler's figures. A call that
-// asks for none of this takes up to 704.
+// Upper bounds on the stack used by a call in bytes. A test compares them with the compiler's figures. A call that uses
+// none of this takes up to 704.
 inline constexpr uint64_t room_for_unwinding = 1024;
 inline constexpr uint64_t room_for_python = 2048;
 
@@ -30,11 +30,11 @@ inline constexpr uint64_t room_for_python = 2048;
   return true;
 }
 
-// Returns whether there are so many bytes below the frame.
+// Returns true if there are this many bytes below the frame.
 [[gnu::always_inline]] inline bool has_stack_room(const RingHeader* ring, uint64_t frame, uint64_t bytes) {
   auto [low, high] = bounds_of(ring);
   if (__builtin_expect(frame >= low && frame < high, 1)) return frame - low >= bytes;
-  // There is no guard page below the mapped part of this one, and the attacher may not have reported its bounds yet.
+  // There is no guard page below the mapped part of this stack, and the attacher may not have reported its bounds yet.
   if (frame >= trusted.main_stack_low && frame < trusted.main_stack_high)
     return frame - trusted.main_stack_low >= bytes;
   return has_readable_room(frame, bytes);

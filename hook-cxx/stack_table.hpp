@@ -9,7 +9,7 @@ namespace memhook {
   return hash ^ (hash >> 32);
 }
 
-// Four independent chains: in one, each multiplication would wait for the one before.
+// Four independent chains: in a single chain, each multiplication would wait for the previous one.
 [[gnu::always_inline]] inline uint64_t hash_frames(uint64_t seed, const uint64_t* pcs, uint32_t count) {
   uint64_t a = seed, b = 1, c = 2, d = 3;
   uint32_t i = 0;
@@ -23,7 +23,7 @@ namespace memhook {
   return mix(mix(mix(a, b), c), d);
 }
 
-// Returns the backtrace with this id, which never lies outside the arena.
+// Returns the backtrace with this id, which is never outside the arena.
 [[gnu::always_inline]] inline StackEntry* stack_entry(uint64_t id) {
   constexpr uint64_t granules = arena_bytes / granule_bytes;
   static_assert((granules & (granules - 1)) == 0);
@@ -36,12 +36,12 @@ struct IndexPlace {
   uint32_t id;     // 0: not there
 };
 
-// Number of cache lines of the index that are searched for a backtrace, and the number of entries in one.
+// Number of cache lines of the index that are searched for a backtrace, and the number of entries in each line.
 inline constexpr uint64_t index_tries = 8, index_line = 8;
 
-// A backtrace is in the first of several lines that has room for it. Its hash determines these lines, which are far
-// apart: entries made when less of the index was in use crowd its beginning, where a search from slot to slot would
-// find no end. Nothing is ever removed, so the first empty slot ends the search.
+// A backtrace is in the first of several lines that has space for it. Its hash determines these lines, which are far
+// apart. Entries made when less of the index was in use fill its beginning, where a search from slot to slot would not
+// end. Nothing is ever removed, so the first empty slot ends the search.
 [[gnu::always_inline]] inline IndexPlace find_in_index(uint64_t hash, uint64_t mask, uint32_t function,
                                                        const uint64_t* pcs, uint32_t count, bool truncated) {
   uint64_t tag = hash >> 32, place = hash;
@@ -66,7 +66,7 @@ inline constexpr uint64_t index_tries = 8, index_line = 8;
 
 inline void drop_stack() { __atomic_fetch_add(&tally()->stacks_dropped, 1, __ATOMIC_RELAXED); }
 
-// Writes a backtrace into the arena; returns 0 if that is full.
+// Writes a backtrace into the arena. Returns 0 if the arena is full.
 inline uint32_t write_stack(uint64_t tag, uint32_t function, const uint64_t* pcs, uint32_t count, bool truncated) {
   const Control* c = control();
   uint64_t bytes = sizeof(StackEntry) + 8ull * count;
@@ -87,7 +87,7 @@ inline uint32_t write_stack(uint64_t tag, uint32_t function, const uint64_t* pcs
   return static_cast<uint32_t>(id);
 }
 
-// When half of the index is in use, more of it is taken.
+// When half of the index is in use, the used part is enlarged.
 inline void grow_index(uint64_t stacks) {
   const Control* c = control();
   uint64_t mask = __atomic_load_n(&tally()->index_mask, __ATOMIC_RELAXED);
@@ -125,8 +125,8 @@ inline void grow_index(uint64_t stacks) {
     grow_index(__atomic_add_fetch(&tally()->stack_count, 1, __ATOMIC_RELAXED));
   }
   uint64_t expected = 0;
-  // Release: a reader that sees the id in the index sees the frames. If another thread took the slot first, our copy
-  // stays valid for this event; the stack is merely stored twice.
+  // Release: a reader that sees the id in the index also sees the frames. If another thread took the slot first, our
+  // copy stays valid for this event, and the stack is only stored twice.
   if (slot) __atomic_compare_exchange_n(slot, &expected, (tag << 32) | id, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
   return id;
 }
@@ -141,8 +141,9 @@ inline void grow_index(uint64_t stacks) {
   return insert_stack(place.slot, mask, hash, function, pcs, count, truncated);
 }
 
-// Returns the number of frames that a new backtrace may have: all of them until half of the memory for backtraces is
-// in use, then fewer and fewer. The innermost ones show who allocates; a call without a backtrace shows nothing.
+// Returns the number of frames that a new backtrace may have: all of them until half of the memory for backtraces is in
+// use, then fewer and fewer. The innermost frames show which function allocates; a call without a backtrace shows
+// nothing.
 inline uint32_t most_frames() {
   const Control* c = control();
   uint64_t limit = c->arena_limit < arena_bytes ? c->arena_limit : arena_bytes;
@@ -152,7 +153,7 @@ inline uint32_t most_frames() {
   return used <= limit / 8 * 7 ? 16 : 8;
 }
 
-// Adds a backtrace, or its innermost frames if there is too little room for all, which is marked by `truncated`.
+// Adds a backtrace, or its innermost frames if there is too little space for all of them, which sets `truncated`.
 [[gnu::noinline, gnu::cold]] inline uint32_t insert_backtrace(IndexPlace place, uint64_t mask, uint64_t hash,
                                                               uint32_t function, const uint64_t* pcs, uint32_t count,
                                                               bool* truncated) {

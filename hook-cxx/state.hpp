@@ -1,8 +1,8 @@
-// Data that the hook keeps outside the shared region.
+// Data that the hook stores outside the shared region.
 //
 // gate       one private page, wiped to zero in a fork child (MADV_WIPEONFORK): the child reads
 //            epoch 0 and passes through, and so never writes into its parent's rings.
-// spares     regions that a fork child may claim; private, so that it lists what the child has mapped.
+// spares     regions that a fork child may claim; private, so that the list has only regions that the child has mapped.
 // originals  private, so that a fork child still finds them.
 // trusted    private: everything that the hook calls, and the bounds of its writes. A forked child with fewer
 //            privileges may be able to write a region (SECURITY.md), so none of this is ever taken from there once
@@ -10,8 +10,8 @@
 // thread     one word for each thread: ring address | epoch. Rings are page aligned, epochs are below
 //            4096, so one comparison tells "my ring, of this attach" from everything else.
 //            A thread without a ring: epoch << 24 | events until it asks again << 12; no mapping of
-//            this size lies that low.
-//            It is found without thread-local storage, see seats.hpp.
+//            this size has such a low address.
+//            The word is found without thread-local storage, see seats.hpp.
 #pragma once
 #include "abi.hpp"
 
@@ -20,14 +20,14 @@ namespace memhook {
 using namespace abi;
 
 // Values of Gate::noting. A thread that records a block removes it from the table of skipped blocks, if there are any
-// (adapting.hpp); or, with a budget, marks its page (recorded_blocks.hpp).
+// (adapting.hpp), or, with a budget, marks its page (recorded_blocks.hpp).
 inline constexpr uint8_t takes_passed_out = 1, marks_pages = 2;
 
 struct Gate {
   uint32_t epoch;       // 0: tracing is off; with `suspended`: until the attacher is back
   uint32_t last_epoch;  // that of the last attach, which may be over
-  // Owner of the region, see Control::owner; 0 in a fork child. These three are accessed from outside by their offsets
-  // (HookDescription::gate).
+  // Owner of the region, see Control::owner; 0 in a fork child. These three members are accessed from outside by their
+  // offsets (HookDescription::gate).
   uint64_t owner;
   uint32_t birth;  // in a fork child, see birth.hpp; known from outside, too
   uint32_t flags;
@@ -42,8 +42,8 @@ struct Gate {
   bool folds;       // see folding.hpp
   uint8_t noting;   // further duty of recording a block: one of the above, or 0
   bool is_settled;  // false in a fork child that has not yet left its inheritance: see birth.hpp
-  // Together with the members above, everything that skipped calls read: one cache line of the program's.
-  // The same as `tid_offset` while there may be countdowns (countdowns.hpp), otherwise 0.
+  // Together with the members above, this is everything that skipped calls read, in one cache line of the program.
+  // Equals `tid_offset` while there may be countdowns (countdowns.hpp), otherwise 0.
   uint32_t countdown_offset;
   uint64_t table_mask;       // Control::table_mask
   uint64_t passed_below;     // smaller allocations are passed without any other question
@@ -88,9 +88,9 @@ struct Trusted {
   uint32_t tid_offset;
   // Epoch of the last attach, here or in an ancestor.
   uint32_t epoch;
-  // Control::epoch of the region: the same, except in a child that has claimed it.
+  // Control::epoch of the region: the same value, except in a child that has claimed the region.
   uint32_t guide_epoch;
-  // True if the attacher is taken for dead, here or in the parent.
+  // True if the attacher is considered dead, here or in the parent.
   bool is_abandoned;
   // True if forked processes have the region.
   bool is_inherited;
@@ -111,9 +111,9 @@ inline const Control* control() { return reinterpret_cast<const Control*>(region
 inline Tally* tally_of(unsigned char* of_region) { return reinterpret_cast<Tally*>(of_region + tally_offset); }
 inline Tally* tally() { return tally_of(region); }
 
-// Set in the gate's epoch while the attacher is taken for dead. A thread's word never has this bit, so every call of a
-// suspended hook takes the path of a thread without a ring, which asks whether tracing may continue (resume() in
-// ring.hpp); a traced call pays nothing for it.
+// Set in the gate's epoch while the attacher is considered dead. A thread's word never has this bit, so every call of a
+// suspended hook takes the path of a thread without a ring, which checks whether tracing may continue (resume() in
+// ring.hpp). A traced call has no additional cost.
 inline constexpr uint32_t suspended = 1u << 31;
 
 // The epoch with its mark.
@@ -131,15 +131,15 @@ inline const T* in_guide(uint64_t offset) {
   return reinterpret_cast<const T*>(region + offset);
 }
 
-// In the data from the hook to the attacher. Other processes may write it at any time (SECURITY.md), so everything read
-// here is a number: it is not an address, nothing is called or loaded by it, and it is bounded where it is used as an
+// In the data from the hook to the attacher. Other processes may write it at any time (SECURITY.md), so every value
+// read here is only a number: it is never used as an address to call or load, and it is bounded where it is used as an
 // index. A value that is checked and then used is loaded once.
 template <typename T>
 inline T* in_report(uint64_t offset) {
   return reinterpret_cast<T*>(region + offset);
 }
 
-// Loads once, whatever the compiler would prefer.
+// Loads exactly once, which the compiler might otherwise change.
 template <typename T>
 [[gnu::always_inline]] inline T once(const T& word) {
   return __atomic_load_n(&word, __ATOMIC_RELAXED);

@@ -1,9 +1,9 @@
-// Functions of the C library that read or write bytes for the program, counted like the program's own accesses.
-// Their slots are exchanged only if the program reports its accesses.
+// Functions of the C library that read or write bytes for the program, counted like the program's own accesses. Their
+// slots are exchanged only if the program reports its accesses.
 //
-// A function that tells only afterwards how much it has written (read, strlen) is counted then, from a frame of
-// ours; all others are counted first and left by a jump, so that nothing of ours is on the stack while they wait.
-// Pointers passed by the program are never dereferenced, because the kernel answers EFAULT where we would crash.
+// Some functions show only after the call how much they have written (read, strlen). They are counted then, from a
+// frame of ours. All others are counted first and left by a jump, so that no frame of ours is on the stack while they
+// wait. Pointers passed by the program are never dereferenced, because the kernel returns EFAULT where we would crash.
 // No wrapper has a mark or takes a lock, so a signal handler may call them at any moment, and a thread that is
 // cancelled inside leaves nothing behind. Errno is the original's, as no code of ours changes it.
 #pragma once
@@ -14,7 +14,7 @@ namespace memhook {
 // The program reads or writes these bytes through a function of the C library.
 [[gnu::always_inline]] inline void note_touch(uint64_t address, uint64_t bytes, bool is_write) {
   if (bytes == 0 || epoch_now() == 0 || !(gate().flags & flag_accesses)) return;
-  // A call that is going to fail may name any length.
+  // A call that will fail may name any length.
   note_access(address, bytes < most_accessed_bytes ? bytes : most_accessed_bytes, is_write);
 }
 
@@ -23,11 +23,11 @@ namespace memhook {
   [[gnu::noinline]] static
 
 struct TouchWrappers {
-  // Called by the access runtime with each read and write; `what`: bytes << 1, and 1 if it is a write.
+  // Called by the access runtime with each read and write. `what`: bytes << 1, and 1 if it is a write.
   MEMHOOK_WRAPPER void Access(uint64_t address, uint64_t what) {
     if (epoch_now() != 0 && gate().flags & flag_accesses) note_access(address, what >> 1, what & 1);
   }
-  // memcpy and similar functions. The fourth parameter is that of the checked forms; the others ignore the
+  // memcpy and similar functions. The fourth parameter exists in the checked forms; the other functions ignore the
   // register.
   MEMHOOK_WRAPPER uint64_t CopyBytes(uint64_t to, uint64_t from, uint64_t bytes, uint64_t room) {
     note_touch(from, bytes, false);
@@ -48,7 +48,7 @@ struct TouchWrappers {
     note_touch(text, length + 1, false);
     return length;
   }
-  // read and similar functions have up to three more parameters. They may return more than there was room for
+  // read and similar functions have up to three more parameters. They may return more than fits into the buffer
   // (MSG_TRUNC of recv(2)).
   MEMHOOK_WRAPPER uint64_t ReadInto(uint64_t file, uint64_t to, uint64_t bytes, uint64_t x, uint64_t y, uint64_t z) {
     uint64_t result = original<uint64_t>(F, V, file, to, bytes, x, y, z);

@@ -1,7 +1,7 @@
 // Unwinding with the compact tables that the attacher compiled from .eh_frame.
 //
-// One step: the rule for a PC gives the CFA from rsp or rbp; the return address is at CFA - 8, the
-// caller's rsp is the CFA (x86-64 psABI, 3.2.2 and 6.2).
+// One step: the rule for a PC gives the CFA from rsp or rbp; the return address is at CFA - 8, and the caller's rsp is
+// the CFA (x86-64 psABI, 3.2.2 and 6.2).
 #pragma once
 #include "ring.hpp"
 
@@ -11,8 +11,8 @@ struct PcCacheEntry {
   uint64_t key, rule;
 };
 
-// PCs are stored with the low bits of the module list's version, so that nothing learned under an older list is
-// found, and with bit 47 (user addresses end below it) if they are not return addresses.
+// PCs are stored with the low bits of the module list's version, so that nothing learned under an older list is found,
+// and with bit 47 (user addresses end below it) if they are not return addresses.
 inline constexpr uint64_t exact_pc = 1ull << 47;
 
 inline unsigned char* in_ring(RingHeader* ring, uint64_t offset) {
@@ -37,9 +37,9 @@ inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
   }
   if (low == 0 || pc >= modules[low - 1].end) return cfa_stop;
   const ModuleEntry& module = modules[low - 1];
-  // memhook_call_via returns through this instruction: the one before it does not matter.
+  // memhook_call_via returns through this instruction, so the instruction before it does not matter.
   if (!exact && pc == module.ret_gadget) return cfa_rsp | 8ull << 32;
-  // A return address may be the first byte of the next function: use the call before it.
+  // A return address may be the first byte of the next function, so the call before it is used.
   uint64_t offset = pc - !exact - module.base;
   uint64_t first = module.first_row, rows = module.row_count;
   if (offset >> 32 || first + rows > max_rows) return cfa_stop;
@@ -57,8 +57,8 @@ inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
   auto* numbers = in_guide<uint16_t>(row_rules_offset) + first;
   auto* rules = in_guide<uint64_t>(rules_offset);
   uint64_t rule = row == 0 ? uint64_t{cfa_stop} : rules[numbers[row - 1]];
-  // There is no call before it, but a function begins here: no call was made, makecontext(3) starts a stack like this
-  // (glibc's __start_context, whose own CFI leads on into its arguments).
+  // There is no call before it, but a function begins here: no call was made, because makecontext(3) starts a stack
+  // like this (glibc's __start_context, whose own CFI leads into its arguments).
   if ((rule & 0xff) == cfa_stop && !exact && row < module.row_count && offsets[row] == offset + 1) return cfa_end;
   if ((rule & 0xff) == cfa_stop && module.keeps_frame_pointers) return rule_made;
   return rule;
@@ -68,7 +68,7 @@ inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
   for (int tries = 0; tries < 3; tries++) {
     uint64_t list = module_list();
     uint64_t rule = rule_in_list(list, pc, exact);
-    // The list just read is rewritten only after the next version has been published: if the version is unchanged,
+    // The list just read is rewritten only after the next version has been published. So if the version is unchanged,
     // the list that was read was complete.
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
     if (module_list() == list) return rule;
@@ -155,7 +155,7 @@ struct Position {
   uint64_t pc, sp, rbp;
 };
 
-// Fills `pcs` with at most `depth` return addresses; returns their number. `trace` gets every stack word that the
+// Fills `pcs` with at most `depth` return addresses, and returns their number. `trace` gets every stack word that the
 // result depends on. pre: depth > 0.
 template <typename Trace>
 [[gnu::always_inline]] inline uint32_t unwind(RingHeader* ring, uint64_t tag, Position at, uint64_t* pcs,
@@ -185,7 +185,7 @@ template <typename Trace>
       }
       trace.reads(place, cfa);
     } else if (kind == cfa_made) {
-      // The frame pointer has to be a real one: in the stack, and above.
+      // The frame pointer has to be valid: in the stack, and higher.
       trace.uses_rbp();
       if ((at.rbp & 7) || at.rbp < at.sp) {
         *truncated = true;
@@ -198,7 +198,7 @@ template <typename Trace>
       // CFA expression for .plt).
       cfa = at.sp + 8 + ((at.pc & 15) >= 11 ? 8 : 0);
     } else if (kind == cfa_signal) {
-      // The interrupted stack may be another one.
+      // The interrupted stack may be a different stack.
       uint64_t base = at.sp;
       trace.spoil();
       if (!stack.read(base + cpu::signal_frame_pointer, &at.rbp) ||
@@ -215,7 +215,7 @@ template <typename Trace>
       return count;
     }
     uint64_t caller;
-    // The stack grows down: a caller's frame is above.
+    // The stack grows down, so a caller's frame is higher.
     if (cfa <= at.sp || !stack.read(cfa - 8, &caller)) {
       *truncated = true;
       trace.spoil();

@@ -1,13 +1,12 @@
-// A call that seems to come from another place.
+// A call that seems to come from another module.
 #pragma once
 #include <stdint.h>
 
 namespace memhook {
 
-// Calls `function` so that it sees the return address `gadget`, a `ret` instruction: glibc's
-// dlopen takes its caller's RUNPATH, $ORIGIN and namespace from the module that contains its
-// return address. Stack at the entry of `function`: gadget, then our own continuation. Not usable
-// with a shadow stack, which would see two returns for one call.
+// Calls `function` so that it sees the return address `gadget`, a `ret` instruction: glibc's dlopen takes its caller's
+// RUNPATH, $ORIGIN and namespace from the module that contains its return address. Stack at the entry of `function`:
+// gadget, then our own continuation. Cannot be used with a shadow stack, which would see two returns for one call.
 extern "C" [[gnu::visibility("hidden")]] void* memhook_call_via(uint64_t a, uint64_t b, uint64_t c, uint64_t function,
                                                                 uint64_t gadget);
 asm(R"(

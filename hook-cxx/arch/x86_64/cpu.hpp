@@ -1,10 +1,10 @@
-// Facts about the processor, and where Linux saves its registers.
+// Facts about the processor, and the places where Linux saves its registers.
 #pragma once
 #include <stdint.h>
 
 namespace memhook::cpu {
 
-// The instruction by which a function returns: one byte.
+// The one-byte instruction by which a function returns.
 inline constexpr unsigned char return_instruction = 0xc3;
 
 // No time stamp counter runs at more than 5 GHz.

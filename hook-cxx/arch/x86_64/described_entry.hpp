@@ -1,20 +1,20 @@
 // Entry points for calls of described functions.
 //
-// A wrapper in C++ knows its arguments; here they are unknown. So everything is passed to the original unchanged: every
-// general-purpose register, even those that the ABI lets a callee change, because a compiler that has seen both sides
-// may rely on them (gcc's -fipa-ra), and the vector registers, which the hook never uses. The original's result, and
-// the values that it leaves in other registers, are passed back in the same way.
+// A wrapper in C++ knows its arguments; here they are unknown. So everything is passed to the original unchanged: the
+// vector registers, which the hook never uses, and every general-purpose register. This includes registers that the ABI
+// lets a callee change, because a compiler that has seen both sides may rely on them (gcc's -fipa-ra). The original's
+// result, and the values that it leaves in other registers, are passed back in the same way.
 //
-// A call that is only examined is passed on by a jump: nothing of ours is left on the stack. If the result is needed,
-// the original is called from here. That is a call and a return for the processor's shadow stack, an ordinary frame for
-// longjmp and for exceptions, which find its call frame information below, and a part of the coroutine's own stack if
-// the original switches to another one. The price is that the original would not find arguments on the stack: the
-// attacher refuses functions that have any.
+// A call that is only examined is passed on by a jump, so that no frame of ours is on the stack. If the result is
+// needed, the original is called from this code. That is a call and a return for the processor's shadow stack, and an
+// ordinary frame for longjmp and for exceptions, which find its call frame information below. If the original switches
+// to another coroutine, the frame is a part of the coroutine's own stack. The disadvantage is that the original would
+// not find arguments on the stack, so the attacher refuses functions with such arguments.
 //
-// One stub for each function and variant; the frame of all of them, by words below rbp:
+// One stub for each function and variant. All stubs have the same frame, by words below rbp:
 //
 //   0         the caller's rbp; the return address is above it
-//   -1        number of the stub; afterwards the original
+//   -1        number of the stub; later the original
 //   -2 .. -7  rdi, rsi, rdx, rcx, r8, r9: the arguments
 //   -8 .. -10 rax, r10, r11
 //   -11 ..    for described.hpp
@@ -26,7 +26,7 @@ namespace memhook {
 inline constexpr uint64_t described_stub_bytes = 16;
 extern "C" [[gnu::visibility("hidden")]] const unsigned char memhook_described_stubs[];
 
-// Returns whether the original is to be called from here, and memhook_described_end afterwards.
+// Returns true if the original is to be called from here, followed by memhook_described_end.
 extern "C" [[gnu::visibility("hidden"), gnu::used]] uint64_t memhook_described_begin(uint64_t* frame);
 extern "C" [[gnu::visibility("hidden"), gnu::used]] void memhook_described_end(uint64_t* frame, uint64_t result);
 
@@ -118,7 +118,7 @@ memhook_described:
   leave
   .cfi_def_cfa %rsp, 8
   .cfi_restore %rbp
-  // Below the stack pointer, but within the red zone, which signal handlers leave alone (psABI 3.2.2).
+  // Below the stack pointer, but within the red zone, which signal handlers do not change (psABI 3.2.2).
   jmp *-16(%rsp)
   .cfi_endproc
   .size memhook_described, . - memhook_described

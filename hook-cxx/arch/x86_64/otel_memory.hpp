@@ -1,21 +1,21 @@
-// The probes otel_memory:alloc and otel_memory:free, in the form of user-space statically defined tracing: a `nop` that
-// the kernel replaces by a breakpoint while somebody listens, and a note in the file with its address.
+// The probes otel_memory:alloc and otel_memory:free, as user-space statically defined tracing: a `nop` that the kernel
+// replaces by a breakpoint while there is a listener, and a note in the file with its address.
 //
 // The form of the notes is that of SystemTap's <sys/sdt.h> (UserSpaceProbeImplementation in its wiki). The arguments
 // are in the registers of a function's arguments (psABI, 3.2.3), because a listener may read them there without looking
-// at the note. Each probe is a single place, in a function of its own: a listener that counts places would count an
-// inlined one several times.
+// at the note. Each probe is a single address, in a function of its own: a listener that counts addresses would count
+// an inlined probe several times.
 //
-// The `nop` has one byte: Linux 6.18 and later replace one of five bytes by a call, which overwrites data of a leaf
+// The `nop` has one byte. Linux 6.18 and later replace a `nop` of five bytes by a call, which overwrites data of a leaf
 // function below its stack pointer.
 #pragma once
 #include <stdint.h>
 
 namespace memhook {
 
-// Number of listeners, maintained by the kernel (the semaphores of the notes): to alloc in the first two bytes, to free
-// in the others, so that one load reads both. The kernel finds them by their offset in the mapped file, so they cannot
-// be in memory without a file.
+// Number of listeners, maintained by the kernel (the semaphores of the notes). The first two bytes are for alloc and
+// the other two for free, so that one load reads both. The kernel finds them by their offset in the mapped file, so
+// they cannot be in memory without a file.
 extern "C" [[gnu::visibility("hidden")]] uint32_t memhook_listeners;
 
 #define MEMHOOK_NOTE(name, semaphore, arguments)                          \
@@ -43,11 +43,11 @@ extern "C" [[gnu::visibility("hidden")]] uint32_t memhook_listeners;
   ".popsection\n"                                                         \
   ".endif\n"
 
-// Makes the calling function keep a frame: bpf_get_stack() and perf follow rbp, and find the program's frames behind
+// Makes the calling function keep a frame: bpf_get_stack() and perf follow rbp, and find the program's frames above
 // ours.
 [[gnu::always_inline]] inline void keep_frame() { asm volatile("" : : "r"(__builtin_frame_address(0))); }
 
-// Tells listeners about a drawn allocation.
+// Reports a drawn allocation to listeners.
 [[gnu::noinline, gnu::cold, gnu::noclone]] inline void fire_alloc(uint64_t block, uint64_t size, uint64_t weighted) {
   keep_frame();
   asm volatile(MEMHOOK_NOTE("alloc", "memhook_listeners", "8@%%rdi 8@%%rsi 8@%%rdx")
@@ -56,7 +56,7 @@ extern "C" [[gnu::visibility("hidden")]] uint32_t memhook_listeners;
                : "memory");
 }
 
-// Tells listeners about the release of a block that they were told about.
+// Reports the release of a block whose allocation was reported to listeners.
 [[gnu::noinline, gnu::cold, gnu::noclone]] inline void fire_free(uint64_t block) {
   keep_frame();
   asm volatile(MEMHOOK_NOTE("free", "memhook_listeners + 2", "8@%%rdi") : : "D"(block) : "memory");

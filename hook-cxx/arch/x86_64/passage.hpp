@@ -1,27 +1,27 @@
-// A call that an unwinder sees through, although it does not know the code here.
+// A call whose code an unwinder does not know, but can nevertheless unwind through.
 //
 // A hook that is mapped without the loader has no call frame information that an unwinder of the process would find, so
-// an exception could not pass through a frame of it. For a call that an exception may leave, this is put between caller
-// and original: a frame with a frame pointer, like that of a function in another module, which saves rbx and the other
-// registers saved by that function at the same offsets. The original returns to an instruction `call *%rbx` of that
-// function (memhook_unwind::passage finds one), which brings the thread back here. An unwinder looks up that function,
-// finds the registers and the return address of our caller, and continues there. Nothing else ever returns there, and
-// the module is never unloaded.
+// an exception could not pass through a frame of the hook. For a call that an exception may leave, this code is put
+// between caller and original. It creates a frame with a frame pointer, like the frame of a function in another module,
+// with rbx and the other registers saved by that function at the same offsets. The original returns to an instruction
+// `call *%rbx` of that function (memhook_unwind::passage finds one), which leads the thread back to this code. An
+// unwinder looks up that function, finds the registers and the return address of our caller, and continues there.
+// Nothing else ever returns there, and the module is never unloaded.
 //
-// Not usable with a shadow stack, which would see a return without a call.
+// Cannot be used with a shadow stack, which would see a return without a call.
 //
 // The frame, by bytes from rbp:
 //
 //   8      the return address into the caller
 //   0      the caller's rbp
-//   -8 ..  registers where the unwinder finds them, as told by the attacher; from -64 on those that it does not read
-//   -160   PassedCall, which nothing else reads
+//   -8 ..  registers at offsets from the attacher, where the unwinder finds them; from -64 on, those it does not read
+//   -160   PassedCall, which no other code reads
 #pragma once
 #include <stdint.h>
 
 namespace memhook {
 
-// A call in progress.
+// A call in progress through the passage.
 struct PassedCall {
   uint64_t a, b;  // its arguments
   uint64_t size;  // requested bytes
@@ -33,17 +33,18 @@ struct PassedCall {
 };
 static_assert(sizeof(PassedCall) == 64);
 
-// Address of the instruction, 0 if there is none; and where rbx, r12, r13, r14 and r15 are saved, relative to rbp.
+// Address of the instruction, or 0 if there is none; and the places where rbx, r12, r13, r14 and r15 are saved,
+// relative to rbp.
 struct Passage {
   uint64_t code;
   int64_t saved[5];
 };
 inline constexpr int64_t lowest_saved = -48, first_unsaved = -64;
 
-// Calls `original(a, b)` through the passage, or jumps there if the call is not to be recorded.
+// Calls `original(a, b)` through the passage, or jumps to `original` if the call is not to be recorded.
 extern "C" [[gnu::visibility("hidden")]] void* memhook_pass(uint64_t a, uint64_t b, uint64_t size, uint64_t function,
                                                             uint64_t original);
-// Returns whether memhook_pass_end is to be called.
+// Returns true if memhook_pass_end is to be called.
 extern "C" [[gnu::visibility("hidden"), gnu::used]] uint64_t memhook_pass_begin(const uint64_t* frame,
                                                                                 PassedCall* call);
 extern "C" [[gnu::visibility("hidden"), gnu::used]] void* memhook_pass_end(const uint64_t* frame, PassedCall* call,

@@ -1,4 +1,4 @@
-// Raw Linux x86-64 system calls: nothing here touches errno or libc.
+// Raw Linux x86-64 system calls, which use neither errno nor libc.
 #pragma once
 #include <stdint.h>
 
@@ -45,7 +45,7 @@ struct iovec {
 // Reads our own memory without ever faulting: EFAULT instead of SIGSEGV (process_vm_readv(2)).
 inline bool read_own(uint64_t address, void* into, uint64_t bytes) {
   iovec local{into, bytes}, remote{reinterpret_cast<void*>(address), bytes};
-  // By this thread: the initial one may have ended, and then its view of the memory is gone.
+  // Through this thread, because the initial thread may have ended, and its view of the memory is then gone.
   long tid = call(nr_gettid);
   return call(nr_process_vm_readv, tid, reinterpret_cast<long>(&local), 1, reinterpret_cast<long>(&remote), 1, 0) ==
          static_cast<long>(bytes);
