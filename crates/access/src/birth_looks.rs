@@ -24,7 +24,7 @@ use std::time::Duration;
 const FOLLOW_NS: u64 = 100_000_000;
 /// Time between two counts of how often the threads were scheduled.
 const SWITCHES_NS: u64 = 20_000_000;
-/// Approximate minimum length of a look. The budget must have room for it.
+/// Approximate minimum length of a look. The budget must allow it.
 const LASTS_SECONDS: f64 = 0.05;
 /// Time between two checks for blocks that are no longer live.
 const LIVES_NS: u64 = 2_000_000;

@@ -7,9 +7,9 @@
 /// Trend of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trend {
-    /// Number of values above an earlier one, minus the number below it.
+    /// Number of pairs whose later value is higher, minus the number of pairs whose later value is lower.
     pub s: i64,
-    /// Probability that a series without a trend looks like this one or more extreme (one-sided: upwards).
+    /// Probability that a series without a trend has a statistic at least as extreme (one-sided: upwards).
     pub p: f64,
     /// Median change from one value to the next.
     pub slope: f64,

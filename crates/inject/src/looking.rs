@@ -276,7 +276,7 @@ impl Stopping {
         }
     }
 
-    /// Returns true for uninterruptible sleep, which nothing ends.
+    /// Returns true for uninterruptible sleep, which no signal ends.
     fn is_stuck(&self, tid: i32) -> bool {
         thread_state(self.pid, tid) == Some('D')
     }

@@ -145,7 +145,8 @@ pub(crate) fn stack(
         StackEnd::Truncated => writeln!(
             out,
             "      {}",
-            style.warning("... (the stack goes on: no unwind information, or no memory for more)")
+            style
+                .warning("... (the stack continues: no unwind information, or no memory for more)")
         ),
     }
 }

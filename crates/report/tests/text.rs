@@ -262,7 +262,7 @@ fn stacks_say_how_they_end() {
     assert!(shown.contains("      ... (--depth 3)\n"), "{shown}");
     model.sites[0].truncated = true;
     let shown = model.text(Style::default());
-    assert!(shown.contains("(the stack goes on: "), "{shown}");
+    assert!(shown.contains("(the stack continues: "), "{shown}");
     model.sites[0].stack.clear();
     assert!(model.text(Style::default()).contains("(no call stack)"));
 }

@@ -162,7 +162,7 @@ fn serve(mut files: Files, inbox: &Receiver<Request>, room: &Room) {
                 });
             }
         });
-        // This comes before the room is freed, because the cache of a file keeps its contents until
+        // This comes before the space is freed, because the cache of a file keeps its contents until
         // then.
         let Ok(unread) = files.unread() else {
             return;

@@ -175,7 +175,7 @@ impl Births {
         }
     }
 
-    /// Returns true if this process is or will be found here, so that no attach is allowed.
+    /// Returns true if this search has found the process, or will find it, so that no attach is allowed.
     pub fn cover(&self, pid: i32) -> bool {
         let state = self.lock();
         let gate = state.gate;

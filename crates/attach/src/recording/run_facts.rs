@@ -103,7 +103,7 @@ impl Facts {
         self.memory
     }
 
-    /// Records the sampling distances until now.
+    /// Records the sampling distances so far.
     fn note_samples<O: Observer>(&mut self, state: &State<O>) {
         let counts = match self.memory {
             Memory::Heap => &state.counts,

@@ -13,7 +13,7 @@ use tracing_subscriber::filter::LevelFilter;
 pub struct Args {
     /// The configuration, a TOML file
     ///
-    /// It is read again at SIGHUP. docs/fleet.md describes its keys, and so does the end of this page.
+    /// The agent reads it again at SIGHUP. Its keys are described in docs/fleet.md and at the end of this page.
     #[arg(short, long, value_name = "FILE", required = true)]
     config: PathBuf,
     /// Check the configuration, and do nothing else

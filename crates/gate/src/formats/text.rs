@@ -296,6 +296,6 @@ fn stack(verdict: &Verdict, site: &AllocationSite, options: &FormatOptions, out:
     } else if frames.is_empty() {
         *out += &format!("      ({})\n", no_stack(verdict));
     } else if site.truncated {
-        *out += "      ... (the stack goes on: no unwind information, or no memory for more)\n";
+        *out += "      ... (the stack continues: no unwind information, or no memory for more)\n";
     }
 }

@@ -20,7 +20,7 @@ const FRESH_PASSES: u64 = 2;
 /// Corrections of the ledger's sums.
 pub(crate) struct Restored {
     base: Checkpoint,
-    /// Totals of the ledger right after the feeding.
+    /// Totals of the ledger directly after the events were fed.
     fed: Totals,
     fed_sites: FxHashMap<u32, SiteTotals>,
     fed_releases: FxHashMap<u32, (u64, u64)>,

@@ -166,7 +166,7 @@ function prepareNames(data) {
 /** Why a stack has no outermost frames. */
 const [NOT_FOLLOWED, CUT_AT_DEPTH] = [1, 2];
 
-/** By site: why its stack goes on, but is cut; 0 if it does not. */
+/** By site: why its stack continues, but is cut; 0 if it does not. */
 const cutSites = ({ sites: { node, truncated } }) => Uint8Array.from(node, (end, site) => (end ? truncated[site] : 0));
 
 /** The frames of a stack, innermost first. */

@@ -126,8 +126,8 @@ class DetailsView {
     if (frames.length) {
       parts.push(make("h3", "", "Call stack, innermost first"), stackList(this.app, frames));
       const [first] = members;
-      if (sites.truncated[first] === NOT_FOLLOWED) parts.push(make("p", "empty", "The stack goes on, but was not followed any further: there was no unwind information, or too little memory for stacks."));
-      else if (data.cut[first]) parts.push(make("p", "empty", `The stack goes on, but was cut at --depth ${data.depth}.`));
+      if (sites.truncated[first] === NOT_FOLLOWED) parts.push(make("p", "empty", "The stack continues, but was not followed any further: there was no unwind information, or too little memory for stacks."));
+      else if (data.cut[first]) parts.push(make("p", "empty", `The stack continues, but was cut at --depth ${data.depth}.`));
     }
     parts.push(make("h3", "", coveredText(data)));
     parts.push(this.numbers(facts.amounts));

@@ -38,7 +38,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<()> {
         let mut found = match found {
             Some(Ok(found)) => found,
             Some(Err(error)) if reclaiming.is_alive() => return Err(error.into()),
-            // Repeated rounds go on until the process ends. A single round succeeds or fails.
+            // Repeated rounds continue until the process ends. A single round succeeds or fails.
             _ if args.every.is_some() => break,
             _ => bail!("nothing is released: process {pid} has ended"),
         };

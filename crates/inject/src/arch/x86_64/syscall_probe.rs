@@ -42,9 +42,9 @@ const FUNCTION_ALIGN: u64 = 16;
 /// Method by which a probe stops a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StopBy {
-    /// At the entry and the exit of its system call.
+    /// The tracer stops the thread at the entry and the exit of its system call.
     SystemCall,
-    /// With [`SIGNAL`]; the number is the program's process id in its own namespace.
+    /// The thread sends itself [`SIGNAL`]. The number is the program's process id in its own namespace.
     Signal(u32),
 }
 
