@@ -88,7 +88,7 @@ pub fn watchpoints() -> io::Result<bool> {
     trap.map(|_| with_kernel)
 }
 
-/// Tries the means of this machine, and measures their costs.
+/// Determines which methods of watching memory this machine supports, and measures their costs.
 pub fn measure() -> Means {
     let fault = fault_ns();
     let (trap, with_kernel) = trap();

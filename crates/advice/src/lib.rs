@@ -403,7 +403,7 @@ fn rank(finding: &Finding) -> u64 {
     }
 }
 
-/// Returns the answer to the question whether it is a leak, fragmentation or retention.
+/// Returns the answer in words: a leak, fragmentation or retention.
 fn answer(first: &Finding, account: Option<&RssReport>) -> String {
     let what = match first.kind {
         Kind::Leak => "A leak",

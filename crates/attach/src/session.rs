@@ -60,7 +60,7 @@ pub struct Session {
     prepared: Prepared,
     hook: HookInTarget,
     attach_time: Duration,
-    /// For a process that is traced from its birth: when it was found.
+    /// Time at which the process was found, if it is traced from its birth.
     found: Option<Instant>,
     is_from_start: bool,
     marks: Marks,

@@ -85,9 +85,9 @@ pub struct Tracing {
     /// A range, both of whose ends count, or up to 8 exact sizes.
     #[arg(long = "size", value_name = "SIZES", value_parser = sizes)]
     pub sizes: Option<Sizes>,
-    /// Record a random sample, one per this many bytes
+    /// Record a random sample, at this mean distance in bytes
     ///
-    /// On average, one allocation in this many allocated bytes is recorded. Reports are then
+    /// On average, one allocation is recorded in each BYTES allocated bytes. Reports are then
     /// estimates, with standard errors.
     #[arg(long, value_name = "BYTES", value_parser = units::size)]
     pub sample: Option<u64>,

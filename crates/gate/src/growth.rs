@@ -179,7 +179,7 @@ mod tests {
 
     const MOMENTS: usize = 60;
     const STEPS: usize = 20;
-    /// Blocks older than this many steps count.
+    /// Minimum age of blocks that count, in steps.
     const AGE: usize = 4 * STEPS;
 
     #[derive(Clone, Copy, PartialEq, Debug)]

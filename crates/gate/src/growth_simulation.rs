@@ -159,11 +159,11 @@ fn run(program: Program, watched: &mut Watched, random: &mut Random) {
 /// Verdicts on runs of one kind.
 #[derive(Debug, Default)]
 struct Said {
-    /// Runs in which a site that does not grow is reported to grow.
+    /// Runs in which growth is reported for a site that does not grow.
     false_alarms: u64,
     /// Runs that were too short for a verdict, although nothing leaks.
     too_short: u64,
-    /// Runs with a leak that is not reported to grow.
+    /// Runs in which a leak is not reported as growth.
     missed: u64,
     /// Runs that were too short to recognize a leak.
     unclear: u64,

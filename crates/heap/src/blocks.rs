@@ -234,7 +234,7 @@ impl BlockTable {
         segment.first + segment.rank(place.unit as usize).unwrap_or(0)
     }
 
-    /// Returns the block at a place, and the index of its segment.
+    /// Returns the block at a position, and the index of its segment.
     #[inline]
     pub fn at(&self, place: BlockStart) -> (Block, usize) {
         let index = place.segment as usize;

@@ -81,11 +81,11 @@ const BEYOND_SLOTS: &str = "calls that use no slot: by pointers from dlsym, and 
 enum SecondSource {
     /// The two cannot be compared.
     Silent,
-    /// The two agree within this many bytes.
+    /// The two agree within this number of bytes.
     Agrees(u64),
-    /// This many bytes were allocated by calls that the hook did not see.
+    /// Number of bytes that were allocated by calls that the hook did not see.
     HasMore(u64),
-    /// This many bytes of traced blocks were released by calls that the hook did not see.
+    /// Number of bytes of traced blocks that were released by calls that the hook did not see.
     HasLess(u64),
 }
 

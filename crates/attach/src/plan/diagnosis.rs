@@ -153,7 +153,7 @@ fn other_attacher(pid: i32) -> Option<Check> {
 struct Found {
     /// Modules of the process.
     images: Vec<ModuleImage>,
-    /// Way in which the hook would enter the process, with remarks.
+    /// Method by which the hook would be loaded into the process, with remarks.
     loading: Loading,
     way_in: Option<Check>,
     /// Plan for the relevant modules.

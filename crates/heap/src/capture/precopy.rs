@@ -294,7 +294,7 @@ impl<'a> Copying<'a> {
     }
 }
 
-/// Splits ranges after this many bytes.
+/// Splits ranges into the first `bytes` bytes (whole pages) and the rest.
 fn split_at_bytes(runs: Runs, bytes: u64) -> (Runs, Runs) {
     let (mut first, mut rest, mut left) = (Runs::new(), Runs::new(), bytes & !(PAGE_BYTES - 1));
     for Range { start, end } in runs {

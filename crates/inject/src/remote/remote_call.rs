@@ -340,9 +340,9 @@ impl Held {
         }
     }
 
-    /// Gives the thread permission until the thread has used it. The thread goes home without us after
-    /// [`Timing::spin`], counted from the beginning of its wait, and its memory is then no longer ours. Returns `false`
-    /// well before that.
+    /// Gives the thread permission to continue, and waits until it has used the permission. After [`Timing::spin`],
+    /// counted from the beginning of its wait, the thread goes home without us, and its memory is then no longer ours.
+    /// Returns `false` well before that time.
     ///
     /// [`Timing::spin`]: crate::timing::Timing
     fn give_leave(&mut self, scratch: Scratch) -> Result<bool, Error> {

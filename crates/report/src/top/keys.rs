@@ -62,11 +62,11 @@ pub(super) enum Action {
     Back,
     Tree,
     Pause,
-    /// Show the process this many places further on.
+    /// Show the process that is this number of positions further on.
     Process(i32),
     SortBy(Sort),
     NextSort,
-    /// Move by this many rows.
+    /// Move by this number of rows.
     Move(i64),
     First,
     Last,

@@ -48,7 +48,7 @@ fn folded_sum(file: &TemporaryFile, cost: &str) -> u64 {
     text.lines().map(value).sum()
 }
 
-/// Returns a point with this many resident MiB.
+/// Returns a point with the given resident size in MiB.
 fn resident(mib: u64) -> memhook_report::ResidentPoint {
     memhook_report::ResidentPoint {
         anonymous_bytes: (mib - 1) << 20,

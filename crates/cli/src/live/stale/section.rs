@@ -22,7 +22,7 @@ pub struct StaleSection {
 }
 
 impl StaleSection {
-    /// Creates the section about memory that was not touched for `older`, with this many sites.
+    /// Creates the section about memory that was not touched for `older`, with at most `top` sites.
     pub fn new(pid: i32, older: Duration, top: usize) -> StaleSection {
         let settings = Settings {
             older_ms: older.as_millis().min(u128::from(u32::MAX / 4)) as u32,

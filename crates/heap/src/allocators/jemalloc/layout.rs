@@ -2,7 +2,7 @@
 
 /// The smallest unit of extents (LG_PAGE is 12 on x86-64).
 pub const PAGE_BYTES: u64 = 4096;
-/// Slabs have at most this many regions (SC_SLAB_MAXREGS).
+/// Maximum number of regions in a slab (SC_SLAB_MAXREGS).
 pub const MOST_REGIONS: u64 = 512;
 /// Size classes of slabs (SC_NBINS).
 pub const SLAB_CLASSES: u64 = 36;

@@ -271,7 +271,7 @@ impl<'a, 's> Claims<'a, 's> {
         self.is_late
     }
 
-    /// Queues this many objects for a later step.
+    /// Queues `count` objects for a later step.
     fn wait(&mut self, address: u64, of: TypeId, count: u64) {
         let bytes = self.declared.get(of).bytes;
         if bytes > 0 && !self.layouts.of(&mut self.declared, of).is_leaf() {

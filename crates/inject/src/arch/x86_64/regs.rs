@@ -44,7 +44,7 @@ unsafe fn read_set(tid: i32, set: usize, room: *mut u8, bytes: usize) -> io::Res
 /// Writes one register set of a stopped thread.
 ///
 /// # Safety
-/// `values` points to this many readable bytes.
+/// `values` points to `bytes` readable bytes.
 unsafe fn write_set(tid: i32, set: usize, values: *const u8, bytes: usize) -> io::Result<()> {
     let vector = libc::iovec {
         iov_base: values.cast_mut().cast(),
