@@ -53,7 +53,7 @@ inline uint64_t listed_gadget(uint64_t caller, bool is_current) {
   return 0;
 }
 
-// A way to call the loader on behalf of a function.
+// A method to call the loader on behalf of a function.
 struct Way {
   // The instruction through which the call returns; 0 if none is known.
   uint64_t gadget;
@@ -91,8 +91,8 @@ struct Way {
   return false;
 }
 
-// Follows a call that may have opened libraries. Counts those whose calls may be missing from the trace. musl counts
-// only the libraries that a program asks for, and not the ones that they need.
+// Follows a call that may have opened libraries. Counts libraries whose calls may be missing from the trace. musl
+// counts only the libraries that a program asks for, and not their dependencies.
 [[gnu::noinline, gnu::cold]] inline void libraries_opened(uint64_t loader_count_before) {
   if (gate_word() == 0 || modules_changed() || gate_word() == 0) return;
   with_loader_still(trusted.iterate_modules, [=](uint64_t loader_count) -> long {
@@ -104,7 +104,7 @@ struct Way {
   });
 }
 
-// Precedes a call of the loader that is not followed. The attacher looks at the modules later.
+// Precedes a call of the loader that is not followed. The attacher checks the modules later.
 [[gnu::noinline, gnu::cold]] inline void leaves_unfollowed() {
   __atomic_fetch_add(&tally()->module_requests, 1, __ATOMIC_ACQ_REL);
   __atomic_fetch_add(&tally()->unwatched_libraries, 1, __ATOMIC_RELAXED);

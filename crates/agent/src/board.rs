@@ -67,7 +67,7 @@ pub struct Numbers {
     pub growth_per_minute: f64,
     /// Events that were lost.
     pub lost: u64,
-    /// Libraries that were opened before they could be patched.
+    /// Number of libraries that were opened before they could be patched.
     pub unwatched_libraries: u64,
     /// Times in which the target ran untraced: their number, and their total in seconds.
     pub gaps: (u64, f64),

@@ -20,7 +20,7 @@ pub const MOST_SAMPLE_BYTES: u64 = 1 << 30;
 /// level doubles the distance.
 pub const COARSEST: u8 = (MOST_SAMPLE_BYTES.ilog2() - LEAST_SAMPLE_BYTES.ilog2()) as u8 + 1;
 
-/// Level at which the traffic is learned: one sample in 512 KiB costs hardly more than the wrappers themselves.
+/// Level at which the traffic is measured first: one sample in 512 KiB costs hardly more than the wrappers themselves.
 pub const FIRST_LEVEL: u8 = 12;
 const _: () = assert!(LEAST_SAMPLE_BYTES << (FIRST_LEVEL - 1) == 512 << 10);
 
@@ -35,7 +35,7 @@ const FAST_NS: f64 = 50e6;
 const SLOW_NS: f64 = 2e9;
 /// Minimum time for which a distance is kept before it shrinks.
 const DWELL_NS: f64 = 500e6;
-/// Time for which the traffic is learned at one level.
+/// Duration of the measurement of traffic at one level.
 const LEARNING_NS: f64 = 20e6;
 /// Number of samples that are enough for an estimate of the traffic.
 const ENOUGH_SAMPLES: f64 = 10.0;
@@ -132,7 +132,7 @@ impl Traffic {
         self.approach(period, 1.0 - (-period.time_ns / over_ns).exp());
     }
 
-    /// Adds a part (0 to 1) of the difference between a period's rates and these.
+    /// Changes the rates by a part (0 to 1) of their difference from a period's rates.
     fn approach(&mut self, period: &Period, part: f64) {
         for (rate, count) in self.allocations.iter_mut().zip(period.allocations) {
             *rate += (count / period.time_ns - *rate) * part;
@@ -155,7 +155,7 @@ impl Traffic {
     }
 }
 
-/// Traffic seen so far at the level at which it is learned.
+/// Traffic seen so far at the level of the measurement.
 #[derive(Clone, Copy, Debug, Default)]
 struct Learned {
     time_ns: f64,
@@ -176,13 +176,13 @@ pub struct TracingController {
     /// Share of the attacher's time when there are few events.
     idle_share: f64,
     since_change_ns: f64,
-    /// Progress of learning the traffic; `None` if it is known.
+    /// Progress of the measurement of traffic; `None` if it is complete.
     learned: Option<Learned>,
 }
 
 impl TracingController {
-    /// Creates a controller. `share`: allowed share of the process's time; `level`: the first one, at which the traffic is
-    /// learned unless it is 0.
+    /// Creates a controller. `share`: allowed share of the process's time; `level`: the first level, at which the
+    /// traffic is measured unless it is 0.
     pub fn within(share: f64, level: u8) -> TracingController {
         TracingController {
             share,

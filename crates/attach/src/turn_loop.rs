@@ -95,7 +95,7 @@ impl<O: Observer + Send> Trace<O> {
         End::Detached(detached)
     }
 
-    /// Returns true if it is time to leave a running process.
+    /// Returns true if a running process is to be left.
     fn is_over(&self, duration: Option<Duration>, job: &dyn Job<O>) -> bool {
         duration.is_some_and(|duration| self.consumer.elapsed() >= duration)
             || job.ends_by_signal() && memhook_inject::stops() > 0

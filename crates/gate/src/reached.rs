@@ -19,7 +19,7 @@ impl Traced {
         self.0.iter()
     }
 
-    /// Returns the traced block that a block of the heap holds.
+    /// Returns the traced block inside a block of the heap.
     pub fn of(&self, block: Block) -> Option<&LiveBlock> {
         block.holding(&self.0, |known| known.address)
     }

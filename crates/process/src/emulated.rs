@@ -1,8 +1,8 @@
 //! The program that an emulator of user programs runs, such as qemu-user.
 //!
-//! An emulator maps the segments of a program where they belong, like the kernel, but translates the code instead of
-//! executing it, so the code is mapped as data. Neither the modules nor the heaps of such a program are those of the
-//! process.
+//! An emulator maps the segments of a program at their usual addresses, like the kernel, but translates the code
+//! instead of executing it, so the code is mapped as data. Neither the modules nor the heaps of such a program belong
+//! to the process.
 
 use crate::load_segments::{LoadSegment, LoadSegments};
 use crate::{Mapping, RemoteAddress, read_memory};
@@ -21,8 +21,8 @@ pub fn emulated_program(pid: i32, maps: &[Mapping]) -> Option<String> {
         if first.offset != 0 || !first.read || first.exec || !first.path.starts_with('/') {
             return false;
         }
-        // Hardly any process has private data of a file, but none of its code. Of a small file, the data may begin with
-        // its first byte, too, and come after the code.
+        // Hardly any process has private data of a file without its code. In a small file, the data may also begin with
+        // its first byte, and come after the code.
         let near = maps[index.saturating_sub(NEAR)..].iter().take(2 * NEAR);
         let mut of_file = near.filter(|m| m.is_same_file(first));
         let has_code = of_file.clone().any(|m| m.exec);
@@ -34,7 +34,7 @@ pub fn emulated_program(pid: i32, maps: &[Mapping]) -> Option<String> {
         let segments = segments(&bytes).filter(|_| is_read);
         segments.is_some_and(|segments| segments.are_emulated(first, maps))
     });
-    // The libraries of the program follow it.
+    // The libraries of the program are mapped after it.
     emulated.next().map(|(_, first)| first.path.clone())
 }
 

@@ -55,8 +55,8 @@ impl LoadSegments {
         self.0.iter().map(|s| page(s.svma)).min().unwrap_or(0)
     }
 
-    /// Returns true if the file's segments are mapped where they belong, but the code is not executable and the data are
-    /// writable: a program whose code is translated.
+    /// Returns true if the file's segments are mapped at their usual addresses, but the code is not executable and the
+    /// data are writable: a program whose code is translated.
     pub(crate) fn are_emulated(&self, first: &Mapping, maps: &[Mapping]) -> bool {
         let bias = first.start.wrapping_sub(self.lowest());
         // The beginning of the data may have become read-only after the relocations.

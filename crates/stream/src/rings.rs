@@ -30,7 +30,7 @@ pub struct Losses {
     pub memo_wrong: u64,
     /// Backtraces that did not fit into the stack table.
     pub stacks_dropped: u64,
-    /// Libraries that the target opened and went on with before their slots were patched. Their calls may be missing.
+    /// Libraries that the target opened and used before their slots were patched. Their calls may be missing.
     pub unwatched_libraries: u64,
 }
 

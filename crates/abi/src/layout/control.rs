@@ -267,9 +267,10 @@ shared_struct! {
         look_address: AtomicU64,
         /// The size of the block.
         look_size: AtomicU64,
-        /// Libraries that the program opened, and continued with before their slots were patched.
+        /// Number of libraries that the program opened and used before their slots were patched.
         unwatched_libraries: AtomicU64,
-        /// Number of modules ever loaded up to which these are counted: see [`Control::loader_count_seen`].
+        /// Value of the loader's count of loaded modules up to which these libraries are counted: see
+        /// [`Control::loader_count_seen`].
         unwatched_until: AtomicU64,
     }
 }

@@ -1,6 +1,6 @@
-//! Modules that were loaded although no followed call of dlopen announced them: by a call that began before its slot was
-//! patched, by the C library for itself (iconv_open(3), getpwnam(3)), or through a pointer from dlsym(3). Calls by them
-//! are not seen until their slots are patched, and the coverage says so.
+//! Modules that were loaded without an announcement by a followed call of dlopen. They were loaded by a call that began
+//! before its slot was patched, by the C library for itself (iconv_open(3), getpwnam(3)), or through a pointer from
+//! dlsym(3). Their calls are not seen until their slots are patched, and the coverage reports this.
 
 use crate::error::Error;
 use crate::session::Session;
@@ -30,13 +30,13 @@ impl Default for Unannounced {
 }
 
 impl Unannounced {
-    /// Returns true if it is time to look.
+    /// Returns true if a look is due.
     pub fn is_due(&self, now: Duration) -> bool {
         now >= self.next
     }
 
-    /// Looks for new modules, and reports those of the last look if nothing was announced since. Returns true if it
-    /// found some, whose slots wait to be patched.
+    /// Looks for new modules, and reports those of the last look if no module was announced since. Returns true if
+    /// there are such modules, whose slots are not patched yet.
     pub fn look(&mut self, session: &mut Session, now: Duration) -> Result<bool, Error> {
         self.pause = (self.pause * 2).min(LONGEST);
         self.next = now + self.pause;
@@ -55,7 +55,7 @@ impl Unannounced {
         Ok(true)
     }
 
-    /// Looks for the last time: nothing can be announced any more.
+    /// Looks for the last time, because no module can be announced any more.
     pub fn look_at_end(&mut self, session: &mut Session) {
         let found = session.look_for_new_modules().unwrap_or_default();
         let (_, suspected) = self.suspected.take().unwrap_or_default();

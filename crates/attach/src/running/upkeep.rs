@@ -185,7 +185,7 @@ impl Upkeep {
         }
     }
 
-    /// Completes what is known of a process that makes no more calls, or from which the caller is about to detach.
+    /// Completes the facts about a process that makes no more calls, or from which the caller is about to detach.
     pub fn last_look(&mut self, session: &mut Session) {
         self.unannounced.look_at_end(session);
     }

@@ -54,7 +54,7 @@ impl MadeCode {
         self.emulated.as_deref()
     }
 
-    /// Searches again if it is time; returns true if an area has changed.
+    /// Searches again if a search is due. Returns true if an area has changed.
     pub fn look(&mut self, pid: i32, now: Duration) -> bool {
         if now < self.next_look {
             return false;

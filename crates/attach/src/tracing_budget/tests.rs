@@ -116,7 +116,7 @@ fn levels_and_distances() {
 
 #[test]
 fn what_fits_is_exact_all_the_time() {
-    // 1,000 pairs in 10 ms cost 0.18 ms. The traffic is learned first.
+    // 1,000 pairs in 10 ms cost 0.18 ms. The traffic is measured first.
     let run = Program::cheap().run(0.03, &[(1000.0, 100); 1000], 1);
     assert_eq!(run.levels[0], FIRST_LEVEL);
     assert!(run.levels[10..].iter().all(|&level| level == 0));
@@ -144,7 +144,7 @@ fn the_first_second_of_a_busy_program_is_within_the_budget() {
     assert!(run.levels.iter().all(|&level| level > 0));
 }
 
-/// If threads wait for room, few events are taken, however many there are.
+/// If threads wait for space, few events are taken, regardless of their number.
 #[test]
 fn the_traffic_is_learned_anew_if_threads_wait() {
     let mut controller = TracingController::within(0.05, 0);

@@ -1,4 +1,4 @@
-//! Programs that an emulator runs: their heap is that of a C library which is no module of the
+//! Programs that an emulator runs. Their heap belongs to a C library that is not a module of the
 //! process.
 
 use super::dissector::{AllocatorHeap, HeapDissector, NotDissected};

@@ -237,11 +237,10 @@ pub struct Block {
 }
 
 impl Block {
-    /// Returns the traced block that this block of the heap holds. `traced` is sorted by address.
+    /// Returns the traced block inside this block of the heap. `traced` is sorted by address.
     ///
-    /// An allocator in front of the heap's own, such as a preloaded one that checks for errors,
-    /// may keep a header before each of the program's blocks, so the only traced block inside of
-    /// this one counts if none begins at its address.
+    /// A preloaded allocator, such as one that checks for errors, may keep a header before each of the program's
+    /// blocks. So the only traced block inside this block counts if none begins at its address.
     pub fn holding<'a, T>(&self, traced: &'a [T], address: impl Fn(&T) -> u64) -> Option<&'a T> {
         let first = traced.partition_point(|one| address(one) < self.address);
         let end = self.address.saturating_add(self.bytes);
