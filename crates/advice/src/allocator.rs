@@ -163,7 +163,7 @@ fn huge_pages(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
         gain_bytes_an_hour: None,
         certainty: "exact",
         remedy: "Have the program call prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) before it allocates, or leave out the madvise(MADV_HUGEPAGE) or the setting of its allocator that asks for huge pages".into(),
-        cost: "a restart, and more misses of the address cache where memory is used densely",
+        cost: "a restart, and more TLB misses where memory is used densely",
         evidence: format!("memhook-rs rss {}", facts.target()),
     })
 }

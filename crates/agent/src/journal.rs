@@ -21,7 +21,7 @@ const RESERVES: [usize; 3] = [64 << 10, 32 << 10, 16 << 10];
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// The directory cannot be created or written.
-    #[error("cannot use the state directory {}: set state in [agent] to one of this user's that can be written", path.display())]
+    #[error("cannot use the state directory {}: set state in [agent] to a writable directory of this user", path.display())]
     Unusable {
         /// The directory.
         path: PathBuf,

@@ -109,7 +109,7 @@ pub(super) fn encode(
     family(
         encoder,
         "target_reclaim_refusals",
-        "Attempts in which nothing, or not all of it, could be freed, by the reason",
+        "Attempts that freed none or only some of the blocks, by reason",
         MetricType::Counter,
         refusals,
     )
