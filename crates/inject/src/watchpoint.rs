@@ -258,7 +258,7 @@ fn parse(record: &[u8]) -> Option<Access> {
 /// Kind of access that a watchpoint detects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Width {
-    /// A word at a multiple of eight. An access to any of its bytes fires.
+    /// A word at a multiple of eight. The watchpoint fires at an access to any of its bytes.
     #[default]
     Word,
     /// A byte.

@@ -38,7 +38,7 @@ pub(crate) fn compare(resident: &[ResidentSample], curve: &[(u64, u64)]) -> Opti
     let peak = |curve: &[(u64, u64)]| curve.iter().map(|(_, bytes)| *bytes).max();
     let (recorded_peak, replayed_peak) = (peak(&recorded)?, peak(&replayed)?);
     let least = (recorded_peak as f64 * LEAST_SHARE).max(1.0);
-    // Smaller amounts at the end or on average are judged as if they were this large.
+    // At the end and on average, smaller amounts are judged as if they had this size.
     let error = |recorded: u64, replayed: u64| {
         (replayed as f64 - recorded as f64) / (recorded as f64).max(least)
     };

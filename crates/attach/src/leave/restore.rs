@@ -137,7 +137,7 @@ pub fn restore(
     Ok(done)
 }
 
-/// Returns true if the process still exists and the failure leaves the other method possible.
+/// Returns true if the process still exists and the other method may succeed after this failure.
 fn may_be_forced(why: &memhook_inject::Error) -> bool {
     use memhook_inject::Error::{AlreadyTraced, Permission, TargetGone, TargetStopped};
     !matches!(

@@ -141,7 +141,7 @@ impl Spool {
         self.shared.end(end);
     }
 
-    /// Returns a used frame to be filled again, if one is available.
+    /// Returns a used frame for reuse, if one is available.
     pub fn spare(&self) -> Frame {
         self.spare.try_recv().unwrap_or_default()
     }

@@ -39,7 +39,7 @@ const RELEASE_NS: u64 = 1000;
 /// Duration of the longest trap of a watchpoint, even in a virtual machine, where traps take
 /// longest.
 const TRAP_NS: u64 = 50_000;
-/// Maximum delay of an allocation's event after the look. They use different clocks.
+/// Maximum delay of an allocation's event after the look, because the two use different clocks.
 const CLOCKS_NS: u64 = 50_000;
 /// The 97.5 % quantile of the normal distribution.
 const QUANTILE: f64 = 1.96;
