@@ -226,7 +226,7 @@ impl Pages {
                 return Writes::NoneSince(since);
             }
         }
-        // Only pages that belong to this range alone count.
+        // Only pages that belong entirely to this range count.
         let own_first = offset(range.start).div_ceil(PAGE_BYTES) as usize - first;
         let own_last = (offset(range.end) / PAGE_BYTES) as usize;
         let own = pages.get(own_first..own_last.saturating_sub(first));

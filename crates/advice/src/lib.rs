@@ -318,7 +318,7 @@ fn lines(facts: &Facts<'_>) -> Vec<Line> {
         bytes: profile.totals.live_bytes,
         bytes_before: None,
         bytes_an_hour: match balance::live(facts) {
-            // Only a comparison of two looks includes the releases of older blocks.
+            // Only a comparison of two looks shows the releases of older blocks.
             Some(grown) => Some(facts.an_hour(grown)),
             None => Some(facts.an_hour(grown_live(profile))),
         },

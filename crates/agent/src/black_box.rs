@@ -139,8 +139,7 @@ impl Shared {
     /// Checks each group. Returns true if there are any.
     fn look(&self) -> bool {
         let mut groups = locked(&self.groups);
-        // One full group may contain several groups. Then the largest processes of all of them are
-        // alarmed.
+        // One full group may contain several groups. In that case, the largest processes of all of them are alarmed.
         let mut meant = BTreeMap::<(&str, Option<PathBuf>), (Alarm, Vec<Arc<Process>>)>::new();
         for group in groups.iter_mut() {
             if let Some(alarm) = group.alarms.check(&mut group.answered) {

@@ -225,7 +225,7 @@ impl Default for Link {
             has_left: AtomicBool::default(),
             numbers: Mutex::default(),
             threads: Mutex::default(),
-            // One call is enough, because the thread that receives it checks everything.
+            // One call is enough, because the receiving thread checks everything.
             calls: bounded(1),
         }
     }

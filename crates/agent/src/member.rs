@@ -130,7 +130,7 @@ impl Member {
     /// Orders to leave the process. Returns true if the order is new.
     pub fn leaves(&mut self, why: Why) -> bool {
         let is_new = self.leaves.is_none();
-        // When the agent ends, this replaces any other plan.
+        // When the agent ends, this plan replaces any other plan.
         if is_new || why == Why::AgentEnds {
             self.leaves = Some(why);
         }

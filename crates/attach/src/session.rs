@@ -1,4 +1,4 @@
-//! One attach: load the hook, fill the journal, patch; later modules; detach.
+//! One attach: loads the hook, fills the journal, patches the slots, follows later modules, and detaches.
 //!
 //! An attach is a sequence of steps. Each step takes the value of the previous step, so that no code can use facts that
 //! do not exist yet. Remains of earlier attaches are [cleared](cleared). Then the process is surveyed and planned

@@ -96,10 +96,10 @@ impl std::str::FromStr for Action {
 /// Rule for firing again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
-    /// Only if the condition has been false since the last time.
+    /// Acts only if the condition has been false since the last time.
     Anew,
-    /// Also if the value gets much worse: half of the remaining distance to a limit is used up, or any other quantity
-    /// has grown by an eighth.
+    /// Also acts if the value gets much worse: half of the remaining distance to a limit is used up, or any other
+    /// quantity has grown by an eighth.
     Worse,
 }
 

@@ -33,8 +33,7 @@ pub struct Target {
 pub struct Choice {
     /// Take a process of this control group; watch takes all
     ///
-    /// It may be in a group below it. Name a directory in /sys/fs/cgroup, or a path as in
-    /// /proc/PID/cgroup.
+    /// The process may be in a group below it. Name a directory in /sys/fs/cgroup, or a path as in /proc/PID/cgroup.
     #[arg(long, value_name = "PATH")]
     cgroup: Option<String>,
 }

@@ -201,7 +201,7 @@ fn sizes(text: &str) -> Result<Sizes, String> {
     })
 }
 
-/// How accesses are counted, and the share of the program's time that sampling them may take.
+/// Method of counting accesses, and the share of the program's time that sampling them may take.
 #[derive(Clone, Copy, Default)]
 pub struct Accesses {
     pub access: Access,

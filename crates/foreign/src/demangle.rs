@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(class_name(&class), class);
     }
 
-    /// Neither the parser nor the printer exhausts its stack.
+    /// Neither the parser nor the printer overflows the stack.
     #[test]
     fn a_deep_name_is_shown_as_it_is() {
         for part in [

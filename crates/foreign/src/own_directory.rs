@@ -36,7 +36,7 @@ impl OwnDirectory {
     /// Opens the directory, creating it if it is missing.
     ///
     /// # Errors
-    /// It cannot be created, is the end of a link, belongs to another user, or is writable by others.
+    /// The directory cannot be created, is the end of a link, belongs to another user, or is writable by others.
     pub fn make(path: &Path) -> Result<OwnDirectory> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         OwnDirectory::open(path, path.to_owned())

@@ -182,7 +182,7 @@ mod tests {
         HeavyTail(usize),
         /// As many requests of any size as the load demands, which varies.
         Load,
-        /// As many requests as the load demands, which rises all the time.
+        /// As many requests as the load demands, which rises continuously.
         RisingLoad,
         /// A buffer that is as large as the largest request so far.
         HighWater,

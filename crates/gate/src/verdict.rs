@@ -11,7 +11,7 @@ pub enum Outcome {
     Passed,
     /// A limit was exceeded.
     Failed,
-    /// Nothing was found, but not everything was seen.
+    /// Nothing was found, but not everything was examined.
     Unsound,
 }
 

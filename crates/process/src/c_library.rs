@@ -1,7 +1,7 @@
 //! C library of a process: its kind, its address, and the parts of its code that must not be interrupted.
 //!
-//! It is recognized by the modules that the loader has loaded and by its exports, never by the name of a file, because
-//! a program may map any file, at any address, under any name.
+//! The C library is recognized by the modules that the loader has loaded and by its exports, never by the name of a
+//! file, because a program may map any file, at any address, under any name.
 
 use crate::loaded_elf::LoadedElf;
 use crate::memory::Pages;

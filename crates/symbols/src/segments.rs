@@ -108,8 +108,7 @@ mod tests {
             segment(0x1800, 0x2800, 0x3000, true),
             segment(0x4800, 0x6800, 0x100, false),
         ];
-        // These are the whole module, its code as the loader maps it, and the second half of its
-        // code.
+        // The whole module, its code as the loader maps it, and the second half of its code.
         for (offset, bytes, svma) in [
             (0, 0x7000, 0),
             (0x1000, 0x4000, 0x2000),

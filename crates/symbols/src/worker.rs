@@ -1,7 +1,7 @@
 //! The thread of one module. It answers from the cache for as long as that suffices, then from the
 //! debug information.
 //!
-//! It reads debug information itself, or through the shared readers
+//! The thread reads debug information itself, or through the shared readers
 //! ([`SharedReaders`](crate::SharedReaders)).
 
 use crate::debug_files::SearchPath;

@@ -38,7 +38,7 @@ pub struct Backtrace {
 /// Outermost frame of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
-    /// Where the outermost function continues (avma).
+    /// Address at which the outermost function continues (avma).
     pub pc: u64,
     /// Code of that function (avma).
     pub function: Range<u64>,

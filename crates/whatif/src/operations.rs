@@ -84,7 +84,7 @@ pub(crate) struct Plan {
 /// Turns the reports of the ledger into operations.
 pub(crate) struct Encoder<W> {
     write: W,
-    /// How blocks are requested, for the stacks that do not call malloc.
+    /// Way in which blocks are requested, for the stacks that do not call malloc.
     asked: FxHashMap<u32, Asked>,
     moments: Moments,
     next_moment: usize,

@@ -114,7 +114,7 @@ fn parse(text: &str, experiments: Experiments) -> Result<File, Fault> {
     file.agent.experimental_otlp |= experiments.otlp;
     for rule in &mut file.rule {
         let rule = rule.get_mut();
-        // Only a value that was left out has no place in the file.
+        // The file does not contain values that were left out.
         if rule.mode == Mode::Scan && rule.interval.span().is_empty() {
             *rule.interval.get_mut() = Period(SCAN_INTERVAL);
         }

@@ -56,7 +56,8 @@ mod tests {
     fn sent(away: Duration, every: Duration) -> (Duration, u32) {
         let ms = |time: Duration| time.as_millis() as u64;
         let mut backlog = Backlog::default();
-        // One request is queued each `every`, from 0 on. `first` is the oldest that waits.
+        // A request is queued at each multiple of `every`, starting at 0. `first` is the oldest
+        // request that waits.
         let (mut now, mut first) = (away, 0u64);
         let mut of_second = std::collections::BTreeMap::<u64, u32>::new();
         loop {
@@ -81,7 +82,7 @@ mod tests {
     #[test]
     fn an_hour_is_sent_within_minutes_and_not_at_once() {
         let second = Duration::from_secs(1);
-        // These are ten targets every 15 s, and two hundred.
+        // Ten targets every 15 s, and two hundred targets.
         for every in [Duration::from_millis(1500), Duration::from_millis(75)] {
             let (took, most) = sent(3600 * second, every);
             assert!(took > 300 * second && took < 400 * second, "{took:?}");

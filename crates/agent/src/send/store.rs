@@ -1,4 +1,4 @@
-//! One store. Requests wait in its queue, and a thread sends them, the oldest first.
+//! One store. Requests wait in its queue, and a thread sends the oldest first.
 
 use super::backlog::Backlog;
 use super::queue::{QUEUES, Queue, directory};

@@ -375,7 +375,7 @@ impl Child {
         }
         match owner_of(self.pid, gate) {
             Some(owner) if owner != region.owner() => {
-                // When a process ends, its memory disappears before the process does.
+                // When a process ends, its memory disappears before the process itself.
                 let is_there = mappings(self.pid).is_ok_and(|maps| !maps.is_empty());
                 if is_there {
                     Fate::ExecutesAnother

@@ -172,7 +172,8 @@ impl Member {
                 count.traced += u64::from(self.programs == 0);
                 self.programs += 1;
                 self.failures = 0;
-                // Otherwise the process has ended, which the next search finds, or executes another program.
+                // With `End::Gone`, the process has ended, which the next search finds, or executes another
+                // program.
                 if !matches!(end, End::Gone) {
                     self.state = State::LetBe;
                 }

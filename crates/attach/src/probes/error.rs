@@ -58,7 +58,7 @@ pub enum ProbeError {
         /// Number of functions.
         functions: usize,
     },
-    /// Not enough free address space for pads within reach of a module.
+    /// There is not enough free address space for pads within reach of a module.
     #[error("process {pid} has no free addresses within 2 GB of {module}")]
     NoRoom {
         /// The process.

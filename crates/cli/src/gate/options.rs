@@ -180,7 +180,7 @@ pub struct RunningOptions {
 pub struct ExceptionOptions {
     /// Read suppressions from this file
     ///
-    /// It may use the syntax of LeakSanitizer (leak:PATTERN), that of Valgrind, or both.
+    /// The file may use the syntax of LeakSanitizer (leak:PATTERN), that of Valgrind, or both.
     #[arg(long, value_name = "FILE")]
     suppressions: Vec<PathBuf>,
     /// Suppress leaks with a match in their stack
@@ -193,8 +193,8 @@ pub struct ExceptionOptions {
     gen_suppressions: bool,
     /// Blame the callers of matching functions for leaks
     ///
-    /// Such functions are wrappers of the allocator. Functions with names like malloc's, and functions of the C and C++
-    /// libraries, are known.
+    /// These functions are wrappers of the allocator. Functions with names like malloc's, and functions of the C and
+    /// C++ libraries, are already known.
     #[arg(long, value_name = "PATTERN")]
     wrapper: Vec<String>,
     /// Ignore the leaks that this file lists

@@ -27,13 +27,13 @@ pub struct Args {
     json: bool,
     /// Permit `[otlp]`, whose protocol is an alpha
     ///
-    /// It sends profiles to OpenTelemetry collectors. experimental_otlp = true in the configuration does the same. Collectors and agents must know the same
-    /// version of the messages.
+    /// The profiles are sent to OpenTelemetry collectors. experimental_otlp = true in the configuration does the same.
+    /// Collectors and agents must know the same version of the messages.
     #[arg(long)]
     experimental_otlp: bool,
     /// Format of the log: text or json
     ///
-    /// It goes to standard error, one line for each event; -v adds the steps of each attach.
+    /// The log goes to standard error, with one line for each event. -v adds the steps of each attach.
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
     log_format: log::Format,
 }

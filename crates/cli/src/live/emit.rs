@@ -30,7 +30,7 @@ pub struct Args {
     ///
     /// This is an average, and 1 reports every allocation. Larger blocks are reported with a higher probability, and
     /// weighted_bytes corrects for that.
-    // As jemalloc has it (lg_prof_sample:19), and the contract supposes.
+    // As in jemalloc (lg_prof_sample:19), and as the contract assumes.
     #[arg(long, value_name = "BYTES", value_parser = units::size, default_value = "512K")]
     sample: u64,
     /// Load the hook from a file here, for listeners that read files
@@ -155,7 +155,7 @@ impl Job for Emit<'_> {
         }
     }
 
-    /// Only a dlopen of the process needs a turn of this thread, and it requests one.
+    /// Only a dlopen of the process needs a turn of this thread, and the dlopen requests it.
     fn pace(&self) -> Duration {
         Duration::from_millis(100)
     }

@@ -68,7 +68,7 @@ pub struct Args {
     twice: Option<Duration>,
     /// Also list what is possibly lost
     ///
-    /// These are blocks that only pointers to their interior reach, which memcheck calls "possibly lost".
+    /// Possibly lost blocks are reached only by pointers to their interior (memcheck calls them "possibly lost").
     #[arg(long, conflicts_with_all = ["save", "census", "why", "reclaim", "list"])]
     show_possible: bool,
     /// Count the whole heap by type, size and arena
@@ -161,7 +161,7 @@ pub struct Args {
     yes: bool,
     /// Reclaim repeatedly at this interval
     ///
-    /// It ends with Ctrl-C or when the process ends.
+    /// Rounds continue until Ctrl-C, or until the process ends.
     #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "reclaim", conflicts_with = "twice", help_heading = "Reclaiming")]
     every: Option<Duration>,
     /// List what may be freed; with --reclaim, free it

@@ -60,7 +60,7 @@ pub fn unchanged(
                     at = end;
                 }
             }
-            // One of the blocks is unmapped, so they are read one by one.
+            // One of the blocks is unmapped, so the blocks are read one by one.
             None => result.extend(pieces.chunks(2).map(|pair| {
                 let is_mapped = last_of_mapping(snapshot, pair[0].0);
                 let pair = if is_mapped { &pair[..1] } else { pair };

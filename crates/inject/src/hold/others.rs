@@ -4,9 +4,9 @@
 //! file under the same number, or taking a lock of the loader and waiting for the held thread. So the other threads are
 //! stopped for the few milliseconds that such a call takes.
 //!
-//! One of them may have been stopped while it holds a lock that the call needs, for example in an allocator. So no
-//! thread stays stopped for longer than [`STILL_LIMIT`]. After that all of them run, and the call continues beside
-//! them, like other calls.
+//! One of the other threads may have been stopped while it holds a lock that the call needs, for example in an
+//! allocator. So no thread stays stopped for longer than [`STILL_LIMIT`]. After that, all of them run, and the call
+//! continues in parallel, like other calls.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

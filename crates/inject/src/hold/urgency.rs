@@ -18,7 +18,7 @@ impl Urgency {
     pub(crate) fn begin() -> Urgency {
         // SAFETY: takes and returns integers; 0 is the calling thread.
         let policy = unsafe { libc::sched_getscheduler(0) };
-        // The other policy was chosen deliberately, so it stays.
+        // The other policy was chosen deliberately, so it remains.
         let is_ordinary = policy & !libc::SCHED_RESET_ON_FORK == libc::SCHED_OTHER;
         // Round robin at the lowest real-time priority; children, if any, are ordinary.
         let is_raised = is_ordinary && set_policy(libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1);

@@ -19,7 +19,7 @@ pub struct Dlopen {
 
 /// Longest wait of a thread for a lock of the loader that another thread holds.
 const LOCK_PATIENCE: Duration = Duration::from_millis(100);
-/// Like `LOCK_PATIENCE`, if the other thread is stopped. It suffices for a call that waits for no lock, on a busy
+/// Like `LOCK_PATIENCE`, if the other thread is stopped. The time suffices for a call that waits for no lock, on a busy
 /// machine.
 const STILL_PATIENCE: Duration = Duration::from_millis(5);
 /// Time after which the thread has to complete `dlopen` alone.

@@ -96,7 +96,7 @@ impl Held {
             return Ok(scratch);
         }
         let way = self.way_home()?;
-        // Nothing that would have to be undone has been done yet.
+        // No step that would have to be undone has been made yet.
         let leaving = [self.work.place.address().0, Scratch::BYTES, 0, 0, 0, 0];
         for (call, nr, args) in [
             ("munmap", libc::SYS_munmap, leaving),

@@ -108,7 +108,7 @@ impl Program {
                     return;
                 }
                 Ok(None) => {}
-                // That call has already collected the exit status.
+                // The earlier call has already collected the exit status.
                 Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return,
                 Err(error) => panic!("{error}"),
             }

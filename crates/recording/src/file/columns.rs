@@ -43,7 +43,8 @@ pub mod kind {
     pub const RELEASE: u8 = 1;
     /// The release that announces a `realloc`. Its bits have the same meaning as for a release.
     pub const REALLOC_RELEASE: u8 = 2;
-    /// Not an event, or a supplement to the next one. For bits 2..8, see [`super::control`].
+    /// A control tag is not an event, or is a supplement to the next event. For bits 2..8, see
+    /// [`super::control`].
     pub const CONTROL: u8 = 3;
 }
 

@@ -322,7 +322,7 @@ impl Encoder {
     fn pairs(&mut self, event: &Event, granule: u64, size: u64) {
         self.control(control::PAIRS);
         self.put(CONTROL, u64::from(event.sequence));
-        // These events have no sequence numbers, and the predicted one costs nothing.
+        // These events have no sequence numbers, and the predicted number costs nothing.
         let word = Model::word_of(granule);
         let sequence = self.model.expected_sequence(word, false);
         self.allocation(granule, sequence, event.stack, size);

@@ -80,7 +80,7 @@ impl InferenceKind {
 pub struct Gain {
     /// Memory in bytes, at the time when most blocks of the site are live.
     pub bytes: u64,
-    /// That memory multiplied by the time for which it is held, in byte seconds.
+    /// Product of that memory and the time for which it is held, in byte seconds.
     pub byte_seconds: f64,
     /// Copied bytes.
     pub copied_bytes: u64,

@@ -19,12 +19,12 @@ fn an_address_opens_the_same_view() {
     let (x, y) = browser.middle_of("#timeline");
     browser.drag((x - 300.0, y), (x + 100.0, y));
     let steps: [&[&str]; 3] = [
-        // These set a window, another measure and unit, a search that filters, the order, a pick, a
-        // large table, and the other theme.
+        // These keys set a window, another measure and unit, a search that filters, the order, a
+        // pick, a large table, and the other theme.
         &[
             "4", "b", "g", "/", "c", "a", "c", "h", "e", "Enter", "Escape", "j", "j", "t", "c",
         ],
-        // These show both panels again, and a zoom in an icicle, with wrappers shown.
+        // These keys show both panels again, and a zoom in an icicle, with wrappers shown.
         &["Escape", "Escape", "Escape", "Escape", "f", "w"],
         // These show a sandwich.
         &["j", "s"],

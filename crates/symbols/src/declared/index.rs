@@ -1,4 +1,5 @@
-//! One pass over all entries, which collects the places of variables and of definitions of types.
+//! Makes one pass over all entries, and collects the places of variables and of definitions of
+//! types.
 
 use super::TypeRef;
 use super::entry::{Place, Units};

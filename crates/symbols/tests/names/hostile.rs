@@ -65,7 +65,7 @@ fn sections_in_a_hole() {
         let (frames, ..) = program.look(program.module(), &[]);
         assert!(frames.len() < 10, "{frames:?}");
     }
-    // These are the tables of names, and notes, which are read before the file is checked.
+    // The tables of names, and notes, are read before the file is checked.
     for name in [".symtab", ".strtab", ".shstrtab", ".note.gnu.build-id"] {
         let program = Program::build(&["-Wl,--build-id=sha1"]);
         let (header, _) = section(&program.path, name);

@@ -48,7 +48,7 @@ pub struct Args {
     pub(super) leaks: bool,
     /// With --leaks, also report what is possibly lost
     ///
-    /// These are blocks that only pointers to their interior reach, which memcheck calls "possibly lost".
+    /// Possibly lost blocks are reached only by pointers to their interior (memcheck calls them "possibly lost").
     #[arg(long, requires = "leaks")]
     pub(super) show_possible: bool,
     #[command(flatten)]

@@ -178,7 +178,7 @@ impl PageMap {
             .enumerate()
             .skip(1);
         for (index, table) in second.filter(|&(_, table)| table != 0) {
-            // It is not a map if this is not a table, or if two entries lead to the same table.
+            // The data are not a map if this is not a table, or if two entries lead to the same table.
             if !seen.insert(table) {
                 return None;
             }

@@ -1,4 +1,4 @@
-//! Where an object of a given type holds pointers and containers.
+//! Locations of pointers and containers in an object of a given type.
 
 use super::containers::{Shape, Walk, is_container, shape_of};
 use memhook_symbols::{DeclaredKind, DeclaredTypes, TypeId};

@@ -1,8 +1,8 @@
 //! Code of the watchdog process.
 //!
-//! It shares our memory, including the thread-local variables of the thread that created it. So it must not call libc
-//! (`errno` is such a variable), allocate, or panic, and makes system calls directly. For the same reason it reads its
-//! files in /proc itself, although otherwise only `memhook-process` does that.
+//! The watchdog shares our memory, including the thread-local variables of the thread that created it. So it must not
+//! call libc (`errno` is such a variable), allocate, or panic, and makes system calls directly. For the same reason, it
+//! reads its files in /proc itself, although otherwise only `memhook-process` does that.
 
 use std::arch::naked_asm;
 use std::os::fd::AsRawFd;
@@ -141,7 +141,7 @@ extern "C" fn watch(shared: *const Shared) -> ! {
         }
         nap();
         if armed == LATE {
-            // Nothing more is expected of the holder, which may sleep.
+            // The holder may sleep, because nothing more is expected of it.
             if Look::at(&shared.stat, &shared.schedstat).state == b'T'
                 && shared.armed.load(SeqCst) == LATE
             {
