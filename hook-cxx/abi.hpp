@@ -1,4 +1,4 @@
-// Generated from crates/abi. Edit that crate, not this file.
+// Generated from crates/abi. Edit that, not this.
 #pragma once
 #include <stdint.h>
 
