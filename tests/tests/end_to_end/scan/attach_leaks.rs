@@ -105,6 +105,27 @@ fn blocks_of_another_allocator() {
     assert!(!gaps.contains("are known only from the trace"), "{gaps}");
 }
 
+/// The sanitizer's shadow memory takes terabytes of addresses, and its allocator is not known. What
+/// was lost during the trace is found all the same.
+#[test]
+fn a_program_with_the_address_sanitizer() {
+    let program = build_target("lost_while_traced", &["-fsanitize=address"]);
+    // It would report the planted leaks itself, and end with an error.
+    let options = ("ASAN_OPTIONS", "detect_leaks=0");
+    let mut target = Target::run(Command::new(program).env(options.0, options.1));
+    let report = trace(&mut target);
+    assert!(target.finish().success());
+    let lost: BTreeMap<String, u64> = found(&report)
+        .into_iter()
+        .map(|((name, _), [blocks, _, held, _])| (name, blocks + held))
+        .collect();
+    let expected = [("lose_alone", 2000), ("lose_list", 80), ("lose_pairs", 10)];
+    let expected = expected.map(|(name, blocks)| (name.to_owned(), blocks));
+    assert_eq!(lost, BTreeMap::from(expected), "{report:#}");
+    let gaps = report["leaks"]["gaps"].to_string();
+    assert!(gaps.contains("are known only from the trace"), "{gaps}");
+}
+
 #[test]
 fn without_a_process_there_is_no_search() {
     let mut target = Target::start(program(), &[]);
