@@ -39,8 +39,7 @@ struct ModuleWrappers {
   // If the call is not followed, it is a jump: the loader sees the caller's return address.
   MEMHOOK_WRAPPER void* Dlopen(const char* file, int mode) {
     Way by = way();
-    return by.gadget ? traced_dlopen<F, V>(file, mode, by.gadget, by.loader_count)
-                     : original<void*>(F, V, file, mode);
+    return by.gadget ? traced_dlopen<F, V>(file, mode, by.gadget, by.loader_count) : original<void*>(F, V, file, mode);
   }
   MEMHOOK_WRAPPER void* Dlmopen(uint64_t space, const char* file, int mode) {
     Way by = way();

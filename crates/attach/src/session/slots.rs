@@ -103,11 +103,20 @@ impl Session {
     /// Puts the slots of modules that were loaded since the last look into the journal. Returns the load biases (avma) of
     /// these modules. [`Session::verify_slots`] patches them.
     pub(crate) fn look_for_new_modules(&mut self) -> Result<Vec<u64>, Error> {
+        let maps = mappings(self.prepared.pid)?;
+        if !self.prepared.modules.has_new_code_in(&maps) {
+            return Ok(Vec::new());
+        }
         let known: HashSet<u64> = self.modules().iter().map(|m| m.base).collect();
         self.prepared.look_at_modules()?;
         let slots = self.region().slots().into_iter();
         let modules: HashSet<u64> = slots.map(|slot| slot.module_base).collect();
-        Ok(modules.difference(&known).copied().collect())
+        let new: Vec<u64> = modules.difference(&known).copied().collect();
+        if !new.is_empty() {
+            // A dlopen in progress may not have relocated all slots of its modules, and the journal lacks these.
+            self.prepared.modules.unsettle();
+        }
+        Ok(new)
     }
 
     fn has_refused_slots(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use super::process::Surveyed;
 use crate::error::Error;
-use memhook_process::{CLibraryKind, Mapping, ModuleFiles, ModuleImage, modules};
+use memhook_process::{CLibraryKind, Mapping, ModuleFiles, ModuleImage, is_ours, modules};
 
 /// Modules that are traced.
 #[derive(Clone)]
@@ -49,6 +49,20 @@ impl TracedModules {
     /// Returns true if the modules have not moved.
     pub fn are_as_seen_in(&self, maps: &[Mapping]) -> bool {
         layout(maps) == self.layout
+    }
+
+    /// Returns true if code of files was mapped since the modules were read. Programs also map files without code, which
+    /// are no modules.
+    pub fn has_new_code_in(&self, maps: &[Mapping]) -> bool {
+        let is_code = |m: &&Mapping| m.exec && !is_ours(m);
+        let layout = layout(maps);
+        let mut code = layout.iter().filter(is_code);
+        code.any(|mapping| !self.layout.contains(mapping))
+    }
+
+    /// Has the next look read the modules again, even if nothing has moved.
+    pub fn unsettle(&mut self) {
+        self.layout.clear();
     }
 
     /// Reads the modules again. Call [`TracedModules::settle`] after everything that depends on the modules has been
