@@ -1,5 +1,6 @@
 //! Findings about memory that the allocator and the kernel hold in addition to live blocks.
 
+use crate::site::Site;
 use crate::{Facts, Finding, Kind, balance};
 use memhook_report::{RssReport, bytes, count, counted};
 
@@ -29,7 +30,7 @@ pub fn findings(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
 
 /// Cost of the kernel's work for a trim.
 const TRIM_COST: &str =
-    "one thread is held while the allocator works, and pages that are needed again fault in";
+    "one thread is held while the allocator works, and pages that are used again fault in";
 
 /// Returns the free memory that was in use within the observed time, and most likely will be again.
 /// For samples, this is an upper bound.
@@ -181,16 +182,16 @@ fn stacks(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let grown = grown.filter(|grown| *grown >= facts.least() as f64);
     let (found, remedy) = match 2 * of_ended > resident {
         true if grown.is_some() => (
-            format!("Stacks of threads that have ended take {}, and the amount grows", bytes(of_ended)),
-            "Join each thread (pthread_join), or detach it: its stack stays until then".to_owned(),
+            format!("Stacks of ended threads take {}, and grow", bytes(of_ended)),
+            "Join each thread (pthread_join), or detach it: until then, its stack stays".to_owned(),
         ),
         true => (
-            format!("Stacks of threads that have ended take {}", bytes(of_ended)),
+            format!("Stacks of ended threads take {}", bytes(of_ended)),
             "Join or detach threads that end; glibc keeps up to 40 MiB of stacks for later threads".to_owned(),
         ),
         false if running.len() > 1 => (
             format!("Stacks of threads take {}", bytes(resident)),
-            "Use fewer threads, or have those that are idle end: a stack keeps the pages of its deepest call".to_owned(),
+            "Use fewer threads, or let idle threads end: a stack keeps the pages of its deepest call".to_owned(),
         ),
         false => (
             format!("The stack of a thread takes {}", bytes(resident)),
@@ -238,10 +239,10 @@ fn fragmentation(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
         is_one.then(|| Finding {
             kind: Kind::Fragmentation,
             found: format!(
-                "{} of free memory ({} pages) lies around {}, {} in all: {}",
+                "{} of free memory ({} pages) cannot be returned because of {} ({} in all): {}",
                 bytes(free),
                 count(free / PAGE_BYTES),
-                counted(pin.own_blocks, "block"),
+                counted(pin.own_blocks, "live block"),
                 bytes(pin.own_bytes),
                 pin.name,
             ),
@@ -250,13 +251,22 @@ fn fragmentation(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
             gain_bytes_an_hour: None,
             certainty: "exact",
             remedy:
-                "Allocate them apart from short-lived blocks: from a pool of their own, or earlier"
+                "Allocate these blocks apart from short-lived ones: from a pool of their own, or earlier"
                     .into(),
             cost: "a change of the program",
             evidence: format!("memhook-rs rss --pins {}", facts.target()),
         })
     });
     pins.take(3).collect()
+}
+
+/// Returns the call stack that mapped most of the new memory, and how much.
+fn mapper(facts: &Facts<'_>, grown: f64) -> Option<(Site, u64)> {
+    let looks = facts.profile.looks.as_ref()?;
+    let most = looks.mapped.first()?;
+    let site = Site::of_stack(&most.stack);
+    let is_most = 2.0 * most.resident_bytes as f64 > grown;
+    (is_most && site.is_known()).then_some((site, most.resident_bytes))
 }
 
 /// Finds growing memory outside the heap.
@@ -273,18 +283,29 @@ pub fn mappings(facts: &Facts<'_>) -> Option<Finding> {
             (if is_in_account { beside } else { 0.0 }, "estimated")
         }
     };
-    (beside >= facts.least() as f64).then(|| Finding {
+    if beside < facts.least() as f64 {
+        return None;
+    }
+    let site = mapper(facts, beside);
+    let by = site.as_ref().map_or(String::new(), |(site, mapped)| {
+        let of_it = bytes(*mapped);
+        format!(", of which {} mapped {of_it} since the attach", site.text())
+    });
+    Some(Finding {
         kind: Kind::Mappings,
         found: format!(
-            "Mappings outside the heap have grown by {}, to {}",
+            "Mappings outside the heap have grown by {}, to {}{by}",
             bytes(beside as u64),
             bytes(mapped)
         ),
-        place: None,
+        place: site.as_ref().map(|(site, _)| site.text()),
         gain_bytes: beside as u64,
         gain_bytes_an_hour: Some(facts.an_hour(beside).max(0) as u64),
         certainty,
-        remedy: "Find the code that maps it, and unmap it there".into(),
+        remedy: match site {
+            Some((site, _)) => format!("Unmap what {} maps when it is no longer needed", site.name),
+            None => "Find the code that maps this memory, and unmap it there".into(),
+        },
         cost: "a change of the program",
         evidence: format!("memhook-rs attach {} --mappings -d 60s", facts.target()),
     })

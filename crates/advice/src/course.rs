@@ -26,13 +26,19 @@ const LEAST_OF_FIRST: f64 = 0.6;
 /// Share of growth in the last third that does not count.
 const LEVEL: f64 = 0.1;
 
-/// Judges the live bytes at the start and at the end of each part. Less than `least` is not growth.
-pub fn course(live: &[f64; PARTS + 1], least: f64) -> Course {
+/// Returns the growth in each third of the time, of the bytes that stay until its end. A burst is
+/// not growth.
+pub fn thirds(live: &[f64; PARTS + 1]) -> [f64; 3] {
     let mut low = *live;
     for at in (0..PARTS).rev() {
         low[at] = low[at].min(low[at + 1]);
     }
-    let thirds = [0, THIRD, 2 * THIRD].map(|at| low[at + THIRD] - low[at]);
+    [0, THIRD, 2 * THIRD].map(|at| low[at + THIRD] - low[at])
+}
+
+/// Judges the live bytes at the start and at the end of each part. Less than `least` is not growth.
+pub fn course(live: &[f64; PARTS + 1], least: f64) -> Course {
+    let thirds = thirds(live);
     let total: f64 = thirds.iter().sum();
     if total < least {
         let peak = live.iter().copied().fold(0.0, f64::max);

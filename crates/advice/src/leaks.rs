@@ -97,7 +97,7 @@ fn of_leak(facts: &Facts<'_>, leak: &LeakSite, also: Option<&LeakSite>, site: &S
             .map_or("estimated", |leaks| facts.of_search(leaks)),
         remedy: match (site.is_known(), can_reclaim) {
             _ if !facts.is_traced => format!(
-                "memhook-rs scan {0} says what they are; memhook-rs attach {0} --leaks names who allocates more of them",
+                "memhook-rs scan {0} shows their contents; memhook-rs attach {0} --leaks names their allocator if more are lost",
                 facts.target(),
             ),
             (true, true) => format!(
@@ -116,7 +116,7 @@ fn of_leak(facts: &Facts<'_>, leak: &LeakSite, also: Option<&LeakSite>, site: &S
             ),
         },
         cost: match site.is_known() {
-            _ if !facts.is_traced => "none, and a trace",
+            _ if !facts.is_traced => "the cost of a trace",
             true => "a change of the program",
             false => "one thread is held while it frees them",
         },

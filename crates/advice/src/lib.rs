@@ -23,7 +23,9 @@ mod text;
 
 pub use sites::{Class, ClassedSite};
 
-use memhook_report::{Document, Leaks, Profile, RssReport, StaleReport, Style, bytes};
+use memhook_report::{
+    Document, Leaks, Profile, ResidentPoint, RssReport, StaleReport, Style, bytes,
+};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -69,12 +71,17 @@ pub struct Advice {
     pub rss_bytes: Option<u64>,
     /// Class of the process: the kind of the first finding, `nothing`, or `unsure`.
     pub class: &'static str,
-    /// The answer in one line: the largest part of the bytes that can be returned; `None` if there
-    /// is nothing to do.
+    /// Resident bytes of no known part, if they are enough to cast doubt on the findings.
+    pub unexplained_bytes: Option<u64>,
+    /// The answer in one line: the largest part of the bytes to be returned; `None` if there is
+    /// nothing to do.
     pub answer: Option<String>,
     /// Further seconds of observation that are necessary; `None` if the observation was long
     /// enough.
     pub more_seconds: Option<u64>,
+    /// Reason why an answer without findings is not certain; `None` if everything necessary was
+    /// examined, or if there are findings.
+    pub not_examined: Option<String>,
     /// Parts of the memory.
     pub lines: Vec<Line>,
     /// Findings, with the most bytes to be returned first.
@@ -83,6 +90,8 @@ pub struct Advice {
     pub tried: Option<Tried>,
     /// Most active sites, with their classes.
     pub sites: Vec<ClassedSite>,
+    /// Resident memory over time; empty if not followed.
+    pub resident: Vec<ResidentPoint>,
     /// Parts that were not examined, or not with certainty.
     pub notes: Vec<String>,
 }
@@ -233,13 +242,6 @@ pub fn advise(facts: &Facts<'_>) -> Advice {
         findings.extend(allocator::findings(facts, account));
         let managed = managed::heap(facts, account);
         findings.extend(managed.or_else(|| allocator::mappings(facts)));
-        notes.extend(balance::unexplained(account).map(|unexplained| {
-            format!(
-                "{} of {} resident memory belong to no known part, so the other findings are uncertain",
-                bytes(unexplained),
-                bytes(account.rss_bytes)
-            )
-        }));
     }
     notes.extend(unseen(facts));
     findings.sort_by_key(|finding| Reverse((is_certain(finding), rank(finding))));
@@ -250,6 +252,7 @@ pub fn advise(facts: &Facts<'_>) -> Advice {
     let is_unsure = findings.is_empty() && judged.unsure.is_some();
     let unsure = judged.unsure.filter(|_| is_unsure);
     let more_seconds = is_unsure.then(|| (2.0 * facts.seconds()).ceil() as u64);
+    let not_examined = failed_search(facts).filter(|_| findings.is_empty());
     notes.extend(unsure.zip(more_seconds).map(|(site, seconds)| {
         format!("not observed for long enough: {site}; observe it for {seconds} s")
     }));
@@ -261,15 +264,18 @@ pub fn advise(facts: &Facts<'_>) -> Advice {
         rss_bytes: facts.account.map(|account| account.rss_bytes),
         class: match findings.first() {
             Some(first) => class(first.kind),
-            None if is_unsure => "unsure",
+            None if is_unsure || not_examined.is_some() => "unsure",
             None => "nothing",
         },
+        unexplained_bytes: facts.account.and_then(balance::unexplained),
         answer: findings.first().map(|first| answer(first, facts.account)),
         more_seconds,
+        not_examined,
         lines: lines(facts),
         findings,
         tried: None,
         sites: judged.classed,
+        resident: profile.resident.clone(),
         notes,
     }
 }
@@ -359,6 +365,16 @@ fn lines(facts: &Facts<'_>) -> Vec<Line> {
     lines
 }
 
+/// Returns the reason why unreachable blocks were searched for in vain.
+fn failed_search(facts: &Facts<'_>) -> Option<String> {
+    let leaks = facts.profile.leaks.as_ref();
+    let failed = leaks.filter(|_| !facts.profile.knows_unreachable())?;
+    Some(format!(
+        "the search for leaks failed: {}",
+        failed.gaps.join("; ")
+    ))
+}
+
 /// Lists parts that were not examined, or not with certainty.
 fn unseen(facts: &Facts<'_>) -> Vec<String> {
     let profile = facts.profile;
@@ -369,10 +385,7 @@ fn unseen(facts: &Facts<'_>) -> Vec<String> {
     }
     notes.extend(match &profile.leaks {
         Some(leaks) if profile.knows_unreachable() => leaks.gaps.clone(),
-        Some(leaks) => vec![format!(
-            "the search for leaks failed: {}",
-            leaks.gaps.join("; ")
-        )],
+        Some(_) => Vec::from_iter(failed_search(facts)),
         None => vec!["unreachable blocks were not searched for: record with attach --leaks".into()],
     });
     match facts.stale {
@@ -408,15 +421,15 @@ fn answer(first: &Finding, account: Option<&RssReport>) -> String {
     let what = match first.kind {
         Kind::Leak => "A leak",
         Kind::Growth => "Growth, by blocks that are still in use",
-        Kind::Untouched => "Blocks that are in use for no visible purpose: nobody touches them",
+        Kind::Untouched => "Blocks that nobody touches, although something points to them",
         Kind::Retention => "No leak: free memory that the allocator keeps",
         Kind::Fragmentation => "No leak: fragmentation",
         Kind::Arenas => "No leak: free memory in many arenas",
-        Kind::ThreadCaches => "No leak: free blocks in caches of threads",
-        Kind::HugePages => "No leak: huge pages that are hardly used",
+        Kind::ThreadCaches => "No leak: free blocks in the caches of threads",
+        Kind::HugePages => "No leak: huge pages that are mostly unused",
         Kind::Stacks => "Not the heap: stacks of threads",
         Kind::Mappings => "Not the heap: mappings outside it",
-        Kind::Managed => "Not the C heap: that of a language's runtime",
+        Kind::Managed => "Not the C heap: the heap of a language runtime",
     };
     let of = account.map_or(String::new(), |account| {
         format!(" of {} resident", bytes(account.rss_bytes))
@@ -438,24 +451,37 @@ impl Advice {
             .is_some_and(|first| first.kind == Kind::Retention)
     }
 
-    /// Returns the answer in at most three lines: the kind, the place, and the remedy. One more
-    /// line reports a tried remedy.
+    /// Returns the answer in one line, even if nothing was found.
+    pub fn headline(&self) -> String {
+        match (&self.answer, self.more_seconds, &self.not_examined) {
+            (Some(answer), ..) => answer.clone(),
+            (None, Some(seconds), _) => {
+                format!("Not observed for long enough: observe it for {seconds} s")
+            }
+            (None, None, Some(why)) => format!("Nothing was found, but {why}"),
+            (None, None, None) => {
+                "Nothing to do: no remedy that can be computed would save much".to_owned()
+            }
+        }
+    }
+
+    /// Returns the answer in at most three lines: the kind, the place, and the remedy. A line
+    /// before them reports unexplained memory, and a line after them a tried remedy.
     fn lines_of_answer(&self) -> Vec<String> {
-        let Some(first) = self.findings.first() else {
-            let nothing = "Nothing to do: no change whose effect can be computed would save much";
-            return vec![match self.more_seconds {
-                Some(seconds) => {
-                    format!("Not observed for long enough: observe it for {seconds} s")
-                }
-                None => nothing.to_owned(),
-            }];
-        };
-        let place = first.place.as_ref().unwrap_or(&first.found);
-        let mut lines = vec![
-            self.answer.clone().unwrap_or_default(),
-            format!("Where: {place}"),
-            format!("Do: {}", first.remedy),
-        ];
+        let unexplained = self.unexplained_bytes.map(|unexplained| {
+            let of = self.rss_bytes.unwrap_or_default();
+            format!(
+                "{} of {} resident belong to no known part, so the rest of this answer is uncertain",
+                bytes(unexplained),
+                bytes(of)
+            )
+        });
+        let mut lines: Vec<String> = unexplained.into_iter().collect();
+        lines.push(self.headline());
+        lines.extend(self.findings.first().into_iter().flat_map(|first| {
+            let place = first.place.as_ref().unwrap_or(&first.found);
+            [format!("Where: {place}"), format!("Do: {}", first.remedy)]
+        }));
         lines.extend(self.tried.as_ref().map(Tried::said));
         lines
     }

@@ -19,7 +19,7 @@ struct Runtime {
 const RUNTIMES: [Runtime; 4] = [
     Runtime {
         modules: &["libjvm.so"],
-        name: "the Java heap and what else the JVM maps",
+        name: "the Java heap and other memory of the JVM",
         tool: "jcmd PID GC.heap_info, and jcmd PID VM.native_memory in a JVM that was started with -XX:NativeMemoryTracking=summary",
     },
     Runtime {
@@ -53,7 +53,10 @@ pub fn heap(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let grown = (grown >= facts.least() as f64).then_some(grown);
     Some(Finding {
         kind: Kind::Managed,
-        found: format!("{} of mappings are {name}", bytes(mapped)),
+        found: format!(
+            "{} are in mappings outside the C heap: {name}",
+            bytes(mapped)
+        ),
         place: None,
         gain_bytes: grown.unwrap_or(0.0) as u64,
         gain_bytes_an_hour: grown.map(|grown| facts.an_hour(grown).max(0) as u64),
@@ -62,7 +65,7 @@ pub fn heap(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
             "Look into it with its own tool: {}",
             tool.replace("PID", &facts.target())
         ),
-        cost: "what that tool costs",
+        cost: "the cost of that tool",
         evidence: format!("memhook-rs rss {}", facts.target()),
     })
 }

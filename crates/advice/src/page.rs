@@ -1,7 +1,7 @@
 //! Advice as a page.
 
 use crate::{Advice, Finding};
-use memhook_report::{StaticPage, bytes, change};
+use memhook_report::{Curve, ResidentPoint, StaticPage, bytes, change};
 
 pub fn page(advice: &Advice) -> String {
     let title = format!("{} ({})", advice.name, advice.pid);
@@ -39,7 +39,7 @@ pub fn page(advice: &Advice) -> String {
         &[
             "",
             "bytes",
-            "since the begin",
+            "since the start",
             "an hour, at this rate",
             "certainty",
             "shown by",
@@ -47,6 +47,8 @@ pub fn page(advice: &Advice) -> String {
         &rows,
         false,
     );
+    draw_resident(&mut page, advice);
+    draw_sites(&mut page, advice);
     if !advice.notes.is_empty() {
         page.text("h2", "Notes");
     }
@@ -54,6 +56,77 @@ pub fn page(advice: &Advice) -> String {
         page.text("p", note);
     }
     page.finish()
+}
+
+/// Draws the resident memory over time.
+fn draw_resident(page: &mut StaticPage, advice: &Advice) {
+    let curve = |name: &str, of: fn(&ResidentPoint) -> u64| Curve {
+        name: name.to_owned(),
+        points: advice
+            .resident
+            .iter()
+            .map(|point| (point.time_ms.saturating_mul(1_000_000), of(point)))
+            .collect(),
+    };
+    let all = [
+        curve("anonymous memory", |point| point.anonymous_bytes),
+        curve("files", |point| point.file_bytes),
+        curve("shared memory", |point| point.shared_bytes),
+        curve("in swap", |point| point.swap_bytes),
+    ];
+    let is_something = |curve: &Curve| curve.points.iter().any(|point| point.1 > 0);
+    let curves: Vec<Curve> = all.into_iter().filter(is_something).collect();
+    if curves.iter().all(|curve| curve.points.len() < 2) {
+        return;
+    }
+    let rows = curves.iter().map(|curve| {
+        let ends = [curve.points.first(), curve.points.last()];
+        let [first, last] = ends.map(|point| point.map_or(0, |point| point.1));
+        vec![
+            curve.name.clone(),
+            bytes(last),
+            change(last as i64 - first as i64),
+        ]
+    });
+    let rows: Vec<Vec<String>> = rows.collect();
+    page.text("h2", "Resident memory over time")
+        .curves("Resident memory over time", &curves)
+        .table(&["", "bytes", "since the start"], &rows, true);
+}
+
+/// Draws the live bytes of each site over time, with its class.
+fn draw_sites(page: &mut StaticPage, advice: &Advice) {
+    let last = advice.sites.iter().map(|site| site.live_over_time.len());
+    let parts = last.max().unwrap_or(0).saturating_sub(1);
+    if parts == 0 {
+        return;
+    }
+    let moment = |at: usize| (advice.seconds * 1e9 * at as f64 / parts as f64) as u64;
+    let curves = advice.sites.iter().map(|site| {
+        let points = site.live_over_time.iter().enumerate();
+        Curve {
+            name: site.site.clone(),
+            points: points.map(|(at, &bytes)| (moment(at), bytes)).collect(),
+        }
+    });
+    let curves: Vec<Curve> = curves.collect();
+    let rows = advice.sites.iter().map(|site| {
+        vec![
+            site.site.clone(),
+            site.class.name().to_owned(),
+            bytes(site.live_bytes),
+            site.seen.clone(),
+            site.certainty.to_owned(),
+        ]
+    });
+    let rows: Vec<Vec<String>> = rows.collect();
+    page.text("h2", "Blocks allocated since the attach, by site")
+        .curves("Live bytes of each site over time", &curves)
+        .table(
+            &["site", "class", "bytes", "seen", "certainty"],
+            &rows,
+            true,
+        );
 }
 
 fn add(page: &mut StaticPage, number: usize, finding: &Finding) {

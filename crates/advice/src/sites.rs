@@ -1,7 +1,7 @@
 //! Findings about allocation sites: unbounded growth, untouched memory, and leaks.
 
 use crate::balance;
-use crate::course::{Course, PARTS, course};
+use crate::course::{Course, PARTS, course, thirds};
 use crate::leaks::leaks;
 use crate::site::Site;
 use crate::{Facts, Finding, Kind};
@@ -37,6 +37,21 @@ pub enum Class {
     Unsure,
 }
 
+impl Class {
+    /// Returns the word for the class.
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Leaked => "leaked",
+            Class::Unbounded => "unbounded",
+            Class::Bounded => "bounded",
+            Class::Warming => "warming",
+            Class::Retained => "retained",
+            Class::Burst => "burst",
+            Class::Unsure => "unsure",
+        }
+    }
+}
+
 /// A site with its class.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClassedSite {
@@ -50,6 +65,11 @@ pub struct ClassedSite {
     pub grown_bytes: (u64, u64),
     /// Certainty: exact, tested or estimated.
     pub certainty: &'static str,
+    /// Observation that led to the class, as a sentence.
+    pub seen: String,
+    /// Live bytes that the site has allocated since the attach, at equal intervals from the start
+    /// to the end.
+    pub live_over_time: Vec<u64>,
 }
 
 /// The blocks of a call stack.
@@ -67,6 +87,8 @@ struct OfStack {
     grown: (f64, f64),
     is_shared: bool,
     course: Course,
+    /// Live bytes at the start and at the end of each part of the time.
+    over_time: [f64; PARTS + 1],
 }
 
 /// Findings about sites, and their classes.
@@ -100,6 +122,8 @@ pub fn judge(facts: &Facts<'_>) -> OfSites {
                 live_bytes: one.live as u64,
                 grown_bytes: (one.grown.0 as u64, one.grown.1 as u64),
                 certainty: certainty(&one),
+                seen: seen(class, &one),
+                live_over_time: one.over_time.map(|bytes| bytes.max(0.0) as u64).to_vec(),
             });
         }
         match class {
@@ -141,6 +165,7 @@ fn of_stacks(facts: &Facts<'_>) -> Vec<OfStack> {
             grown: (0.0, 0.0),
             is_shared: false,
             course: Course::Steady,
+            over_time: [0.0; PARTS + 1],
         });
         let (live, before) = (site.measures.live, site.before);
         of.live += live.bytes as f64;
@@ -159,6 +184,7 @@ fn of_stacks(facts: &Facts<'_>) -> Vec<OfStack> {
             continue;
         };
         one.course = course(&live, least);
+        one.over_time = live;
         one.more = (one.live - live[0] - one.unreachable).max(0.0);
         one.grown = net(facts, one, one.more);
         one.is_shared = one.grown.1 > 2.0 * one.grown.0;
@@ -262,6 +288,33 @@ fn class(facts: &Facts<'_>, one: &OfStack) -> Option<Class> {
     }
 }
 
+/// Returns the observation that led to a class.
+fn seen(class: Class, one: &OfStack) -> String {
+    let most = one.over_time.iter().copied().fold(0.0, f64::max);
+    let [least, grown] = [one.grown.0, one.grown.1].map(|grown| bytes(grown as u64));
+    match class {
+        Class::Leaked => format!(
+            "nothing points to {} of {}",
+            bytes(one.unreachable as u64),
+            bytes(one.live as u64)
+        ),
+        Class::Bounded => format!(
+            "it holds {} more new blocks, but blocks of these sizes grew by only {least} to {grown}",
+            bytes(one.more as u64)
+        ),
+        Class::Burst => format!(
+            "it held up to {}, and {} at the end",
+            bytes(most as u64),
+            bytes(one.live as u64)
+        ),
+        Class::Unbounded | Class::Warming | Class::Unsure | Class::Retained => {
+            let [first, second, third] =
+                thirds(&one.over_time).map(|grown| bytes(grown.max(0.0) as u64));
+            format!("it grew by {first}, {second} and {third} in the three thirds of the time")
+        }
+    }
+}
+
 fn certainty(one: &OfStack) -> &'static str {
     match one.grown.0 > 0.0 && !one.is_shared {
         true => "tested",
@@ -291,7 +344,7 @@ fn untouched(facts: &Facts<'_>, known: &[Site]) -> Vec<Finding> {
         .map(|(site, stale, of)| Finding {
             kind: Kind::Untouched,
             found: format!(
-                "Nobody has touched {} of the {} that {} holds for {older:.0} s; something points to them",
+                "For {older:.0} s, nobody has touched {} of the {} that {} holds, although something points to them",
                 bytes(stale),
                 bytes(of.live_bytes),
                 site.text(),
@@ -347,7 +400,7 @@ fn of_growth(facts: &Facts<'_>, one: &OfStack, site: &Site) -> Finding {
         certainty: certainty(one),
         remedy: match (one.is_buffer, is_searched) {
             (true, _) => format!(
-                "Limit how large {} lets them become; if it needs that size, reserve it at the start: each realloc copies the whole block",
+                "Limit the size that {} lets them reach; if that size is needed, reserve it at the start, because each realloc may copy the whole block",
                 site.name
             ),
             (false, true) => format!("Limit what {} keeps, or release old blocks", site.name),

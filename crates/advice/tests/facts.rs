@@ -2,8 +2,8 @@
 
 use memhook_advice::{Advice, Class, Facts, Kind, advise};
 use memhook_report::{
-    Amount, Leaks, Measures, Point, Profile, ProfileFrame, ProfileSite, RssPart, RssReport,
-    SitePoint, StackFrame, StackGrowth, TwoLooks,
+    Amount, Document, Leaks, MappedSite, Measures, Point, Profile, ProfileFrame, ProfileSite,
+    RssPart, RssReport, SitePoint, StackFrame, StackGrowth, Style, TwoLooks,
 };
 
 const MIB: u64 = 1 << 20;
@@ -52,15 +52,7 @@ fn run(sites: &[(&str, &dyn Fn(f64) -> f64)]) -> Profile {
         profile.frames.push(ProfileFrame {
             address: u64::from(at),
             module: None,
-            frame: StackFrame {
-                address: "0x1".into(),
-                module: Some("shop".into()),
-                offset: None,
-                function: Some((*name).into()),
-                file: Some("shop.c".into()),
-                line: Some(7),
-                inlined: false,
-            },
+            frame: frame(name),
         });
         profile.stacks.push(vec![at]);
         profile.sites.push(ProfileSite {
@@ -108,7 +100,20 @@ fn with_looks(profile: &mut Profile, first: RssReport, heap: (u64, u64), grown: 
         live_bytes: Some((heap.0 * MIB, heap.1 * MIB)),
         allocators: Vec::new(),
         stacks: stacks.collect(),
+        mapped: Vec::new(),
     }));
+}
+
+fn frame(function: &str) -> StackFrame {
+    StackFrame {
+        address: "0x1".into(),
+        module: Some("shop".into()),
+        offset: None,
+        function: Some(function.into()),
+        file: Some("shop.c".into()),
+        line: Some(7),
+        inlined: false,
+    }
 }
 
 fn advice(profile: &Profile, account: &RssReport) -> Advice {
@@ -297,4 +302,83 @@ fn a_damaged_heap_is_not_reclaimed() {
     let found = advice(&profile, &after);
     assert_eq!(kinds(&found), [Kind::Leak]);
     assert!(!found.findings[0].remedy.contains("reclaim"), "{found:?}");
+}
+
+#[test]
+fn growing_mappings_have_a_caller() {
+    let mut profile = run(&[]);
+    let first = account(&[("live heap", 10), ("mappings", 10)]);
+    let after = account(&[("live heap", 10), ("mappings", 50)]);
+    with_looks(&mut profile, first, (10, 10), &[]);
+    let mapped = |mib: u64, function: &str| MappedSite {
+        resident_bytes: mib * MIB,
+        stack: vec![frame(function)],
+    };
+    let looks = profile.looks.as_mut().expect("two looks");
+    looks.mapped = vec![mapped(39, "load_tile"), mapped(1, "map_log")];
+    let found = advice(&profile, &after);
+    assert_eq!(found.class, "mappings");
+    let finding = &found.findings[0];
+    assert_eq!(finding.place.as_deref(), Some("load_tile (shop.c:7)"));
+    assert!(finding.found.contains("load_tile"), "{}", finding.found);
+    // A caller of a small part is not to blame.
+    let looks = profile.looks.as_mut().expect("two looks");
+    looks.mapped.remove(0);
+    let found = advice(&profile, &after);
+    assert_eq!((found.class, &found.findings[0].place), ("mappings", &None));
+}
+
+/// Without a search, a process without findings is not called healthy.
+#[test]
+fn a_failed_search_is_no_clean_bill_of_health() {
+    let mut profile = run(&[]);
+    let account = account(&[("live heap", 10)]);
+    assert_eq!(advice(&profile, &account).class, "nothing");
+    let why = "the process ended before its memory could be searched";
+    profile.leaks = Some(Leaks {
+        gaps: vec![why.into()],
+        ..Leaks::default()
+    });
+    let found = advice(&profile, &account);
+    assert_eq!((found.class, found.more_seconds), ("unsure", None));
+    assert!(found.headline().starts_with("Nothing was found, but "));
+    assert!(found.headline().ends_with(why), "{}", found.headline());
+}
+
+#[test]
+fn unexplained_memory_comes_first() {
+    let after = account(&[("live heap", 10), ("unknown", 1)]);
+    let found = advice(&run(&[]), &after);
+    assert_eq!(found.unexplained_bytes, Some(MIB));
+    let text = found.text(Style::default());
+    assert!(text.starts_with("1.0 MiB of 11.0 MiB resident"), "{text}");
+}
+
+#[test]
+fn the_page_draws_every_site_with_its_class() {
+    let mut profile = run(&[("remember", &|t| mib(t, 40.0))]);
+    let (before, after) = (
+        account(&[("live heap", 100)]),
+        account(&[("live heap", 140)]),
+    );
+    with_looks(&mut profile, before, (100, 140), &[40]);
+    profile.resident = [0, 30_000, 60_000]
+        .map(|time_ms| memhook_report::ResidentPoint {
+            time_ms,
+            anonymous_bytes: (100 + time_ms / 1500) * MIB,
+            ..Default::default()
+        })
+        .into();
+    let found = advice(&profile, &after);
+    let site = &found.sites[0];
+    assert_eq!(site.live_over_time.last(), Some(&(40 * MIB)));
+    assert_eq!(
+        site.seen,
+        "it grew by 13.2 MiB, 13.2 MiB and 13.6 MiB in the three thirds of the time"
+    );
+    let page = found.page();
+    assert_eq!(page.matches("<svg viewBox=\"0 0 1060").count(), 2);
+    for text in ["remember (shop.c:7)", "unbounded", "anonymous memory"] {
+        assert!(page.contains(text), "{text}");
+    }
 }

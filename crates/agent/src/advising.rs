@@ -209,7 +209,7 @@ impl Advising {
         // The bytes in the answer change each time.
         let kind = advice.findings.first().map(|finding| kind(finding.kind));
         if self.told_answer.replace(kind.clone()) != Some(kind) {
-            let answer = advice.answer.as_deref().unwrap_or("nothing to do");
+            let answer = advice.headline();
             let Identity { pid, process, .. } = identity;
             tracing::info!(pid, process, "advice: {answer}");
         }
@@ -387,9 +387,12 @@ mod tests {
             seconds: 60.0,
             rss_bytes: Some(1 << 30),
             class: "leak",
+            unexplained_bytes: None,
             answer: Some("A leak".into()),
             more_seconds: None,
+            not_examined: None,
             sites: Vec::new(),
+            resident: Vec::new(),
             lines: Vec::new(),
             findings: findings.collect(),
             tried: None,

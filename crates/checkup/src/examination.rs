@@ -4,6 +4,7 @@
 use crate::StackNames;
 use crate::first_look::FirstLook;
 use crate::last_look::LastLook;
+use crate::mapped_sites::MappedSites;
 use crate::notes::{kept_overhead, notes};
 use crate::resident::PinnedMemory;
 use crate::traced_run::Traced;
@@ -15,7 +16,7 @@ use memhook_attach::{
 use memhook_foreign::{own_name, unnamed_file_in};
 use memhook_heap::{Error as HeapError, Limits, Request};
 use memhook_ledger::Observer;
-use memhook_process::TargetRoot;
+use memhook_process::{TargetRoot, is_static};
 use memhook_recording::{Options, TWO_LOOKS_NOTE};
 use memhook_report::{
     LiveReporter, LiveView, ReportModel, RowsBy, RssView, SortBy, StackFrame, UnreachableSite,
@@ -163,8 +164,14 @@ pub fn examine(
 ) -> Result<Examined, ExaminationError> {
     let file = unnamed_file_in(&examination.directory)?;
     let path = own_name(&file);
-    let config = examination.config.clone();
-    let recording = Recording::create(&path, &examination.recording, pid, &config)?;
+    let config = TraceConfig {
+        // If mappings grow, the advice names their callers. In a static program, calls of mmap use
+        // no slot.
+        mappings: examination.looks.is_some() && !is_static(pid),
+        ..examination.config.clone()
+    };
+    let of_heap = config.of_heap_alone();
+    let recording = Recording::create(&path, &examination.recording, pid, &of_heap)?;
     let trace = match examination.files {
         Some(files) => Trace::observed_sharing(pid, config, (), files),
         None => Trace::observed(pid, config, ()),
@@ -211,6 +218,7 @@ struct ExaminationJob<'a> {
 struct Looks {
     leaks: LastLook,
     pins: PinnedMemory,
+    mapped: MappedSites,
 }
 
 /// Includes all parts, because advice makes its own choice.
@@ -259,8 +267,11 @@ impl<'a> ExaminationJob<'a> {
     fn notes<O: Observer + Send>(&mut self, trace: &Trace<O>) -> Vec<(&'static str, String)> {
         let (session, consumer) = (trace.session(), trace.consumer());
         let looks = self.looks.take();
-        let (leaks, pins) = looks.map(|looks| (looks.leaks, looks.pins)).unzip();
+        let (leaks, at_end) = looks
+            .map(|looks| (looks.leaks, (looks.pins, looks.mapped)))
+            .unzip();
         let leaks = leaks.unwrap_or_else(LastLook::too_late);
+        let (pins, mapped) = at_end.unzip();
         let searched = leaks.search_in(consumer, false);
         let unreachable: Option<Vec<UnreachableSite>> =
             searched.unreachable().map(<[UnreachableSite]>::to_vec);
@@ -273,7 +284,8 @@ impl<'a> ExaminationJob<'a> {
         };
         let looked = pins.map(|pins| pins.report(session, consumer, names, VIEW));
         let first = self.first_look.take().zip(looked.as_ref());
-        let two_looks = first.and_then(|(first, last)| first.compared(last));
+        let mapped = mapped.map_or(Vec::new(), |mapped| mapped.named(session, names));
+        let two_looks = first.and_then(|(first, last)| first.compared(last, mapped));
         report.rss = looked.map(|looked| Box::new(looked.report));
         report.leaks = Some(searched.report(session, names, usize::MAX));
         let two_looks = two_looks.and_then(|looks| serde_json::to_string(&looks).ok());
@@ -367,6 +379,7 @@ impl<O: Observer + Send> Job<O> for ExaminationJob<'_> {
         self.looks = Some(Looks {
             pins: PinnedMemory::take(self.pid, consumer, of.walk),
             leaks: LastLook::take(self.pid, consumer, of.search, of.words),
+            mapped: MappedSites::take(self.pid, consumer),
         });
     }
 

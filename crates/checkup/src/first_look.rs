@@ -5,7 +5,7 @@ use crate::resident::LookedAt;
 use memhook_attach::Consumer;
 use memhook_heap::{Limits, LiveSizes, MemoryCopy};
 use memhook_ledger::Observer;
-use memhook_report::{RssReport, RssView, TwoLooks};
+use memhook_report::{MappedSite, RssReport, RssView, TwoLooks};
 use std::thread::JoinHandle;
 
 /// The first look at a process. A separate thread walks its copy of the memory and drops it.
@@ -41,7 +41,7 @@ impl FirstLook {
     }
 
     /// Compares this look with the last one, after waiting for its walk.
-    pub fn compared(self, last: &LookedAt) -> Option<TwoLooks> {
+    pub fn compared(self, last: &LookedAt, mapped: Vec<MappedSite>) -> Option<TwoLooks> {
         let (first, before) = self.walk.join().ok()??;
         let sizes = before.as_ref().zip(last.live_sizes.as_ref());
         let grown = sizes.map(|(before, now)| now.grown_since(before));
@@ -51,6 +51,7 @@ impl FirstLook {
             live_bytes: sizes.map(|(before, now)| (before.bytes(), now.bytes())),
             allocators: last.allocators.clone(),
             stacks: TwoLooks::stacks_of(grown.unwrap_or_default()),
+            mapped,
         })
     }
 }

@@ -12,6 +12,7 @@ mod allocator;
 mod examination;
 mod first_look;
 mod last_look;
+mod mapped_sites;
 mod notes;
 mod resident;
 mod session_stacks;

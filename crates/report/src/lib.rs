@@ -131,7 +131,7 @@ pub use scores::{
     Gain, Inference, InferenceKind, NoEvidence, ProfileScores, RESERVED_NAMES, RunScores,
     ScoreChange, Scores, SiteScores,
 };
-pub use stacks::{LONGEST_NAME, shortened as shortened_name};
+pub use stacks::{LONGEST_NAME, from_responsible, shortened as shortened_name};
 pub use stale::{
     CaughtAccess, StaleEvidence, StaleHistory, StalePoint, StaleReachability, StaleReport,
     StaleSite, StaleTotals,
@@ -140,7 +140,7 @@ pub use static_page::{Curve, StaticPage};
 pub use style::Style;
 pub use tree::{Tree, TreeNode, tree};
 #[cfg(target_arch = "x86_64")]
-pub use two_looks::{StackGrowth, TwoLooks};
+pub use two_looks::{MappedSite, StackGrowth, TwoLooks};
 pub use types::{one_spelling, type_of_stack};
 pub use units::{
     bytes, change, count, counted, duration as duration_in_words, milliseconds, percent,

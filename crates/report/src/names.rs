@@ -220,10 +220,37 @@ pub fn without_parameters(name: &str) -> &str {
     around_parameters(name).map_or(name, |(front, _)| front)
 }
 
-/// Returns true if a function belongs to the C++ standard library's plumbing: containers, strings, smart pointers.
+/// Modules of Rust's standard library that programs allocate through, and its hash tables. All of `core::` and
+/// `alloc::` would be too much, because programs in C++ have such namespaces.
+const RUST_PLUMBING: [&str; 15] = [
+    "alloc::alloc::",
+    "alloc::borrow::",
+    "alloc::boxed::",
+    "alloc::collections::",
+    "alloc::fmt::",
+    "alloc::raw_vec::",
+    "alloc::rc::",
+    "alloc::slice::",
+    "alloc::str::",
+    "alloc::string::",
+    "alloc::sync::",
+    "alloc::vec::",
+    "core::iter::",
+    "core::ops::function::",
+    "hashbrown::",
+];
+
+/// Returns true if a function belongs to the plumbing of the standard library of C++ or Rust: containers, strings,
+/// smart pointers.
 pub fn is_plumbing(function: &str) -> bool {
-    let name = qualified_name(function);
-    name.starts_with("std::") || name.starts_with("__gnu_cxx::")
+    // In Rust, `<Vec<u8> as Extend>::extend` belongs to the type.
+    let of_type = function
+        .strip_prefix('<')
+        .and_then(|inner| inner.split(" as ").next());
+    let name = qualified_name(of_type.unwrap_or(function));
+    name.starts_with("std::")
+        || name.starts_with("__gnu_cxx::")
+        || RUST_PLUMBING.iter().any(|module| name.starts_with(module))
 }
 
 /// Returns a demangled function without its return type, template arguments and parameters.
@@ -331,7 +358,17 @@ mod tests {
         assert!(is_plumbing(
             "void std::vector<Value, std::allocator<Value> >::_M_realloc_insert<>()"
         ));
+        for plumbing in [
+            "alloc::raw_vec::RawVecInner<A>::with_capacity_in",
+            "<alloc::vec::Vec<T,A> as core::iter::traits::collect::Extend<T>>::extend",
+            "<alloc::string::String as core::clone::Clone>::clone",
+            "hashbrown::raw::RawTable<T,A>::reserve_rehash",
+        ] {
+            assert!(is_plumbing(plumbing), "{plumbing}");
+        }
         for own in [
+            "<shop::Cart as core::iter::traits::collect::Extend<T>>::extend",
+            "core::Engine::run()",
             "study()",
             "std::string toText(Value)",
             "std::vector<int> parse<int>(int)",

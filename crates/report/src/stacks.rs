@@ -250,6 +250,13 @@ const RUNTIME: [&str; 7] = [
     "libgcc_s.so",
 ];
 
+/// Directories of the sources of Rust's standard library.
+const RUST_LIBRARY: [&str; 3] = [
+    "/library/alloc/src/",
+    "/library/core/src/",
+    "/library/std/src/",
+];
+
 /// Role of a frame's code for a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
@@ -270,11 +277,13 @@ impl Role {
         // Names of inlined functions often lack their namespace.
         let file = frame.file.as_deref().unwrap_or_default();
         let is_library = |function: &str| is_plumbing(function) || is_wrapper(function);
+        let is_of_rust = |part: &&str| file.contains(*part);
         if is_python(frame) {
             Role::Python
         } else if RUNTIME.iter().any(|runtime| module.starts_with(runtime))
             || file.contains("/include/c++/")
             || (file.starts_with("/usr/include/") && file.contains("/bits/"))
+            || RUST_LIBRARY.iter().any(is_of_rust)
             || frame.function.as_deref().is_some_and(is_library)
         {
             Role::Library
@@ -294,7 +303,7 @@ pub(crate) fn responsible(frames: &[StackFrame]) -> Option<&StackFrame> {
 }
 
 /// Returns the frames from the responsible one outwards.
-pub(crate) fn from_responsible(frames: &[StackFrame]) -> &[StackFrame] {
+pub fn from_responsible(frames: &[StackFrame]) -> &[StackFrame] {
     let has_python = frames.iter().any(is_python);
     let is_elsewhere = |frame: &StackFrame| match Role::of(frame) {
         Role::Own | Role::Python => false,
@@ -434,9 +443,14 @@ mod tests {
             ..frame("getline", "shop")
         };
         assert_eq!(
-            found(&[of_header, inlined, own]).as_deref(),
+            found(&[of_header, inlined, own.clone()]).as_deref(),
             Some("shop::place")
         );
+        let of_rust = StackFrame {
+            file: Some("/rustc/59807616/library/alloc/src/slice.rs".into()),
+            ..frame("to_vec<u8>", "shop")
+        };
+        assert_eq!(found(&[of_rust, own]).as_deref(), Some("shop::place"));
         let below_python = [of_libc.clone(), inner.clone(), python];
         assert_eq!(found(&below_python).as_deref(), Some("handle"));
         assert_eq!(

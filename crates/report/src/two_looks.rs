@@ -1,6 +1,6 @@
 //! Resident memory at the start of a trace, and growth up to its end, as recordings store them.
 
-use crate::RssReport;
+use crate::{RssReport, StackFrame};
 use crate::recorded::note;
 use memhook_heap::NetGrowth;
 use memhook_recording::{Recording, TWO_LOOKS_NOTE};
@@ -26,6 +26,19 @@ pub struct TwoLooks {
     /// Growth of each call stack, the stack with the most live bytes first. In a recording, stacks
     /// have their ids. In a profile, they are indices.
     pub stacks: Vec<StackGrowth>,
+    /// Call stacks that mapped memory outside the heap since the attach, the one with the most
+    /// resident bytes first.
+    #[serde(default)]
+    pub mapped: Vec<MappedSite>,
+}
+
+/// Memory outside the heap that a call stack mapped since the attach.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MappedSite {
+    /// Resident bytes at the last moment.
+    pub resident_bytes: u64,
+    /// The call stack, innermost frame first.
+    pub stack: Vec<StackFrame>,
 }
 
 /// Usable bytes of the blocks that a call stack allocated since the attach.

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use trial::{Said, trial};
 
-const USAGE: &str = "usage: memhook-verdicts MEMHOOK-RS [seed=N] [count=N] [at-once=N] [time=10s] [part=tuned|held|all] [only=NUMBER]";
+const USAGE: &str = "usage: memhook-verdicts MEMHOOK-RS [seed=N] [count=N] [at-once=N] [time=60s] [part=tuned|held|all] [only=NUMBER]";
 
 struct Wanted {
     memhook: String,
@@ -32,7 +32,7 @@ fn wanted() -> Option<Wanted> {
         seed: 1,
         count: 36,
         at_once: 3,
-        time: "10s".into(),
+        time: "60s".into(),
         part: "all".into(),
         only: None,
     };
@@ -109,6 +109,12 @@ fn all_of<'a>(
                         said.class,
                         said.answer.lines().next().unwrap_or_default(),
                     );
+                    if let Some((predicted, came)) = said.tried {
+                        println!(
+                            "      {:>3} tried: {predicted} predicted, {came} came back",
+                            of.number
+                        );
+                    }
                     results.lock().expect("a lock").push((of, said));
                 }
             });
@@ -145,6 +151,32 @@ fn print_matrix(results: &[(&Situation, Said)]) {
         });
         println!("{truth:>14} {}", cells.concat());
     }
+    for certainty in ["exact", "tested", "estimated", ""] {
+        let with = results
+            .iter()
+            .filter(|(_, said)| said.certainty == certainty && said.class != "failed");
+        let (all, right) = with.fold((0, 0), |(all, right), (of, said)| {
+            (
+                all + 1,
+                right + usize::from(said.class == of.disease.class()),
+            )
+        });
+        let name = if certainty.is_empty() {
+            "without a finding"
+        } else {
+            certainty
+        };
+        println!("{name}: class right {right} of {all}");
+    }
+    let tried: Vec<(f64, f64)> = results.iter().filter_map(|(_, said)| said.tried).collect();
+    let as_predicted = tried
+        .iter()
+        .filter(|(predicted, came)| (came / predicted - 1.0).abs() < 0.15);
+    println!(
+        "remedies tried {}, within 15 % of what was predicted {}",
+        tried.len(),
+        as_predicted.count()
+    );
     for (name, is_held) in [("tuned", false), ("held", true)] {
         let part: Vec<_> = results
             .iter()

@@ -36,6 +36,7 @@ pub const CLASSES: [&str; 9] = [
 pub enum Language {
     C,
     Cpp,
+    Rust,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,7 @@ pub enum Allocator {
     Jemalloc,
     Tcmalloc,
     Mimalloc,
+    Musl,
 }
 
 /// A program to attach to, and its true verdict.
@@ -79,12 +81,14 @@ const DISEASES: [Disease; 12] = [
     Disease::Bursts,
     Disease::Steady,
 ];
-const ALLOCATORS: [Allocator; 4] = [
+const ALLOCATORS: [Allocator; 5] = [
     Allocator::Glibc,
     Allocator::Jemalloc,
     Allocator::Tcmalloc,
     Allocator::Mimalloc,
+    Allocator::Musl,
 ];
+const LANGUAGES: [Language; 3] = [Language::C, Language::Cpp, Language::Rust];
 const MOMENTS: [&str; 3] = ["early", "middle", "late"];
 const FUNCTIONS: [&str; 8] = [
     "make_order",
@@ -111,7 +115,20 @@ impl Disease {
         }
     }
 
-    /// Returns true if the first finding must name a function. False if everything was allocated before the attach.
+    /// Returns true if such a program exists. What does not depend on the language is written only in C and C++, and
+    /// what no allocator but glibc's and its replacements do does not occur on musl.
+    fn occurs(self, language: Language, allocator: Allocator) -> bool {
+        let is_of_mappings = matches!(self, Disease::Mappings | Disease::UnjoinedThreads);
+        let is_of_peak = matches!(self, Disease::Retained | Disease::Pinned);
+        match (language, allocator) {
+            (Language::C, Allocator::Musl) => !is_of_peak,
+            (_, Allocator::Musl) => false,
+            (Language::Rust, _) => !is_of_mappings && !is_of_peak,
+            _ => true,
+        }
+    }
+
+    /// Returns true if the first finding must name a function: not if everything was allocated before the attach.
     pub fn has_site(self) -> bool {
         matches!(self.class(), "leak" | "unbounded")
     }
@@ -123,8 +140,11 @@ pub fn all(seed: u32) -> Vec<Situation> {
     let mut chance = Chance(seed.wrapping_mul(2_654_435_761));
     let mut found = Vec::new();
     for disease in DISEASES {
-        for language in [Language::C, Language::Cpp] {
+        for language in LANGUAGES {
             for allocator in ALLOCATORS {
+                if !disease.occurs(language, allocator) {
+                    continue;
+                }
                 for moment in MOMENTS {
                     found.push(Situation {
                         number: 0,

@@ -3,16 +3,21 @@
 use crate::situation::{Disease, Language, Situation};
 
 const FRAME: &str = include_str!("programs.c.in");
+const RUST_FRAME: &str = include_str!("programs.rs.in");
 
 /// Returns the source text.
 pub fn source(of: &Situation) -> String {
-    let parts = match of.language {
-        Language::C => in_c(of.disease),
-        Language::Cpp => in_cpp(of.disease),
+    let text = match of.language {
+        Language::C => FRAME.replace("@PARTS@", &in_c(of.disease)),
+        Language::Cpp => FRAME.replace("@PARTS@", &in_cpp(of.disease)),
+        Language::Rust => {
+            let (prepare, work) = in_rust(of.disease);
+            RUST_FRAME
+                .replace("@PREPARE@", prepare)
+                .replace("@WORK@", work)
+        }
     };
-    FRAME
-        .replace("@PARTS@", &parts)
-        .replace("@NAME@", of.function)
+    text.replace("@NAME@", of.function)
         .replace("@SIZE@", &of.size.to_string())
         .replace("@RATE@", &of.rate.to_string())
         .replace("@LIMIT@", &of.limit.to_string())
@@ -46,6 +51,40 @@ fn peak(pins: &str) -> String {
         ),
         "",
     )
+}
+
+/// Returns the text of a Rust program: before the first step, and in each step.
+fn in_rust(disease: Disease) -> (&'static str, &'static str) {
+    match disease {
+        Disease::Leak => ("", "for _ in 0..RATE { @NAME@(SIZE).leak(); }"),
+        Disease::LeakBehindCache => (
+            "for _ in 0..LIMIT { service.cache.push_back(fill_cache(SIZE)); }",
+            "for _ in 0..2 * RATE { service.cache.pop_front(); service.cache.push_back(fill_cache(SIZE)); } \
+             if step % 2 == 0 { @NAME@(SIZE / 2).leak(); }",
+        ),
+        Disease::Unbounded => (
+            "",
+            "for _ in 0..RATE { service.kept.push_back(@NAME@(SIZE)); }",
+        ),
+        Disease::Buffer => (
+            "",
+            "for _ in 0..RATE { append::@NAME@(&mut service.text, SIZE); }",
+        ),
+        Disease::BoundedCache => (
+            "for _ in 0..LIMIT { service.cache.push_back(fill_cache(SIZE)); }",
+            "for _ in 0..RATE { service.cache.pop_front(); service.cache.push_back(fill_cache(SIZE)); }",
+        ),
+        Disease::WarmingCache => (
+            "service.slots.resize(LIMIT, None);",
+            "for _ in 0..5 { let at = service.chance(LIMIT / 3); if service.slots[at].is_none() { service.slots[at] = Some(@NAME@(SIZE)); } }",
+        ),
+        Disease::Bursts => (
+            "",
+            "if step % 400 == 100 { for _ in 0..1000 { service.kept.push_back(@NAME@(SIZE)); } } \
+             if step % 400 == 250 { service.kept.clear(); }",
+        ),
+        _ => ("", ""),
+    }
 }
 
 fn in_c(disease: Disease) -> String {

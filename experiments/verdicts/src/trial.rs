@@ -13,6 +13,10 @@ pub struct Said {
     /// True if the first finding names the responsible function, or if there is none.
     pub is_site_right: bool,
     pub is_certain: bool,
+    /// Certainty of the first finding; empty without one.
+    pub certainty: String,
+    /// Bytes that the remedy of the first finding was to return, and bytes that it returned, if it was tried.
+    pub tried: Option<(f64, f64)>,
     /// First line, or the error.
     pub answer: String,
 }
@@ -38,7 +42,7 @@ fn preloaded(
     allocator: Allocator,
 ) -> Option<(&'static str, &'static [(&'static str, &'static str)])> {
     match allocator {
-        Allocator::Glibc => None,
+        Allocator::Glibc | Allocator::Musl => None,
         Allocator::Jemalloc => Some((
             "libjemalloc.so.2",
             &[("MALLOC_CONF", "dirty_decay_ms:-1,muzzy_decay_ms:-1")],
@@ -59,16 +63,20 @@ fn preloaded(
 }
 
 fn build(of: &Situation, folder: &Path) -> Result<std::path::PathBuf, String> {
-    let (compiler, ending) = match of.language {
-        Language::C => ("cc", "c"),
-        Language::Cpp => ("c++", "cc"),
+    const OF_C: &[&str] = &["-O1", "-g", "-pthread", "-w", "-fpermissive"];
+    const OF_RUST: &[&str] = &["--edition", "2021", "-C", "opt-level=1", "-g"];
+    let (compiler, ending, options) = match (of.language, of.allocator) {
+        (Language::C, Allocator::Musl) => ("musl-gcc", "c", OF_C),
+        (Language::C, _) => ("cc", "c", OF_C),
+        (Language::Cpp, _) => ("c++", "cc", OF_C),
+        (Language::Rust, _) => ("rustc", "rs", OF_RUST),
     };
     let name = format!("program{}", of.number);
     let text = folder.join(format!("{name}.{ending}"));
     std::fs::write(&text, source(of)).map_err(|error| error.to_string())?;
     let program = folder.join(name);
     let built = Command::new(compiler)
-        .args(["-O1", "-g", "-pthread", "-w", "-fpermissive"])
+        .args(options)
         .args([text.as_os_str(), "-o".as_ref(), program.as_os_str()])
         .output()
         .map_err(|error| error.to_string())?;
@@ -107,6 +115,8 @@ pub fn trial(of: &Situation, memhook: &str, time: &str, folder: &Path) -> Said {
         class: "failed".into(),
         is_site_right: false,
         is_certain: false,
+        certainty: String::new(),
+        tried: None,
         answer: why.lines().last().unwrap_or_default().into(),
     })
 }
@@ -119,6 +129,7 @@ fn try_it(of: &Situation, memhook: &str, time: &str, folder: &Path) -> Result<Sa
             &running.child.id().to_string(),
             "-d",
             time,
+            "--try",
             "--json",
         ])
         .output()
@@ -139,6 +150,10 @@ fn try_it(of: &Situation, memhook: &str, time: &str, folder: &Path) -> Result<Sa
     Ok(Said {
         is_site_right: !of.disease.has_site() || found.contains(of.function),
         is_certain: matches!(first["certainty"].as_str(), Some("exact" | "certain")),
+        certainty: first["certainty"].as_str().unwrap_or_default().to_owned(),
+        tried: json["tried"]["predicted_bytes"]
+            .as_f64()
+            .zip(json["tried"]["given_back_bytes"].as_f64()),
         answer: json["answer"].as_str().unwrap_or("nothing").to_owned(),
         class,
     })
