@@ -36,19 +36,29 @@ const TRIM_COST: &str =
 /// For samples, this is an upper bound.
 fn needed_again(facts: &Facts<'_>) -> u64 {
     let points = facts.profile.timeline.iter().map(|point| point.live);
-    let (Some(now), Some(peak)) = (
-        points.clone().next_back(),
-        points.max_by_key(|live| live.bytes),
-    ) else {
+    let Some(peak) = points.max_by_key(|live| live.bytes) else {
         return 0;
     };
-    // The trace ends a moment after the last look.
     let of_looks = balance::live(facts).map_or(0, |grown| (-grown).max(0.0) as u64);
-    let of_trace = peak.bytes.saturating_sub(now.bytes);
+    let of_trace = peak.bytes.saturating_sub(live_at_look(facts));
     match of_trace {
         more if more < facts.least() => of_looks,
         more => of_looks.max(more + 2 * peak.error_bytes().unwrap_or(0)),
     }
+}
+
+/// Returns the live bytes of the trace at the last look. The trace ends later, and a burst may begin
+/// meanwhile.
+fn live_at_look(facts: &Facts<'_>) -> u64 {
+    let profile = facts.profile;
+    let looks = profile.looks.as_ref();
+    let moment_ns = looks.map_or(profile.to_ns, |looks| looks.last_ms * 1_000_000);
+    let points = &profile.timeline;
+    let after = points.partition_point(|point| point.time_ns < moment_ns);
+    // The look was somewhere between these points.
+    let around = after.saturating_sub(1)..(after + 1).min(points.len());
+    let live = points[around].iter().map(|point| point.live.bytes);
+    live.min().unwrap_or(0)
 }
 
 /// Finds free pages of malloc, or of another allocator whose heap was walked.
@@ -272,14 +282,14 @@ fn mapper(facts: &Facts<'_>, grown: f64) -> Option<(Site, u64)> {
 /// Finds growing memory outside the heap.
 pub fn mappings(facts: &Facts<'_>) -> Option<Finding> {
     let account = facts.account?;
-    let mapped = balance::part(account, "mappings");
+    let all_mapped = balance::part(account, "mappings");
     let (beside, certainty) = match balance::grown(facts, "mappings") {
         Some(grown) => (grown, "exact"),
         None => {
             // The possible growth of the heap is subtracted.
             let beside = balance::resident(facts)? - crate::grown_live(facts.profile).max(0.0);
             // The last sample is later than the account.
-            let is_in_account = mapped as f64 >= beside / 2.0;
+            let is_in_account = all_mapped as f64 >= beside / 2.0;
             (if is_in_account { beside } else { 0.0 }, "estimated")
         }
     };
@@ -288,7 +298,8 @@ pub fn mappings(facts: &Facts<'_>) -> Option<Finding> {
     }
     let site = mapper(facts, beside);
     let by = site.as_ref().map_or(String::new(), |(site, mapped)| {
-        let of_it = bytes(*mapped);
+        // It may have mapped more since the last look.
+        let of_it = bytes((*mapped).min(all_mapped));
         format!(", of which {} mapped {of_it} since the attach", site.text())
     });
     Some(Finding {
@@ -296,9 +307,9 @@ pub fn mappings(facts: &Facts<'_>) -> Option<Finding> {
         found: format!(
             "Mappings outside the heap have grown by {}, to {}{by}",
             bytes(beside as u64),
-            bytes(mapped)
+            bytes(all_mapped)
         ),
-        place: site.as_ref().map(|(site, _)| site.text()),
+        place: site.as_ref().map(|(site, _)| site.with_callers()),
         gain_bytes: beside as u64,
         gain_bytes_an_hour: Some(facts.an_hour(beside).max(0) as u64),
         certainty,

@@ -85,7 +85,7 @@ fn of_leak(facts: &Facts<'_>, leak: &LeakSite, also: Option<&LeakSite>, site: &S
             bytes(leak.bytes),
             counted(leak.blocks, "block"),
         ),
-        place: site.is_known().then(|| site.text()),
+        place: site.is_known().then(|| site.with_callers()),
         gain_bytes: all_of(leak) + also.map_or(0, all_of),
         gain_bytes_an_hour: site
             .is_known()

@@ -54,6 +54,19 @@ pub struct Facts<'a> {
     pub is_running: bool,
     /// True if the process was traced. Otherwise the profile has neither sites nor a time.
     pub is_traced: bool,
+    /// The largest descendant of the process, if it holds more memory than the process.
+    pub larger_child: Option<Child>,
+}
+
+/// A process that a process has started, directly or not.
+#[derive(Clone, Debug)]
+pub struct Child {
+    /// Process id.
+    pub pid: i32,
+    /// Name of the process, as `ps` shows it.
+    pub name: String,
+    /// Resident bytes.
+    pub rss_bytes: u64,
 }
 
 /// Advice about a process, with reasons.
@@ -79,6 +92,8 @@ pub struct Advice {
     /// Further seconds of observation that are necessary; `None` if the observation was long
     /// enough.
     pub more_seconds: Option<u64>,
+    /// The site that has to be observed for longer, and its growth.
+    pub unsure_site: Option<String>,
     /// Reason why an answer without findings is not certain; `None` if everything necessary was
     /// examined, or if there are findings.
     pub not_examined: Option<String>,
@@ -152,6 +167,13 @@ pub enum Kind {
     Mappings,
     /// The heap of a language's runtime.
     Managed,
+}
+
+impl Kind {
+    /// Returns true if such memory grows.
+    fn grows(self) -> bool {
+        matches!(self, Kind::Leak | Kind::Growth | Kind::Mappings)
+    }
 }
 
 /// A finding with a remedy.
@@ -249,13 +271,16 @@ pub fn advise(facts: &Facts<'_>) -> Advice {
         managed::put_before_smaller(&mut findings, account);
     }
     findings.truncate(MOST_FINDINGS);
-    let is_unsure = findings.is_empty() && judged.unsure.is_some();
-    let unsure = judged.unsure.filter(|_| is_unsure);
-    let more_seconds = is_unsure.then(|| (2.0 * facts.seconds()).ceil() as u64);
-    let not_examined = failed_search(facts).filter(|_| findings.is_empty());
-    notes.extend(unsure.zip(more_seconds).map(|(site, seconds)| {
-        format!("not observed for long enough: {site}; observe it for {seconds} s")
-    }));
+    // Without a certain cause of the growth, the answer cannot be that nothing leaks.
+    let unsure = judged.unsure.filter(|site| match findings.first() {
+        Some(first) => !first.kind.grows() && site.grown_bytes > first.gain_bytes,
+        None => true,
+    });
+    let more_seconds = unsure
+        .as_ref()
+        .map(|_| (2.0 * facts.seconds()).ceil() as u64);
+    let not_examined = failed_search(facts).or_else(|| of_child(facts));
+    let not_examined = not_examined.filter(|_| findings.is_empty() && unsure.is_none());
     Advice {
         schema: SCHEMA,
         pid: profile.target.pid,
@@ -263,12 +288,19 @@ pub fn advise(facts: &Facts<'_>) -> Advice {
         seconds: facts.seconds(),
         rss_bytes: facts.account.map(|account| account.rss_bytes),
         class: match findings.first() {
+            _ if unsure.is_some() || not_examined.is_some() => "unsure",
             Some(first) => class(first.kind),
-            None if is_unsure || not_examined.is_some() => "unsure",
             None => "nothing",
         },
         unexplained_bytes: facts.account.and_then(balance::unexplained),
-        answer: findings.first().map(|first| answer(first, facts.account)),
+        answer: match unsure {
+            Some(_) => None,
+            None => findings.first().map(|first| answer(first, facts.account)),
+        },
+        unsure_site: unsure.map(|site| {
+            let grown = bytes(site.grown_bytes);
+            format!("{}: {grown} more than at the beginning", site.name)
+        }),
         more_seconds,
         not_examined,
         lines: lines(facts),
@@ -375,12 +407,25 @@ fn failed_search(facts: &Facts<'_>) -> Option<String> {
     ))
 }
 
+/// Returns a sentence about a child with more memory.
+fn of_child(facts: &Facts<'_>) -> Option<String> {
+    let child = facts.larger_child.as_ref()?;
+    Some(format!(
+        "its child process {0} ({1}) holds more memory ({2}) and was not examined: memhook-rs advise {0}",
+        child.pid,
+        child.name,
+        bytes(child.rss_bytes)
+    ))
+}
+
 /// Lists parts that were not examined, or not with certainty.
 fn unseen(facts: &Facts<'_>) -> Vec<String> {
     let profile = facts.profile;
     let mut notes = Vec::new();
     match facts.account {
         Some(account) => notes.extend(account.notes.iter().cloned()),
+        // Then there is a note about the search.
+        None if failed_search(facts).is_some() => {}
         None => notes.push("resident memory was not examined: record with attach --rss".into()),
     }
     notes.extend(match &profile.leaks {
@@ -395,6 +440,7 @@ fn unseen(facts: &Facts<'_>) -> Vec<String> {
         }
         None => notes.push(NOT_TRACED.into()),
     }
+    notes.extend(of_child(facts));
     if profile.sampling.is_some() {
         notes.push("allocations were sampled, so the sums of sites are estimates".into());
     }
@@ -446,9 +492,8 @@ impl Advice {
     /// Returns true if the remedy of the first finding can be tried from outside, because the
     /// allocator can be asked to return its free memory.
     pub fn can_be_tried(&self) -> bool {
-        self.findings
-            .first()
-            .is_some_and(|first| first.kind == Kind::Retention)
+        let first = self.findings.first().filter(|_| self.answer.is_some());
+        first.is_some_and(|first| first.kind == Kind::Retention)
     }
 
     /// Returns the answer in one line, even if nothing was found.
@@ -456,7 +501,7 @@ impl Advice {
         match (&self.answer, self.more_seconds, &self.not_examined) {
             (Some(answer), ..) => answer.clone(),
             (None, Some(seconds), _) => {
-                format!("Not observed for long enough: observe it for {seconds} s")
+                format!("Growth, but not observed for long enough: observe it for {seconds} s")
             }
             (None, None, Some(why)) => format!("Nothing was found, but {why}"),
             (None, None, None) => {
@@ -478,10 +523,18 @@ impl Advice {
         });
         let mut lines: Vec<String> = unexplained.into_iter().collect();
         lines.push(self.headline());
-        lines.extend(self.findings.first().into_iter().flat_map(|first| {
-            let place = first.place.as_ref().unwrap_or(&first.found);
-            [format!("Where: {place}"), format!("Do: {}", first.remedy)]
-        }));
+        let first = self.findings.first();
+        lines.extend(match (&self.unsure_site, self.more_seconds, first) {
+            (Some(site), Some(seconds), _) => vec![
+                format!("Where: {site}"),
+                format!("Do: memhook-rs advise {} -d {seconds}s", self.pid),
+            ],
+            (_, _, Some(first)) => {
+                let place = first.place.as_ref().unwrap_or(&first.found);
+                vec![format!("Where: {place}"), format!("Do: {}", first.remedy)]
+            }
+            _ => Vec::new(),
+        });
         lines.extend(self.tried.as_ref().map(Tried::said));
         lines
     }

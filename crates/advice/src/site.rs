@@ -1,6 +1,6 @@
 //! Name of an allocation site in a finding.
 
-use memhook_report::{StackFrame, frame_name, from_responsible, short_place};
+use memhook_report::{StackFrame, frame_name, from_responsible, is_own_code, short_place};
 
 /// Number of callers that are named next to the allocating function.
 const CALLERS: usize = 2;
@@ -24,11 +24,11 @@ impl Site {
             _ if frame.function.is_none() => String::new(),
             _ => frame.module.clone().unwrap_or_default(),
         });
-        let mut names = frames.iter().map(frame_name);
+        let callers = frames.iter().skip(1).filter(|frame| is_own_code(frame));
         Site {
-            name: names.next().unwrap_or_default(),
+            name: frames.first().map(frame_name).unwrap_or_default(),
             place: place.unwrap_or_default(),
-            callers: names.take(CALLERS).collect(),
+            callers: callers.take(CALLERS).map(frame_name).collect(),
         }
     }
 
@@ -37,17 +37,19 @@ impl Site {
         !self.name.is_empty()
     }
 
-    /// Returns the name, place and callers of the site, for a sentence.
+    /// Returns the name and the place of the site, for a sentence.
     pub fn text(&self) -> String {
-        if !self.is_known() {
-            return "a caller that was not recorded".to_owned();
+        match (self.is_known(), self.place.is_empty()) {
+            (false, _) => "a caller that was not recorded".to_owned(),
+            (true, true) => self.name.clone(),
+            (true, false) => format!("{} ({})", self.name, self.place),
         }
-        let place = match self.place.is_empty() {
-            true => String::new(),
-            false => format!(" ({})", self.place),
-        };
+    }
+
+    /// Returns the name, the place and the callers of the site.
+    pub fn with_callers(&self) -> String {
         let callers = self.callers.iter().map(|name| format!(" \u{2190} {name}"));
-        format!("{}{place}{}", self.name, callers.collect::<String>())
+        self.text() + &callers.collect::<String>()
     }
 }
 
@@ -83,12 +85,21 @@ mod tests {
             ),
             frame("add_order", "shop", Some(("shop.cc", 40))),
             frame("serve", "shop", Some(("shop.cc", 90))),
+            frame("std::invoke<int>()", "shop", None),
             frame("main", "shop", None),
+            frame("__libc_start_call_main", "libc.so.6", None),
+            frame("_start", "shop", None),
         ];
         let site = Site::of_stack(&stack);
+        assert_eq!(site.text(), "add_order (shop.cc:40)");
         assert_eq!(
-            site.text(),
+            site.with_callers(),
             "add_order (shop.cc:40) \u{2190} serve \u{2190} main"
+        );
+        assert_eq!(
+            Site::of_stack(&stack[6..]).with_callers(),
+            "main (shop)",
+            "the runtime calls it"
         );
         // Without debug information, there is a module instead of a file and line.
         let site = Site::of_stack(&[frame("pool_get", "haproxy", None)]);

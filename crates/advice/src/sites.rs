@@ -72,9 +72,12 @@ pub struct ClassedSite {
     pub live_over_time: Vec<u64>,
 }
 
-/// The blocks of a call stack.
+/// The blocks of a call stack. Call stacks that enlarge a buffer are one if they have one name,
+/// because the buffer belongs to whichever of them was last.
 struct OfStack {
     stack: u32,
+    /// Further call stacks.
+    others: Vec<u32>,
     is_buffer: bool,
     live: f64,
     blocks: u64,
@@ -91,13 +94,19 @@ struct OfStack {
     over_time: [f64; PARTS + 1],
 }
 
+/// A site that may grow.
+pub struct UnsureSite {
+    pub name: String,
+    pub grown_bytes: u64,
+}
+
 /// Findings about sites, and their classes.
 #[derive(Default)]
 pub struct OfSites {
     pub findings: Vec<Finding>,
     pub classed: Vec<ClassedSite>,
-    /// The site that may grow, if there are no more certain findings.
-    pub unsure: Option<String>,
+    /// The site that may grow, if any.
+    pub unsure: Option<UnsureSite>,
 }
 
 /// Judges sites: leaks, unbounded growth of other sites, and untouched memory.
@@ -118,7 +127,7 @@ pub fn judge(facts: &Facts<'_>) -> OfSites {
         if all.classed.len() < MOST_CLASSED {
             all.classed.push(ClassedSite {
                 class,
-                site: site.text(),
+                site: site.with_callers(),
                 live_bytes: one.live as u64,
                 grown_bytes: (one.grown.0 as u64, one.grown.1 as u64),
                 certainty: certainty(&one),
@@ -137,14 +146,11 @@ pub fn judge(facts: &Facts<'_>) -> OfSites {
         all.findings.push(of_growth(facts, &one, &site));
         known.push(site);
     }
-    let first = unsure.first().map(|(site, one)| {
-        format!(
-            "{} holds {} more than at the beginning",
-            site.text(),
-            bytes(one.grown.1 as u64)
-        )
+    unsure.sort_by(|a, b| f64::total_cmp(&b.1.grown.1, &a.1.grown.1));
+    all.unsure = unsure.first().map(|(site, one)| UnsureSite {
+        name: site.with_callers(),
+        grown_bytes: one.grown.1 as u64,
     });
-    all.unsure = first;
     all.findings.extend(untouched(facts, &known));
     all
 }
@@ -153,10 +159,22 @@ pub fn judge(facts: &Facts<'_>) -> OfSites {
 fn of_stacks(facts: &Facts<'_>) -> Vec<OfStack> {
     let profile = facts.profile;
     let mut found: BTreeMap<u32, OfStack> = BTreeMap::new();
+    let (mut buffers, mut same_as) = (BTreeMap::new(), BTreeMap::new());
     for site in &profile.sites {
-        let of = found.entry(site.stack).or_insert(OfStack {
-            stack: site.stack,
-            is_buffer: REALLOCS.contains(&site.kind.as_str()),
+        let is_buffer = REALLOCS.contains(&site.kind.as_str());
+        let stack = *same_as
+            .entry(site.stack)
+            .or_insert_with(|| match is_buffer {
+                true => {
+                    let name = Site::of_stack(&profile.stack(site.stack)).text();
+                    *buffers.entry(name).or_insert(site.stack)
+                }
+                false => site.stack,
+            });
+        let of = found.entry(stack).or_insert(OfStack {
+            stack,
+            others: Vec::new(),
+            is_buffer,
             live: 0.0,
             blocks: 0,
             unreachable: 0.0,
@@ -167,6 +185,9 @@ fn of_stacks(facts: &Facts<'_>) -> Vec<OfStack> {
             course: Course::Steady,
             over_time: [0.0; PARTS + 1],
         });
+        if site.stack != stack && !of.others.contains(&site.stack) {
+            of.others.push(site.stack);
+        }
         let (live, before) = (site.measures.live, site.before);
         of.live += live.bytes as f64;
         of.blocks += live.blocks;
@@ -178,8 +199,25 @@ fn of_stacks(facts: &Facts<'_>) -> Vec<OfStack> {
     let mut found: Vec<OfStack> = found.into_values().collect();
     for one in &mut found {
         one.error = one.error.max(0.0).sqrt();
-        let live = points.get(&one.stack).copied();
-        let live = live.map(|live| if one.is_buffer { of_buffer(live) } else { live });
+        let stacks = [one.stack].into_iter().chain(one.others.iter().copied());
+        let live = stacks
+            .filter_map(|stack| points.get(&stack).copied())
+            .reduce(|mut sum, live| {
+                sum.iter_mut()
+                    .zip(live)
+                    .for_each(|(sum, live)| *sum += live);
+                sum
+            });
+        let live = live.map(|live| {
+            if one.is_buffer {
+                of_buffer(facts, live)
+            } else {
+                live
+            }
+        });
+        if let Some(live) = live.filter(|_| one.is_buffer) {
+            one.live = live[PARTS];
+        }
         let Some(live) = live.filter(|live| live.iter().any(|bytes| *bytes >= least)) else {
             continue;
         };
@@ -193,12 +231,25 @@ fn of_stacks(facts: &Facts<'_>) -> Vec<OfStack> {
     found
 }
 
-/// Returns the course of a buffer. The whole buffer appears when it is first enlarged, although it
-/// existed before.
-fn of_buffer(mut live: [f64; PARTS + 1]) -> [f64; PARTS + 1] {
+/// Returns the course of a buffer. All of it appears when it is first enlarged, although it existed
+/// before. While it is copied, it counts as released, but it was not if it is larger afterwards, or
+/// if the heap has grown as much as the buffer at the last look.
+fn of_buffer(facts: &Facts<'_>, mut live: [f64; PARTS + 1]) -> [f64; PARTS + 1] {
     let first = live.iter().position(|bytes| *bytes > 0.0).unwrap_or(0);
     let before = live[first];
     live[..first].fill(before);
+    let last = live.iter().rposition(|bytes| *bytes > 0.0).unwrap_or(0);
+    let heap = balance::live(facts).unwrap_or(0.0);
+    if last < PARTS && live[last] > before && 2.0 * heap > live[last] - before {
+        live[PARTS] = live[last];
+    }
+    for at in first + 1..PARTS {
+        let (before, after) = (live[at - 1], &live[at + 1..]);
+        let is_larger = after.iter().find(|bytes| **bytes > 0.0) >= Some(&before);
+        if live[at] == 0.0 && is_larger {
+            live[at] = before;
+        }
+    }
     live
 }
 
@@ -248,7 +299,8 @@ fn net(facts: &Facts<'_>, of: &OfStack, more: f64) -> (f64, f64) {
         if of.is_buffer {
             // The buffer has another size each time, so only the growth of other stacks is
             // certainly not its own.
-            let others = looks.stacks.iter().filter(|one| one.stack != of.stack);
+            let is_other = |stack: u32| stack != of.stack && !of.others.contains(&stack);
+            let others = looks.stacks.iter().filter(|one| is_other(one.stack));
             let others: u64 = others.map(|one| one.at_most_bytes).sum();
             return ((of_heap - others as f64).clamp(0.0, most), most);
         }
@@ -349,7 +401,7 @@ fn untouched(facts: &Facts<'_>, known: &[Site]) -> Vec<Finding> {
                 bytes(of.live_bytes),
                 site.text(),
             ),
-            place: Some(site.text()),
+            place: Some(site.with_callers()),
             gain_bytes: stale,
             gain_bytes_an_hour: None,
             certainty: "estimated",
@@ -393,8 +445,8 @@ fn of_growth(facts: &Facts<'_>, one: &OfStack, site: &Site) -> Finding {
                 false => "",
             },
         ),
-        place: Some(site.text()),
-        // If its growth were limited, a buffer would return all of its memory.
+        place: Some(site.with_callers()),
+        // A bounded buffer would return all of its room.
         gain_bytes: if one.is_buffer { one.live } else { most } as u64,
         gain_bytes_an_hour: Some(facts.an_hour(most).max(0) as u64),
         certainty: certainty(one),

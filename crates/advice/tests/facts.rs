@@ -1,6 +1,6 @@
 //! Advice on invented facts. Its conclusions need no process.
 
-use memhook_advice::{Advice, Class, Facts, Kind, advise};
+use memhook_advice::{Advice, Child, Class, Facts, Kind, advise};
 use memhook_report::{
     Amount, Document, Leaks, MappedSite, Measures, Point, Profile, ProfileFrame, ProfileSite,
     RssPart, RssReport, SitePoint, StackFrame, StackGrowth, Style, TwoLooks,
@@ -97,6 +97,7 @@ fn with_looks(profile: &mut Profile, first: RssReport, heap: (u64, u64), grown: 
     profile.looks = Some(Box::new(TwoLooks {
         first,
         first_ms: 1,
+        last_ms: SECONDS * 1000,
         live_bytes: Some((heap.0 * MIB, heap.1 * MIB)),
         allocators: Vec::new(),
         stacks: stacks.collect(),
@@ -123,6 +124,7 @@ fn advice(profile: &Profile, account: &RssReport) -> Advice {
         stale: None,
         is_running: true,
         is_traced: true,
+        larger_child: None,
     })
 }
 
@@ -381,4 +383,101 @@ fn the_page_draws_every_site_with_its_class() {
     for text in ["remember (shop.c:7)", "unbounded", "anonymous memory"] {
         assert!(page.contains(text), "{text}");
     }
+}
+
+/// The last look comes before the end of the trace, and the next burst begins in between.
+#[test]
+fn a_burst_after_the_last_look_is_none() {
+    let is_up = |t: f64| (0.2..0.4).contains(&t) || t > 0.95;
+    let mut profile = run(&[("batch", &|t| if is_up(t) { mib(1.0, 50.0) } else { 0.0 })]);
+    let before = account(&[("live heap", 100)]);
+    let mut after = account(&[("live heap", 100), ("free inside the allocator", 45)]);
+    after.trim_bytes = 45 * MIB;
+    with_looks(&mut profile, before, (100, 100), &[0]);
+    let looks = profile.looks.as_mut().expect("two looks");
+    looks.last_ms = 55_000;
+    let found = advice(&profile, &after);
+    assert_eq!((found.class, kinds(&found)), ("nothing", Vec::new()));
+}
+
+#[test]
+fn a_child_with_more_memory_is_named() {
+    let profile = run(&[]);
+    let account = account(&[("live heap", 10)]);
+    let facts = |larger_child| Facts {
+        profile: &profile,
+        account: Some(&account),
+        stale: None,
+        is_running: true,
+        is_traced: true,
+        larger_child,
+    };
+    assert_eq!(advise(&facts(None)).class, "nothing");
+    let found = advise(&facts(Some(Child {
+        pid: 8,
+        name: "worker".into(),
+        rss_bytes: 20 * MIB,
+    })));
+    assert_eq!(found.class, "unsure");
+    assert_eq!(
+        found.headline(),
+        "Nothing was found, but its child process 8 (worker) holds more memory (20.0 MiB) and was not examined: memhook-rs advise 8"
+    );
+}
+
+/// A buffer belongs to whichever call enlarged it last, and to none while it is copied.
+#[test]
+fn a_buffer_that_several_calls_enlarge_is_one() {
+    let is_first = |t: f64| (t * 100.0) as u64 % 2 == 0;
+    let of = |t: f64, first: bool| match is_first(t) == first && (t * 100.0) as u64 != 50 {
+        true => mib(1.0, 50.0) + mib(t, 20.0),
+        false => 0.0,
+    };
+    let mut profile = run(&[("append", &|t| of(t, true)), ("append", &|t| of(t, false))]);
+    for site in &mut profile.sites {
+        site.kind = "realloc".into();
+    }
+    let (before, after) = (account(&[("live heap", 60)]), account(&[("live heap", 80)]));
+    with_looks(&mut profile, before, (60, 80), &[20, 0]);
+    let found = advice(&profile, &after);
+    assert_eq!(
+        (found.class, kinds(&found)),
+        ("unbounded", vec![Kind::Growth])
+    );
+    assert_eq!(found.sites.len(), 1, "{:?}", found.sites);
+}
+
+/// Free memory is no answer while a site has grown by more and may go on.
+#[test]
+fn unsure_growth_comes_before_smaller_free_memory() {
+    let mut profile = run(&[("load", &|t| if t > 0.9 { mib(1.0, 30.0) } else { 0.0 })]);
+    let before = account(&[("live heap", 100)]);
+    let mut after = account(&[("live heap", 130), ("free inside the allocator", 10)]);
+    after.trim_bytes = 10 * MIB;
+    with_looks(&mut profile, before, (100, 130), &[30]);
+    let found = advice(&profile, &after);
+    assert_eq!((found.class, found.answer.as_ref()), ("unsure", None));
+    assert_eq!(kinds(&found), [Kind::Retention]);
+    assert!(!found.can_be_tried());
+    let text = found.text(Style::default());
+    let place = "Where: load (shop.c:7): 30.0 MiB more than at the beginning";
+    assert_eq!(text.lines().nth(1), Some(place), "{text}");
+}
+
+/// The trace ends while the buffer is copied, but the last look has found it.
+#[test]
+fn a_buffer_that_is_copied_at_the_end_is_not_gone() {
+    let in_flight = |t: f64| (0.4..0.5).contains(&t) || t > 0.99;
+    let of = |t: f64| match in_flight(t) {
+        true => 0.0,
+        false => mib(1.0, 50.0) + mib(t, 40.0),
+    };
+    let mut profile = run(&[("append", &of)]);
+    profile.sites[0].kind = "realloc".into();
+    let (before, after) = (account(&[("live heap", 50)]), account(&[("live heap", 90)]));
+    with_looks(&mut profile, before.clone(), (50, 90), &[0]);
+    assert_eq!(advice(&profile, &after).class, "unbounded");
+    // It was released: the heap has shrunk.
+    with_looks(&mut profile, before.clone(), (50, 10), &[0]);
+    assert_eq!(advice(&profile, &before).class, "nothing");
 }

@@ -390,6 +390,7 @@ mod tests {
             unexplained_bytes: None,
             answer: Some("A leak".into()),
             more_seconds: None,
+            unsure_site: None,
             not_examined: None,
             sites: Vec::new(),
             resident: Vec::new(),

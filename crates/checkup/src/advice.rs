@@ -1,6 +1,7 @@
 //! Advice from a recording.
 
 use crate::allocator::said_by_allocator;
+use crate::descendants::larger_child;
 use memhook_advice::{Advice, Facts, advise};
 use memhook_gate::{FoundLeaks, Search};
 use memhook_heap::{
@@ -50,6 +51,9 @@ pub fn advice_of(
         stale: stale(recording).as_ref(),
         is_running,
         is_traced: true,
+        larger_child: is_running
+            .then(|| larger_child(profile.target.pid))
+            .flatten(),
     }))
 }
 
@@ -82,6 +86,7 @@ pub fn advice_of_look(pid: i32, limits: Limits) -> Result<Advice, HeapError> {
         stale: None,
         is_running: true,
         is_traced: false,
+        larger_child: larger_child(pid),
     }))
 }
 

@@ -378,8 +378,8 @@ impl<O: Observer + Send> Job<O> for ExaminationJob<'_> {
         let consumer = trace.consumer();
         self.looks = Some(Looks {
             pins: PinnedMemory::take(self.pid, consumer, of.walk),
-            leaks: LastLook::take(self.pid, consumer, of.search, of.words),
             mapped: MappedSites::take(self.pid, consumer),
+            leaks: LastLook::take(self.pid, consumer, of.search, of.words),
         });
     }
 

@@ -9,6 +9,7 @@
 
 mod advice;
 mod allocator;
+mod descendants;
 mod examination;
 mod first_look;
 mod last_look;

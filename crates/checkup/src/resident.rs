@@ -27,6 +27,8 @@ pub struct LookedAt {
     pub live_sizes: Option<LiveSizes>,
     /// Allocators other than glibc's whose heaps were dissected.
     pub allocators: Vec<String>,
+    /// Time of the copy on the ledger's clock.
+    pub moment_ns: u64,
 }
 
 /// A copy of the memory for the last report, which shows the blocks that pin memory.
@@ -96,6 +98,7 @@ impl PinnedMemory {
             report,
             allocators: allocators.map(|&name| name.to_owned()).collect(),
             live_sizes: account.live_sizes,
+            moment_ns: self.moment_ns,
         }
     }
 }

@@ -131,7 +131,7 @@ pub use scores::{
     Gain, Inference, InferenceKind, NoEvidence, ProfileScores, RESERVED_NAMES, RunScores,
     ScoreChange, Scores, SiteScores,
 };
-pub use stacks::{LONGEST_NAME, from_responsible, shortened as shortened_name};
+pub use stacks::{LONGEST_NAME, from_responsible, is_own_code, shortened as shortened_name};
 pub use stale::{
     CaughtAccess, StaleEvidence, StaleHistory, StalePoint, StaleReachability, StaleReport,
     StaleSite, StaleTotals,

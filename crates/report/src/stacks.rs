@@ -295,6 +295,12 @@ impl Role {
     }
 }
 
+/// Returns true if a frame is code of the program, or of a library that it chose, rather than of
+/// the runtime of a language.
+pub fn is_own_code(frame: &StackFrame) -> bool {
+    Role::of(frame) != Role::Library && frame.function.as_deref() != Some("_start")
+}
+
 /// Finds the frame that a reader looks for. It is the innermost frame outside the C or C++ runtime
 /// and library that is neither an allocator's wrapper nor an interpreter frame below a Python
 /// function. If there is no such frame, it is the innermost frame.

@@ -130,7 +130,7 @@ impl Disease {
 
     /// Returns true if the first finding must name a function: not if everything was allocated before the attach.
     pub fn has_site(self) -> bool {
-        matches!(self.class(), "leak" | "unbounded")
+        matches!(self.class(), "leak" | "unbounded" | "mappings")
     }
 }
 

@@ -146,9 +146,9 @@ fn try_it(of: &Situation, memhook: &str, time: &str, folder: &Path) -> Result<Sa
         // This version of memhook-rs reports only the kinds of its findings.
         None => class_of_kind(first["kind"].as_str()).to_owned(),
     };
-    let found = first["found"].as_str().unwrap_or_default();
+    let place = first["place"].as_str().unwrap_or_default();
     Ok(Said {
-        is_site_right: !of.disease.has_site() || found.contains(of.function),
+        is_site_right: !of.disease.has_site() || place.contains(of.function),
         is_certain: matches!(first["certainty"].as_str(), Some("exact" | "certain")),
         certainty: first["certainty"].as_str().unwrap_or_default().to_owned(),
         tried: json["tried"]["predicted_bytes"]

@@ -14,17 +14,11 @@ use crate::report::{self, open, sources};
 use crate::target::Target;
 use anyhow::{Context, bail};
 use memhook_advice::{Advice, Tried};
-use memhook_attach::gap_said;
-use memhook_checkup::{
-    Attendant, Examination, Examined, MemoryLooks, advice_of, advice_of_look, examine,
-    resident_now, usual_tracing,
-};
+use memhook_attach::{End, gap_said};
+use memhook_checkup::{Attendant, Examined, advice_of, advice_of_look, examine, resident_now};
 use memhook_foreign::{check_output, units};
-use memhook_heap::Limits;
-use memhook_process::{first_failure, preflight_of_search};
-use memhook_recording::Options;
-use memhook_report::{Document, Progress};
-use memhook_symbols::SearchPath;
+use memhook_process::{TargetRoot, first_failure, preflight_of_search};
+use memhook_report::{Document, Progress, recorded};
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -119,7 +113,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 file.display()
             );
         }
-        let advice = advice(args, file, None)?;
+        let advice = advice(args, file, None, Vec::new())?;
         args.output.write(&advice, || advice.page())?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -161,6 +155,8 @@ fn looks(args: &Args, pid: i32) -> anyhow::Result<(Advice, u8)> {
 }
 
 fn look(args: &Args, pid: i32, duration: Duration) -> anyhow::Result<(Advice, u8)> {
+    // The files of the process, which need no build-id. They are needed after its end, too.
+    let root = TargetRoot::of(pid);
     let examined = examined(
         pid,
         args,
@@ -169,7 +165,9 @@ fn look(args: &Args, pid: i32, duration: Duration) -> anyhow::Result<(Advice, u8
         "looking at the process",
     )?;
     let code = judged(&examined, pid);
-    Ok((advice(args, &examined.path, Some(pid))?, code))
+    let running = matches!(examined.end, End::Detached(_)).then_some(pid);
+    let roots = root.search_order();
+    Ok((advice(args, &examined.path, running, roots)?, code))
 }
 
 /// Applies the remedy of the first finding, if that can be done from outside. Otherwise prints the reason.
@@ -208,13 +206,23 @@ fn only_look(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives advice from a recording. `running` is the recorded process, if it may still exist.
-fn advice(args: &Args, file: &Path, running: Option<i32>) -> anyhow::Result<Advice> {
+/// Gives advice from a recording. `running` is the recorded process, if it may still exist. `roots`
+/// are the file systems that have its files, if they are known.
+fn advice(
+    args: &Args,
+    file: &Path,
+    running: Option<i32>,
+    roots: Vec<PathBuf>,
+) -> anyhow::Result<Advice> {
     let recording = open(file)?;
     if recording.is_summary() {
         bail!("the recording holds sums of intervals: advice needs events (--record events)");
     }
-    let symbols = sources::symbolizer(&recording, &args.sources)?;
+    let mut names = sources::name_sources(&args.sources)?;
+    if names.sysroots.is_empty() {
+        names.sysroots = roots;
+    }
+    let symbols = recorded::symbolizer(&recording, names);
     let limits = args.limits().usual();
     let resident = running.and_then(|pid| resident_now(pid, limits, &recording));
     let advice = advice_of(&recording, symbols, resident, running.is_some());

@@ -104,7 +104,7 @@ fn a_leak_is_found_and_told_in_numbers_and_a_document() {
     assert!(document["seconds"].as_f64() >= Some(2.5), "{document}");
     let first = &document["findings"][0];
     assert_eq!(first["kind"], "leak", "{document}");
-    let site = first["found"].as_str().unwrap_or_default();
+    let site = first["place"].as_str().unwrap_or_default();
     let is_named = site.contains("filled (") && site.contains(") \u{2190} lose");
     assert!(is_named && site.contains("diseased.cc:"), "{site}");
     let of_leak = [&format!("pid=\"{pid}\""), "finding=\"leak\""];
