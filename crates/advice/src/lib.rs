@@ -7,13 +7,12 @@
 //! so.
 //!
 //! The [balance] comes first: a site counts as growing only if the heap, or the resident memory,
-//! has grown. Then each site gets a class by its [course].
+//! has grown. Then each site gets a class by its [course](memhook_report::course).
 //!
 //! This crate does not handle processes, recordings or options.
 
 mod allocator;
 mod balance;
-mod course;
 mod leaks;
 mod managed;
 mod page;

@@ -1,10 +1,10 @@
 //! Findings about allocation sites: unbounded growth, untouched memory, and leaks.
 
 use crate::balance;
-use crate::course::{Course, PARTS, course, thirds};
 use crate::leaks::leaks;
 use crate::site::Site;
 use crate::{Facts, Finding, Kind};
+use memhook_report::course::{Course, PARTS, course, thirds};
 use memhook_report::{Profile, StaleSite, bytes, counted};
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -6,6 +6,7 @@ mod amount;
 mod apart;
 mod call_tree;
 mod charset;
+pub mod course;
 pub mod claims;
 mod diff;
 mod estimates;

@@ -7,8 +7,10 @@ use ratatui::crossterm::event::{
 
 /// Keys, in the words of the help.
 pub(super) const HELP: [(&str, &str); 18] = [
-    ("Up Down j k", "select a row"),
-    ("PgUp PgDn Home End", "select a row further away"),
+    (
+        "Up Down j k",
+        "select a row; PgUp PgDn Home End: further away",
+    ),
     ("Enter", "show the call stack of a site, or open a call"),
     ("Left Right", "close or open a call of the tree"),
     ("Esc Backspace", "leave a stack, a filter or the tree"),
@@ -22,6 +24,10 @@ pub(super) const HELP: [(&str, &str); 18] = [
     (
         "growth/s allocs/s",
         "averages of the last 10 updates of the screen",
+    ),
+    (
+        "letter of a site",
+        "grows (u), levels off (w), bounded (b), peak (p), unclear (?)",
     ),
     ("p Space", "pause, and go on"),
     (

@@ -1,6 +1,7 @@
 //! Recent history of the heap and of each site, for growth and rates.
 
 use super::Sample;
+use crate::course::{Course, PARTS, course};
 use std::{
     collections::{HashMap, VecDeque},
     time::Duration,
@@ -11,6 +12,10 @@ const REMEMBERED: usize = 60;
 /// Number of samples over which growth and rates are averaged, because single samples jump.
 const RECENT: usize = 10;
 
+/// Minimum growth that counts: in bytes, and as a share of all live bytes.
+const LEAST_BYTES: f64 = 1_048_576.0;
+const LEAST_SHARE: f64 = 0.02;
+
 /// Live bytes and allocations up to each sample, oldest first.
 type Series = VecDeque<(u64, u64)>;
 
@@ -19,6 +24,8 @@ type Series = VecDeque<(u64, u64)>;
 pub(super) struct Past {
     times: VecDeque<Duration>,
     all: Series,
+    /// Resident bytes at each sample, if known.
+    resident: VecDeque<Option<u64>>,
     sites: HashMap<u32, Series>,
 }
 
@@ -39,11 +46,15 @@ impl Past {
             }
         }
         self.times.push_back(sample.time);
+        let resident = sample.resident.as_ref();
+        self.resident
+            .push_back(resident.map(|resident| resident.rss_bytes));
         let totals = &sample.totals;
         self.all.push_back((totals.live_bytes, totals.allocations));
         if self.times.len() > REMEMBERED {
             self.times.pop_front();
             self.all.pop_front();
+            self.resident.pop_front();
             for series in self.sites.values_mut() {
                 series.pop_front();
             }
@@ -87,6 +98,40 @@ impl Past {
         )
     }
 
+    /// Returns a letter for the course of a site: it grows (u), levels off (w), is bounded because
+    /// older blocks are released (b), had a peak (p), or is unclear (?). A space is for sites that do
+    /// not change, and for a time that is too short.
+    pub fn letter_of(&self, stack: u32) -> char {
+        let bytes = self.bytes_of(stack);
+        if bytes.len() <= PARTS {
+            return ' ';
+        }
+        let live = std::array::from_fn(|at| bytes[at * (bytes.len() - 1) / PARTS] as f64);
+        let all = self.all.back().map_or(0, |last| last.0) as f64;
+        let least = LEAST_BYTES.max(LEAST_SHARE * all);
+        match course(&live, least) {
+            Course::Steady => ' ',
+            Course::Burst => 'p',
+            // Without growth of the process, as much was released that is older than the trace.
+            _ if self.resident_growth().is_some_and(|grown| grown < least) => 'b',
+            Course::Levelling => 'w',
+            Course::Growing => 'u',
+            Course::Unclear => '?',
+        }
+    }
+
+    /// Returns the growth of the resident memory over the remembered time, if known.
+    fn resident_growth(&self) -> Option<f64> {
+        let mut known = self.resident.iter().flatten();
+        let first = known.next()?;
+        Some(*known.next_back()? as f64 - *first as f64)
+    }
+
+    /// Returns true if the remembered time is long enough for letters.
+    pub fn has_letters(&self) -> bool {
+        self.times.len() > PARTS
+    }
+
     /// Returns the live bytes of the whole heap, oldest first.
     pub fn bytes(&self) -> Vec<u64> {
         self.all.iter().map(|point| point.0).collect()
@@ -101,6 +146,7 @@ impl Past {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Resident;
     use super::super::tests::{sample, site};
     use super::*;
 
@@ -115,6 +161,34 @@ mod tests {
         assert_eq!(past.changes_of(1), (-25.0, 0.5));
         assert_eq!(past.changes_of(3), (0.0, 0.0));
         assert_eq!(past.averaged(), Duration::from_secs(2));
+    }
+
+    #[test]
+    fn a_letter_tells_growth_from_turnover() {
+        let letter = |live: fn(u64) -> u64, resident: Option<fn(u64) -> u64>| {
+            let mut past = Past::default();
+            for second in 0..40 {
+                let mut sample = sample(second, vec![site(1, live(second) << 20, 1, 1, 0)]);
+                sample.resident = resident.map(|resident| Resident {
+                    rss_bytes: resident(second) << 20,
+                    parts: Vec::new(),
+                });
+                past.remember(&sample);
+                assert!(past.has_letters() || past.letter_of(1) == ' ');
+            }
+            past.letter_of(1)
+        };
+        let grows: fn(u64) -> u64 = |second| second;
+        assert_eq!(letter(grows, None), 'u');
+        assert_eq!(letter(grows, Some(|second| 100 + second)), 'u');
+        assert_eq!(letter(grows, Some(|_| 100)), 'b');
+        assert_eq!(letter(|second| second.min(10), None), 'w');
+        assert_eq!(
+            letter(|second| if second % 20 < 9 { 9 } else { 0 }, None),
+            'p'
+        );
+        assert_eq!(letter(|_| 50, None), ' ');
+        assert_eq!(letter(|second| if second > 35 { 9 } else { 0 }, None), '?');
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub fn draw(frame: &mut Frame, board: &mut Board) {
         ..crate::Style::default()
     };
     let least = least_columns(&known_sites(board), style);
-    wanted.sites = least.try_into().unwrap_or(u16::MAX);
+    wanted.sites = (least + letter_width(board)).try_into().unwrap_or(u16::MAX);
     board.set_places(Places::of(area, lines, wanted));
     let places = board.places.clone();
     frame.render_widget(Paragraph::new(head), places.head);
@@ -262,6 +262,7 @@ fn table(board: &Board, places: &Places, style: crate::Style) -> Vec<Line<'stati
     let mut lines = vec![titles(board, &places.columns)];
     let taken: u16 = places.columns.iter().map(|column| column.width + 1).sum();
     let room = usize::from(places.body.width.saturating_sub(taken));
+    let room = room.saturating_sub(letter_width(board));
     let known = known_sites(board);
     let stacks = known.iter().map(|site| site.stack);
     let names = stacks.zip(labels(&known, room, style)).collect();
@@ -287,6 +288,14 @@ fn table(board: &Board, places: &Places, style: crate::Style) -> Vec<Line<'stati
     lines
 }
 
+/// Returns the columns before the name of a site, for the letter of its course.
+fn letter_width(board: &Board) -> usize {
+    match board.past().has_letters() && !board.is_tree {
+        true => 2,
+        false => 0,
+    }
+}
+
 fn titles(board: &Board, columns: &[Column]) -> Line<'static> {
     let title = |column: &Column| {
         let width = usize::from(column.width);
@@ -303,7 +312,7 @@ fn titles(board: &Board, columns: &[Column]) -> Line<'static> {
     if let Some(sites) = board.looked_at() {
         title += &format!(" (of the {} largest)", count(sites as u64));
     }
-    titles.push(Span::from(title).dim());
+    titles.push(Span::from(" ".repeat(letter_width(board)) + &title).dim());
     Line::from(titles)
 }
 
@@ -353,6 +362,15 @@ fn line(
             }
         };
         spans.push(Span::from(format!("{text:>width$} ")));
+    }
+    if let Some(stack) = row.stack().filter(|_| letter_width(board) > 0) {
+        let letter = board.past().letter_of(stack);
+        let text = Span::from(format!("{letter} "));
+        spans.push(if letter == 'u' {
+            text.bold()
+        } else {
+            text.dim()
+        });
     }
     let name = match &row.subject {
         Subject::Site(stack) => match names.get(stack).cloned() {

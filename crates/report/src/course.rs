@@ -11,7 +11,8 @@ pub enum Course {
     Growing,
     /// The bytes have grown, and keep growing ever more slowly.
     Levelling,
-    /// Many more bytes were live before the end than at the end.
+    /// Many more bytes were live before the end than at the end, or as many as at the end, and they
+    /// were released in between.
     Burst,
     /// The bytes have not grown.
     Steady,
@@ -55,8 +56,18 @@ pub fn course(live: &[f64; PARTS + 1], least: f64) -> Course {
     let is_even = thirds.iter().all(|third| *third >= LEAST_THIRD * total);
     match is_even && last >= LEAST_OF_FIRST * first {
         true => Course::Growing,
+        false if has_repeated_peak(live, total, least) => Course::Burst,
         false => Course::Unclear,
     }
+}
+
+/// Returns true if the level at the end was reached before, and most of its growth released again.
+/// The end is then in the middle of a burst.
+fn has_repeated_peak(live: &[f64; PARTS + 1], growth: f64, least: f64) -> bool {
+    let end = live[PARTS];
+    let peak = live[..PARTS].iter().position(|bytes| *bytes >= end - least);
+    let after = peak.map_or(&[][..], |peak| &live[peak..]);
+    after.iter().any(|bytes| *bytes <= end - growth / 2.0)
 }
 
 #[cfg(test)]
@@ -99,7 +110,25 @@ mod tests {
             Course::Unclear,
             "a burst or a step"
         );
-        // Bursts that occur on top of growth do not hide the growth.
+        let bursts = |t: f64| {
+            if t > 0.9 || (0.3..0.5).contains(&t) {
+                1e6
+            } else {
+                0.0
+            }
+        };
+        assert_eq!(judged(bursts), Course::Burst, "the end is in a burst");
+        let steps = |t: f64| {
+            if t > 0.9 {
+                2e6
+            } else if (0.3..0.5).contains(&t) {
+                1e6
+            } else {
+                0.0
+            }
+        };
+        assert_eq!(judged(steps), Course::Unclear, "the last step is higher");
+        // Bursts on top of growth do not hide the growth.
         let saw = |t: f64| 1e6 * t + 3e5 * (t * 12.0).fract();
         assert_eq!(judged(saw), Course::Growing);
         assert_eq!(judged(|t| 3e5 * (t * 12.0).fract()), Course::Burst);
