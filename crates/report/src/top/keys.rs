@@ -26,8 +26,8 @@ pub(super) const HELP: [(&str, &str); 18] = [
         "averages of the last 10 updates of the screen",
     ),
     (
-        "letter of a site",
-        "grows (u), levels off (w), bounded (b), peak (p), unclear (?)",
+        "u w b p ?",
+        "beside a site: grows, levels off, bounded, peaked, unclear",
     ),
     ("p Space", "pause, and go on"),
     (
