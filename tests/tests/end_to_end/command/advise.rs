@@ -138,7 +138,7 @@ fn a_buffer_without_bounds() {
 
 #[test]
 fn what_is_mapped_beside_the_heap() {
-    one_that_grows("mappings", "mappings", "map_more (diseased.cc:");
+    one_that_grows("mappings", "mappings", "map_more (");
 }
 
 /// Tests a program that keeps allocating, and releases all of this memory when its remedy limits
@@ -436,9 +436,9 @@ fn blocks_that_nobody_touches() {
     JsonSchema::load("advice-1").check(&advice);
     let (kind, gain) = first(&advice);
     assert_eq!(kind, "untouched", "{advice}");
-    let found = advice["findings"][0]["found"].as_str().unwrap_or_default();
-    assert!(found.contains("load_and_forget"), "{found}");
-    // The expected value is half of the memory that was loaded since the attach.
+    let place = advice["findings"][0]["place"].as_str().unwrap_or_default();
+    assert!(place.contains("load_and_forget"), "{place}");
+    // Half of the memory loaded since the attach.
     let live = advice["lines"][0]["bytes"].as_f64().expect("bytes");
     assert_predicted(gain, live / 2.0, "what was loaded and forgotten");
     cured(target);
