@@ -313,9 +313,13 @@ pub fn mappings(facts: &Facts<'_>) -> Option<Finding> {
         gain_bytes: beside as u64,
         gain_bytes_an_hour: Some(facts.an_hour(beside).max(0) as u64),
         certainty,
-        remedy: match site {
-            Some((site, _)) => format!("Unmap what {} maps when it is no longer needed", site.name),
-            None => "Find the code that maps this memory, and unmap it there".into(),
+        remedy: match (site, facts.profile.looks.as_ref()) {
+            (Some((site, _)), _) => {
+                format!("Unmap what {} maps when it is no longer needed", site.name)
+            }
+            // The stacks of threads are mapped by the C library, and glibc's are known.
+            (None, Some(looks)) if looks.mapped.is_empty() => "Find the code that maps it: no traced call did. It calls the kernel directly, or it is in the C library, as for stacks of threads that nobody joins".into(),
+            (None, _) => "Find the code that maps it, and unmap it there".into(),
         },
         cost: "a change of the program",
         evidence: format!("memhook-rs attach {} --mappings -d 60s", facts.target()),

@@ -79,6 +79,13 @@ pub fn live(facts: &Facts<'_>) -> Option<f64> {
     Some(after as f64 - before as f64)
 }
 
+/// Returns the growth of memory in which a heap may be that was not walked.
+pub fn unread(facts: &Facts<'_>) -> f64 {
+    let parts = ["mappings", "heap of another allocator, and mappings"];
+    let grown = parts.iter().filter_map(|name| grown(facts, name));
+    grown.sum::<f64>().max(0.0)
+}
+
 /// Lists the resident bytes by part, now and at the start.
 pub fn lines(facts: &Facts<'_>, account: &RssReport) -> Vec<Line> {
     let sum = |account: &RssReport, parts: &[&str]| -> u64 {

@@ -262,7 +262,10 @@ pub fn advise(facts: &Facts<'_>) -> Advice {
     if let Some(account) = facts.account {
         findings.extend(allocator::findings(facts, account));
         let managed = managed::heap(facts, account);
-        findings.extend(managed.or_else(|| allocator::mappings(facts)));
+        let mappings = || allocator::mappings(facts);
+        // A heap that was not walked is in mappings, and its sites are better than they.
+        let is_heap = |one: &Finding| 2.0 * judged.elsewhere > one.gain_bytes as f64;
+        findings.extend(managed.or_else(|| mappings().filter(|one| !is_heap(one))));
     }
     notes.extend(unseen(facts));
     findings.sort_by_key(|finding| Reverse((is_certain(finding), rank(finding))));
@@ -302,7 +305,7 @@ pub fn advise(facts: &Facts<'_>) -> Advice {
         }),
         more_seconds,
         not_examined,
-        lines: lines(facts),
+        lines: lines(facts, judged.elsewhere),
         findings,
         tried: None,
         sites: judged.classed,
@@ -345,8 +348,9 @@ fn is_certain(finding: &Finding) -> bool {
     finding.certainty != "estimated"
 }
 
-/// Returns the balance, completed by the trace and the search.
-fn lines(facts: &Facts<'_>) -> Vec<Line> {
+/// Returns the balance, completed by the trace and the search. `elsewhere` is the growth of blocks
+/// that the walks did not find.
+fn lines(facts: &Facts<'_>, elsewhere: f64) -> Vec<Line> {
     let profile = facts.profile;
     let target = facts.target();
     let mut lines = Vec::new();
@@ -355,8 +359,8 @@ fn lines(facts: &Facts<'_>) -> Vec<Line> {
         bytes: profile.totals.live_bytes,
         bytes_before: None,
         bytes_an_hour: match balance::live(facts) {
-            // Only a comparison of two looks shows the releases of older blocks.
-            Some(grown) => Some(facts.an_hour(grown)),
+            // Only a comparison of two looks includes the releases of older blocks.
+            Some(grown) => Some(facts.an_hour(grown + elsewhere)),
             None => Some(facts.an_hour(grown_live(profile))),
         },
         // Sums of samples are estimates.

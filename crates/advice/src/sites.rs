@@ -89,6 +89,8 @@ struct OfStack {
     /// Lower and upper bound on the growth in `more`.
     grown: (f64, f64),
     is_shared: bool,
+    /// True if the walks did not find most of the blocks, because they are in another heap.
+    is_elsewhere: bool,
     course: Course,
     /// Live bytes at the start and at the end of each part of the time.
     over_time: [f64; PARTS + 1],
@@ -105,6 +107,8 @@ pub struct UnsureSite {
 pub struct OfSites {
     pub findings: Vec<Finding>,
     pub classed: Vec<ClassedSite>,
+    /// Growth of sites whose blocks the walks did not find.
+    pub elsewhere: f64,
     /// The site that may grow, if any.
     pub unsure: Option<UnsureSite>,
 }
@@ -142,6 +146,9 @@ pub fn judge(facts: &Facts<'_>) -> OfSites {
         }
     }
     grown.sort_by(|a, b| f64::total_cmp(&b.1.grown.1, &a.1.grown.1));
+    for (_, one) in grown.iter().chain(&unsure) {
+        all.elsewhere += if one.is_elsewhere { one.grown.1 } else { 0.0 };
+    }
     for (site, one) in grown.into_iter().take(MOST) {
         all.findings.push(of_growth(facts, &one, &site));
         known.push(site);
@@ -182,6 +189,7 @@ fn of_stacks(facts: &Facts<'_>) -> Vec<OfStack> {
             more: 0.0,
             grown: (0.0, 0.0),
             is_shared: false,
+            is_elsewhere: false,
             course: Course::Steady,
             over_time: [0.0; PARTS + 1],
         });
@@ -224,11 +232,24 @@ fn of_stacks(facts: &Facts<'_>) -> Vec<OfStack> {
         one.course = course(&live, least);
         one.over_time = live;
         one.more = (one.live - live[0] - one.unreachable).max(0.0);
+        one.is_elsewhere = is_elsewhere(profile, one);
         one.grown = net(facts, one, one.more);
         one.is_shared = one.grown.1 > 2.0 * one.grown.0;
     }
     found.sort_by(|a, b| b.live.total_cmp(&a.live));
     found
+}
+
+/// Returns true if two walks did not find most of the blocks of a call stack.
+fn is_elsewhere(profile: &Profile, one: &OfStack) -> bool {
+    let Some(looks) = profile.looks.as_ref().filter(|_| !one.is_buffer) else {
+        return false;
+    };
+    let at = looks
+        .stacks
+        .binary_search_by_key(&one.stack, |found| found.stack);
+    let found = at.ok().and_then(|at| looks.stacks.get(at));
+    2.0 * found.map_or(0.0, |found| found.live_bytes as f64) < one.live
 }
 
 /// Returns the course of a buffer. All of it appears when it is first enlarged, although it existed
@@ -303,6 +324,9 @@ fn net(facts: &Facts<'_>, of: &OfStack, more: f64) -> (f64, f64) {
             let others = looks.stacks.iter().filter(|one| is_other(one.stack));
             let others: u64 = others.map(|one| one.at_most_bytes).sum();
             return ((of_heap - others as f64).clamp(0.0, most), most);
+        }
+        if of.is_elsewhere {
+            return (0.0, more.min(balance::unread(facts)));
         }
         let at = looks
             .stacks

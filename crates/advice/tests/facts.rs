@@ -481,3 +481,24 @@ fn a_buffer_that_is_copied_at_the_end_is_not_gone() {
     with_looks(&mut profile, before.clone(), (50, 10), &[0]);
     assert_eq!(advice(&profile, &before).class, "nothing");
 }
+
+/// The walks do not know the heap, which is counted with the mappings.
+#[test]
+fn growth_in_a_heap_that_is_not_walked_has_a_site() {
+    let mut profile = run(&[("keep_more", &|t| mib(t, 20.0))]);
+    let first = account(&[("live heap", 1), ("mappings", 2)]);
+    let after = account(&[("live heap", 1), ("mappings", 22)]);
+    with_looks(&mut profile, first, (1, 1), &[0]);
+    let looks = profile.looks.as_mut().expect("two looks");
+    looks.stacks.clear();
+    let found = advice(&profile, &after);
+    assert_eq!(
+        (found.class, kinds(&found)),
+        ("unbounded", vec![Kind::Growth])
+    );
+    assert_eq!(found.findings[0].certainty, "estimated");
+    assert_eq!(found.lines[0].bytes_an_hour, Some(20 * 60 * MIB as i64));
+    // Without growth of the mappings, other blocks were released.
+    let after = account(&[("live heap", 1), ("mappings", 2)]);
+    assert_eq!(advice(&profile, &after).class, "nothing");
+}

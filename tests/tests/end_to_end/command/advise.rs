@@ -136,6 +136,40 @@ fn a_buffer_without_bounds() {
     one_that_grows("realloc", "growth", "larger and larger by realloc");
 }
 
+/// Without a build-id, only the process itself shows which file is the right one.
+#[test]
+fn a_program_without_a_build_id_has_names() {
+    let options = ["-O2", "-g", "-pthread", "-Wl,--build-id=none"];
+    let mut target = Target::run(Command::new(build_target("diseased", &options)).arg("cache"));
+    target.go();
+    target.expect("sick");
+    let advice = advice(&target, "growth");
+    let place = advice["findings"][0]["place"].as_str().unwrap_or_default();
+    assert!(place.contains("\u{2190} remember"), "{advice}");
+    cured(target);
+}
+
+/// The shell has no problem, and does not do the work.
+#[test]
+fn a_child_that_holds_more_memory() {
+    let program = build_target("diseased", &["-O2", "-g", "-pthread"]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "\"$0\" peak; true"]).arg(program);
+    let mut target = Target::run(&mut shell);
+    target.go();
+    target.expect("sick");
+    let pid = target.pid().to_string();
+    let (code, out, errors) = memhook(&["advise", &pid, "-d", "1s"]);
+    assert_eq!(code, 0, "{errors}");
+    let first = out.lines().next().unwrap_or_default();
+    assert!(
+        first.starts_with("Nothing was found, but its child process "),
+        "{out}"
+    );
+    assert!(first.contains("(diseased)"), "{out}");
+    cured(target);
+}
+
 #[test]
 fn what_is_mapped_beside_the_heap() {
     one_that_grows("mappings", "mappings", "map_more (");
