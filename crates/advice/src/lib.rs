@@ -283,6 +283,8 @@ pub fn advise(facts: &Facts<'_>) -> Advice {
         .map(|_| (2.0 * facts.seconds()).ceil() as u64);
     let not_examined = failed_search(facts).or_else(|| of_child(facts));
     let not_examined = not_examined.filter(|_| findings.is_empty() && unsure.is_none());
+    // The first line has it.
+    notes.retain(|note| Some(note) != not_examined.as_ref());
     Advice {
         schema: SCHEMA,
         pid: profile.target.pid,
