@@ -1,7 +1,7 @@
 //! Resident memory at the start of a trace, and growth up to its end, as recordings store them.
 
-use crate::{RssReport, StackFrame};
 use crate::recorded::note;
+use crate::{RssReport, StackFrame};
 use memhook_heap::NetGrowth;
 use memhook_recording::{Recording, TWO_LOOKS_NOTE};
 use serde::{Deserialize, Serialize};
