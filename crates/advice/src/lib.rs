@@ -85,8 +85,8 @@ pub struct Advice {
     pub class: &'static str,
     /// Resident bytes of no known part, if they are enough to cast doubt on the findings.
     pub unexplained_bytes: Option<u64>,
-    /// The answer in one line: the largest part of the bytes to be returned; `None` if there is
-    /// nothing to do.
+    /// The answer in one line: the largest part of the bytes that can be returned; `None` if there
+    /// is nothing to do.
     pub answer: Option<String>,
     /// Further seconds of observation that are necessary; `None` if the observation was long
     /// enough.

@@ -21,8 +21,8 @@ pub struct TwoLooks {
     /// Time of the last moment in milliseconds since the attach. It is before the end of the trace.
     #[serde(default)]
     pub last_ms: u64,
-    /// Usable bytes of all live blocks at the first moment and at the last one; `None` if no heap
-    /// was dissected.
+    /// Usable bytes of all live blocks at the first moment and at the last moment; `None` if no
+    /// heap was dissected.
     pub live_bytes: Option<(u64, u64)>,
     /// Allocators other than glibc's whose heaps were dissected.
     pub allocators: Vec<String>,
