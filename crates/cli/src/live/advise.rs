@@ -15,10 +15,16 @@ use crate::target::Target;
 use anyhow::{Context, bail};
 use memhook_advice::{Advice, Tried};
 use memhook_attach::{End, gap_said};
-use memhook_checkup::{Attendant, Examined, advice_of, advice_of_look, examine, resident_now};
+use memhook_checkup::{
+    Attendant, Examination, Examined, MemoryLooks, advice_of, advice_of_look, examine,
+    resident_now, usual_tracing,
+};
 use memhook_foreign::{check_output, units};
+use memhook_heap::Limits;
 use memhook_process::{TargetRoot, first_failure, preflight_of_search};
+use memhook_recording::Options;
 use memhook_report::{Document, Progress, recorded};
+use memhook_symbols::SearchPath;
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
