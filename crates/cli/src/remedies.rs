@@ -151,3 +151,27 @@ fn of_snapshot(error: &(dyn Error + 'static)) -> Option<String> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    /// The library's error is a cause of the one that the command shows.
+    #[test]
+    fn options_follow_errors_of_libraries() {
+        let shortened = Err::<(), _>(ReadBackError::Shortened { listed: 1, all: 41 });
+        let error = shortened.context("old.json").expect_err("an error");
+        let text = in_words(error.as_ref());
+        assert!(
+            text.starts_with("old.json: it lists only the 1 largest of 41 sites"),
+            "{text}"
+        );
+        assert!(text.ends_with(": make it with --top 41"), "{text}");
+        let text = in_words(&NotSearched::NotAsked);
+        assert!(
+            text.ends_with("for leaks; record with attach --leaks"),
+            "{text}"
+        );
+    }
+}

@@ -122,7 +122,6 @@ fn what_cannot_be_compared_is_refused() {
     };
     let refusal = refused(&shortened);
     assert!(refusal.contains("1 largest of 41 sites"), "{refusal}");
-    assert!(refusal.contains("--top 41"), "{refusal}");
     let functions = ReportModel {
         by: "function",
         ..report(&[])
