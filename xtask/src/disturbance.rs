@@ -1,5 +1,6 @@
 //! Disturbances of an attacher.
 
+use fastrand::Rng;
 use std::process::Child;
 use std::time::Duration;
 
@@ -8,32 +9,14 @@ const LATEST_US: u64 = 120_000;
 /// Longest stop of an attacher, which exceeds the wait of its watchdog.
 const LONGEST_STOP_US: u64 = 800_000;
 
-/// xorshift64
-pub struct Random(u64);
+/// Returns true in one of `count` cases; 0: never.
+pub fn one_in(count: u64, random: &mut Rng) -> bool {
+    count > 0 && random.u64(..count) == 0
+}
 
-impl Random {
-    /// Creates a generator from a seed.
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// Returns a number below `limit`.
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-
-    /// Returns true in one of `count` cases, or never if `count` is 0.
-    pub fn one_in(&mut self, count: u64) -> bool {
-        count > 0 && self.below(count) == 0
-    }
-
-    /// Returns a random time during an attach.
-    pub fn moment(&mut self) -> Duration {
-        Duration::from_micros(self.below(LATEST_US))
-    }
+/// Returns a random moment during an attach.
+pub fn moment(random: &mut Rng) -> Duration {
+    Duration::from_micros(random.u64(..LATEST_US))
 }
 
 /// Kind and time of a disturbance.
@@ -49,13 +32,13 @@ pub enum Disturbance {
 
 impl Disturbance {
     /// Chooses a disturbance: a kill in one of `kill` cycles, and a stop in one of `stop` cycles.
-    pub fn choose(kill: u64, stop: u64, random: &mut Random) -> Disturbance {
-        let at = random.moment();
-        if random.one_in(kill) {
+    pub fn choose(kill: u64, stop: u64, random: &mut Rng) -> Disturbance {
+        let at = moment(random);
+        if one_in(kill, random) {
             Disturbance::Kill(at)
-        } else if random.one_in(stop) {
-            let time = Duration::from_micros(random.below(LONGEST_STOP_US));
-            Disturbance::Stop(at, time, random.one_in(2))
+        } else if one_in(stop, random) {
+            let time = Duration::from_micros(random.u64(..LONGEST_STOP_US));
+            Disturbance::Stop(at, time, one_in(2, random))
         } else {
             Disturbance::None
         }

@@ -1,11 +1,12 @@
 //! Commands that a storm runs on a target, and their results.
 
 use crate::{
-    disturbance::Random,
+    disturbance::one_in,
     kinds::Kind,
     tally::{Class, Failure, failed},
 };
 use clap::ValueEnum;
+use fastrand::Rng;
 use memhook_process::{SchedulingFile, thread_state};
 use memhook_tests::{binary, patience::is_for_want_of_a_processor};
 use std::{
@@ -44,11 +45,11 @@ pub enum Look {
 
 impl Look {
     /// Chooses a random command that suits this kind of target.
-    pub fn choose(kind: Kind, random: &mut Random) -> Look {
-        if kind.loses_blocks() && random.one_in(2) {
+    pub fn choose(kind: Kind, random: &mut Rng) -> Look {
+        if kind.loses_blocks() && one_in(2, random) {
             return Look::Reclaim;
         }
-        match random.below(10) {
+        match random.u64(..10) {
             0 => Look::Stale,
             1 => Look::Access,
             2 => Look::Follow,
@@ -75,11 +76,11 @@ impl Look {
     }
 
     /// Starts the command for a target of this kind.
-    pub fn start(self, kind: Kind, pid: u32, random: &mut Random) -> Child {
+    pub fn start(self, kind: Kind, pid: u32, random: &mut Rng) -> Child {
         let mut command = Command::new(binary());
         command.args(self.command()).args(["--json", "-T", "3"]);
         if self.traces() {
-            let time = format!("{}ms", 1 + random.below(40));
+            let time = format!("{}ms", 1 + random.u64(..40));
             command.args(["-d", &time]);
             // With `-q`, the command does not report which processes it traces, or why it traces none.
             if self != Look::Follow {
@@ -87,7 +88,7 @@ impl Look {
             }
         } else {
             let methods = kind.snapshots();
-            let method = methods[random.below(methods.len() as u64) as usize];
+            let method = methods[random.usize(..methods.len())];
             command.args(["--snapshot", method]);
         }
         if self == Look::Reclaim {

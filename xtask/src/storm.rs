@@ -3,7 +3,7 @@
 use crate::{
     check::{Footprint, healthy, resident_kib},
     debugged::is_shown_by_gdb,
-    disturbance::{Disturbance, Random},
+    disturbance::{Disturbance, moment, one_in},
     kinds::Kind,
     looks::{Look, Outcome, waits_of},
     overcommit::Charging,
@@ -12,6 +12,7 @@ use crate::{
     victims::{Prey, fault_of},
 };
 use clap::ValueEnum;
+use fastrand::Rng;
 use memhook_tests::{binary, binary_is, patience::is_for_want_of_a_processor};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -90,7 +91,7 @@ struct Victim {
 }
 
 impl Victim {
-    fn new(kind: Kind, random: &mut Random) -> Option<Victim> {
+    fn new(kind: Kind, random: &mut Rng) -> Option<Victim> {
         let mut prey = kind.start(random)?;
         // This request makes the program create permanent mappings (arenas, reused stacks), so it is sent before the
         // first state is read.
@@ -115,7 +116,7 @@ impl Victim {
     }
 
     /// Returns the process to attach to.
-    fn pid(&self, random: &mut Random) -> u32 {
+    fn pid(&self, random: &mut Rng) -> u32 {
         let parent = self.prey.target.pid();
         if self.kind != Kind::Prefork {
             return parent;
@@ -124,7 +125,7 @@ impl Victim {
         let children = children.unwrap_or_default();
         let mut all: Vec<u32> = children.split_whitespace().flat_map(str::parse).collect();
         all.push(parent);
-        all[random.below(all.len() as u64) as usize]
+        all[random.usize(..all.len())]
     }
 
     /// Checks that the target is healthy. A failure includes the kernel's report of its end.
@@ -160,7 +161,7 @@ impl Victim {
         &mut self,
         look: Look,
         disturbance: Disturbance,
-        random: &mut Random,
+        random: &mut Rng,
         tally: &mut Tally,
     ) -> Result<(), Failure> {
         self.cycles += 1;
@@ -168,7 +169,7 @@ impl Victim {
         let is_parent = pid == self.prey.target.pid();
         let mut attacher = look.start(self.kind, pid, random);
         if self.kind.ends() {
-            std::thread::sleep(random.moment());
+            std::thread::sleep(moment(random));
             self.prey.have_end();
             let applied = disturbance.apply(&mut attacher, || Ok(()));
             let outcome = Outcome::of(attacher)?;
@@ -335,7 +336,7 @@ impl Victim {
 }
 
 /// Runs all cycles for one kind of target.
-fn storm(kind: Kind, cycles: u64, args: &Args, random: &mut Random) -> Tally {
+fn storm(kind: Kind, cycles: u64, args: &Args, random: &mut Rng) -> Tally {
     let mut tally = Tally::default();
     let Some(mut victim) = Victim::new(kind, random) else {
         return tally;
@@ -348,7 +349,7 @@ fn storm(kind: Kind, cycles: u64, args: &Args, random: &mut Random) -> Tally {
         let look = args.look.unwrap_or_else(|| Look::choose(kind, random));
         let start = Instant::now();
         let mut result = victim.cycle(look, disturbance, random, &mut tally);
-        if result.is_ok() && random.one_in(args.gdb) {
+        if result.is_ok() && one_in(args.gdb, random) {
             tally.debugged += u64::from(kind.may_be_debugged());
             result = victim.is_debuggable();
         }
@@ -410,7 +411,7 @@ pub fn run(args: &Args) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let mut random = Random::new(args.seed);
+    let mut random = Rng::with_seed(args.seed);
     let mut total = Tally::default();
     let mut done = 0;
     for (index, &kind) in kinds.iter().enumerate() {

@@ -1,8 +1,8 @@
 //! Starts and ends the targets of a storm.
 
-use crate::disturbance::Random;
 use crate::kinds::Kind;
 use crate::tally::{Class, Failure, Tally, failed};
+use fastrand::Rng;
 use memhook_tests::{Target, build_library, build_target};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -75,9 +75,9 @@ impl Prey {
 
 impl Kind {
     /// Starts a target. If that is impossible, prints the reason and returns `None`.
-    pub fn start(self, random: &mut Random) -> Option<Prey> {
+    pub fn start(self, random: &mut Rng) -> Option<Prey> {
         let way = match self {
-            Kind::Ending => WAYS[random.below(WAYS.len() as u64) as usize],
+            Kind::Ending => WAYS[random.usize(..WAYS.len())],
             _ => "",
         };
         let library;

@@ -139,36 +139,14 @@ fn levels_off(series: &[f64]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::growth_simulation::exponential;
+    use fastrand::Rng;
 
     const RUNS: u64 = 200;
     /// Just less than one percent of the runs.
     const FEW: usize = RUNS as usize / 100 - 1;
     const MOMENTS: usize = 60;
     const ENTRIES: usize = 50;
-
-    /// The generator is xorshift64*, seeded, so that runs are the same everywhere.
-    struct Random(u64);
-
-    impl Random {
-        fn seeded(seed: u64) -> Random {
-            let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-            (0..8).for_each(|_| {
-                random.unit();
-            });
-            random
-        }
-
-        fn unit(&mut self) -> f64 {
-            self.0 ^= self.0 >> 12;
-            self.0 ^= self.0 << 25;
-            self.0 ^= self.0 >> 27;
-            (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1u64 << 53) as f64
-        }
-
-        fn exponential(&mut self, mean: f64) -> f64 {
-            -self.unit().max(1e-12).ln() * mean
-        }
-    }
 
     #[derive(Clone, Copy, Debug)]
     enum Site {
@@ -198,11 +176,11 @@ mod tests {
     }
 
     fn simulate(site: Site, seed: u64) -> Vec<Held> {
-        let mut random = Random::seeded(seed);
-        let any_size = |random: &mut Random| 16.0 + random.unit() * 4000.0;
+        let mut random = Rng::with_seed(seed);
+        let any_size = |random: &mut Rng| 16.0 + random.f64() * 4000.0;
         let mut entries: Vec<f64> = (0..ENTRIES).map(|_| any_size(&mut random)).collect();
         let (mut buffer, mut limit) = (1000.0, 20_000.0);
-        let phase = random.unit() * 6.3;
+        let phase = random.f64() * 6.3;
         let (mut freed, mut largest): (f64, f64) = (0.0, 0.0);
         let mut moments = Vec::new();
         for moment in 0..MOMENTS {
@@ -218,45 +196,45 @@ mod tests {
                 _ => 0,
             };
             for _ in 0..replaced {
-                let victim = ((random.unit() * ENTRIES as f64) as usize).min(ENTRIES - 1);
+                let victim = random.usize(..ENTRIES);
                 entries[victim] = match site {
-                    Site::LongerEntries(_) => 1000.0 + 60.0 * at + random.unit() * 200.0,
-                    Site::HeavyTail(_) => (3.0 + random.exponential(2.0)).exp(),
-                    Site::WarmingUp => 4000.0 * (1.0 - 0.7f64.powf(at)) + random.unit() * 200.0,
+                    Site::LongerEntries(_) => 1000.0 + 60.0 * at + random.f64() * 200.0,
+                    Site::HeavyTail(_) => (3.0 + exponential(2.0, &mut random)).exp(),
+                    Site::WarmingUp => 4000.0 * (1.0 - 0.7f64.powf(at)) + random.f64() * 200.0,
                     _ => any_size(&mut random),
                 };
             }
-            let requests = (load * (0.8 + 0.4 * random.unit())) as usize;
+            let requests = (load * (0.8 + 0.4 * random.f64())) as usize;
             let (blocks, bytes): (f64, f64) = match site {
                 Site::Load | Site::RisingLoad => {
                     let sizes = (0..requests).map(|_| any_size(&mut random));
                     (requests as f64, sizes.sum())
                 }
                 Site::Buffer => {
-                    buffer += random.exponential(500.0);
+                    buffer += exponential(500.0, &mut random);
                     (1.0, buffer)
                 }
                 Site::HighWater => {
                     for _ in 0..50 {
-                        buffer = f64::max(buffer, (3.0 + random.exponential(2.0)).exp());
+                        buffer = f64::max(buffer, (3.0 + exponential(2.0, &mut random)).exp());
                     }
                     (1.0, buffer)
                 }
                 Site::Sawtooth => {
-                    buffer += random.exponential(2000.0);
+                    buffer += exponential(2000.0, &mut random);
                     if buffer > limit {
-                        (buffer, limit) = (1000.0, 15_000.0 + random.unit() * 20_000.0);
+                        (buffer, limit) = (1000.0, 15_000.0 + random.f64() * 20_000.0);
                     }
                     (1.0, buffer)
                 }
                 Site::Walk => {
-                    buffer = (buffer + (random.unit() - 0.5) * 500.0).max(16.0);
+                    buffer = (buffer + (random.f64() - 0.5) * 500.0).max(16.0);
                     (1.0, buffer)
                 }
                 Site::Successors => {
                     let large = (at * 0.8).floor();
                     freed = large;
-                    let small = 1000.0 + (random.unit() - 0.5) * 200.0;
+                    let small = 1000.0 + (random.f64() - 0.5) * 200.0;
                     largest = 100_000.0;
                     (small + large, small * 100.0 + large * largest)
                 }

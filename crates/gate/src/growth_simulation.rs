@@ -4,29 +4,11 @@
 
 use crate::growth::{Course, courses};
 use crate::survivors::{AGE_IN_PAUSES, MOMENTS};
+use fastrand::Rng;
 
-/// The generator is xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn seeded(seed: u64) -> Random {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        for _ in 0..8 {
-            random.unit();
-        }
-        random
-    }
-
-    fn unit(&mut self) -> f64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    fn exponential(&mut self, mean: f64) -> f64 {
-        -self.unit().max(1e-12).ln() * mean
-    }
+/// Returns a random time with this mean.
+pub fn exponential(mean: f64, random: &mut Rng) -> f64 {
+    -random.f64().max(1e-12).ln() * mean
 }
 
 /// Seconds before the window (`--warmup`).
@@ -103,21 +85,21 @@ impl Watched {
     }
 }
 
-fn run(program: Program, watched: &mut Watched, random: &mut Random) {
+fn run(program: Program, watched: &mut Watched, random: &mut Rng) {
     let end = watched.end();
     match program {
         Program::Exponential(life) => {
             for _ in 0..FULL {
-                let (mut born, mut freed) = (-1.0, random.exponential(life));
+                let (mut born, mut freed) = (-1.0, exponential(life, random));
                 while born < end {
                     watched.block(born, freed);
-                    (born, freed) = (freed, freed + random.exponential(life));
+                    (born, freed) = (freed, freed + exponential(life, random));
                 }
             }
         }
         Program::Fixed(life) => {
             for _ in 0..FULL {
-                let (mut born, mut freed) = (-1.0, random.unit() * life);
+                let (mut born, mut freed) = (-1.0, random.f64() * life);
                 while born < end {
                     watched.block(born, freed);
                     (born, freed) = (freed, freed + life);
@@ -126,16 +108,16 @@ fn run(program: Program, watched: &mut Watched, random: &mut Random) {
         }
         Program::Pool(life) => {
             for _ in 0..FULL {
-                watched.block(-1.0, random.exponential(life));
+                watched.block(-1.0, exponential(life, random));
             }
             let mut at = 0.0;
             while at < end {
-                at += random.exponential(life / FULL as f64);
-                watched.block(at, at + random.exponential(life));
+                at += exponential(life / FULL as f64, random);
+                watched.block(at, at + exponential(life, random));
             }
         }
         Program::Sawtooth(period) => {
-            let first = random.unit() * period;
+            let first = random.f64() * period;
             let step = period / FULL as f64;
             let mut at = first - period;
             while at < end {
@@ -148,7 +130,7 @@ fn run(program: Program, watched: &mut Watched, random: &mut Random) {
             let mut missing = FULL as f64;
             let mut at = 0.0;
             while missing >= 1.0 && at < end {
-                at += random.exponential(time / missing);
+                at += exponential(time / missing, random);
                 watched.block(at, f64::MAX);
                 missing -= 1.0;
             }
@@ -174,13 +156,13 @@ struct Said {
 fn judged(program: Program, warmup: f64, duration: f64) -> Said {
     let mut said = Said::default();
     for seed in 1..=RUNS {
-        let random = &mut Random::seeded(seed);
+        let random = &mut Rng::with_seed(seed);
         let mut site = Watched::new(warmup, duration);
         run(program, &mut site, random);
         let mut leak = Watched::new(warmup, duration);
         let mut at = 0.0;
         while at < leak.end() {
-            at += random.exponential(1000.0 / FULL as f64);
+            at += exponential(1000.0 / FULL as f64, random);
             leak.block(at, f64::MAX);
         }
         let alone = courses(&[site.old.clone()], &site.freed, 0.99)[0];

@@ -6,6 +6,7 @@
 //!
 //! A longer run: `cargo test -p memhook-probe --test executed -- --ignored`
 
+use fastrand::Rng;
 use memhook_probe::{
     AreaFunction, AreaHeader, AreaPlan, Code, CountsLayout, Plan, Role, plan, plan_exits,
 };
@@ -201,27 +202,11 @@ impl Memory {
     }
 }
 
-/// xorshift64 (Marsaglia, "Xorshift RNGs", 2003)
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        (self.next() >> 11) % limit
-    }
-
-    /// Returns a register that may be used for computations: any except rsp.
-    fn register(&mut self) -> u8 {
-        match self.below(15) as u8 {
-            4 => 15,
-            number => number,
-        }
+/// Returns a register that may be used for computations: any except rsp.
+fn register(random: &mut Rng) -> u8 {
+    match random.u8(..15) {
+        4 => 15,
+        number => number,
     }
 }
 
@@ -244,14 +229,14 @@ impl Function {
     }
 
     /// Emits an instruction on two registers, or on one and a memory operand relative to rip.
-    fn put_on(&mut self, random: &mut Random, opcode: &[u8], relative: bool, immediate: &[u8]) {
-        let (a, b) = (random.register(), random.register());
+    fn put_on(&mut self, random: &mut Rng, opcode: &[u8], relative: bool, immediate: &[u8]) {
+        let (a, b) = (register(random), register(random));
         self.put(&[0x48 | (a >> 3) << 2 | if relative { 0 } else { b >> 3 }]);
         self.put(opcode);
         if relative {
             self.put(&[(a & 7) << 3 | 5]);
             let end = self.at + (self.code.len() + 4 + immediate.len()) as u64;
-            let target = self.at + CODE_BYTES + random.below(200) * 8;
+            let target = self.at + CODE_BYTES + random.u64(..200) * 8;
             self.put(&(target.wrapping_sub(end) as u32).to_le_bytes());
         } else {
             self.put(&[0xc0 | (a & 7) << 3 | b & 7]);
@@ -266,7 +251,7 @@ impl Function {
         self.put(&(target.wrapping_sub(end) as u32).to_le_bytes());
     }
 
-    fn put_one(&mut self, random: &mut Random) {
+    fn put_one(&mut self, random: &mut Rng) {
         const NOPS: [&[u8]; 5] = [
             b"\x90",
             b"\x66\x90",
@@ -276,8 +261,8 @@ impl Function {
         ];
         // add, or, adc, sbb, and, sub, xor, cmp; test, mov
         const PLAIN: [u8; 10] = [0x01, 0x09, 0x11, 0x19, 0x21, 0x29, 0x31, 0x39, 0x85, 0x89];
-        let byte = random.next() as u8;
-        match random.below(20) {
+        let byte = random.u8(..);
+        match random.u64(..20) {
             0..=3 => self.put_on(random, &[PLAIN[byte as usize % 10]], false, &[]),
             // Loads, stores, read-modify-write.
             4..=6 => self.put_on(random, &[PLAIN[byte as usize % 10]], true, &[]),
@@ -290,7 +275,7 @@ impl Function {
             11 => self.put_on(random, b"\x0f\xa3", false, &[]),
             // setcc of a byte register: with REX, all of them are low bytes.
             12 => {
-                let register = random.register();
+                let register = register(random);
                 self.put(&[
                     0x40 | register >> 3,
                     0x0f,
@@ -300,19 +285,19 @@ impl Function {
             }
             // mov r32, imm32
             13 => {
-                let register = random.register();
+                let register = register(random);
                 self.put(&[0x40 | register >> 3, 0xb8 | register & 7]);
-                self.put(&(random.next() as u32).to_le_bytes());
+                self.put(&random.u32(..).to_le_bytes());
             }
             // shl or shr by a number
             14 => {
-                let register = random.register();
+                let register = register(random);
                 let kind = if byte & 1 == 0 { 0xe0 } else { 0xe8 };
                 self.put(&[0x48 | register >> 3, 0xc1, kind | register & 7, byte >> 2]);
             }
             // push, and pop into another one at the end
             15 if self.pushed < MOST_PUSHED => {
-                let register = random.register();
+                let register = register(random);
                 self.put(&[0x40 | register >> 3, 0x50 | register & 7]);
                 self.pushed += 1;
             }
@@ -330,7 +315,7 @@ impl Function {
                     _ => self.put(&[0xe9, 0, 0, 0, 0]),
                 }
                 let bytes = if byte & 1 == 0 { 1 } else { 4 };
-                let skipped = random.below(4);
+                let skipped = random.u64(..4);
                 self.jumps.push((self.code.len() - bytes, bytes, skipped));
             }
             18 if byte & 1 == 0 => self.put_call(),
@@ -345,17 +330,17 @@ impl Function {
         }
     }
 
-    fn new(at: u64, random: &mut Random) -> Function {
+    fn new(at: u64, random: &mut Rng) -> Function {
         let mut function = Function {
             at,
             code: Vec::new(),
             jumps: Vec::new(),
             pushed: 0,
         };
-        if random.below(4) == 0 {
+        if random.u64(..4) == 0 {
             function.put(b"\xf3\x0f\x1e\xfa"); // endbr64
         }
-        let count = 3 + random.below(12);
+        let count = 3 + random.u64(..12);
         for left in (0..count).rev() {
             let (first, open, pushed) =
                 (function.code.len(), function.jumps.len(), function.pushed);
@@ -379,7 +364,7 @@ impl Function {
             });
         }
         for _ in 0..function.pushed {
-            let register = random.register();
+            let register = register(random);
             function.put(&[0x40 | register >> 3, 0x58 | register & 7]);
         }
         function.put(b"\xc3");
@@ -390,10 +375,10 @@ impl Function {
 /// Executes the given number of functions, both with and without a probe. Returns how many had a probe.
 fn execute(sequences: u64, seed: u64) -> u64 {
     let memory = Memory::new();
-    let mut random = Random(seed | 1);
+    let mut random = Rng::with_seed(seed);
     let mut probed = 0;
     for number in 0..sequences {
-        let begun = random.0;
+        let begun = random.get_seed();
         let function = Function::new(memory.at, &mut random);
         memory.part(0, HELPER as usize).fill(0xcc);
         memory.write(0, &function.code);
@@ -404,14 +389,14 @@ fn execute(sequences: u64, seed: u64) -> u64 {
             continue;
         };
         probed += 1;
-        let mut state: State = std::array::from_fn(|_| random.next());
+        let mut state: State = std::array::from_fn(|_| random.u64(..));
         state[FLAGS] &= RANDOM_FLAGS;
         let mut data: Vec<u8> = (0..1664 / 8)
-            .flat_map(|_| random.next().to_le_bytes())
+            .flat_map(|_| random.u64(..).to_le_bytes())
             .collect();
         data.resize(HELPER_POINTER as usize, 0);
         let expected = memory.run(&state, &data);
-        let kind = random.below(4);
+        let kind = random.u64(..4);
         let (hits, calls) = probe(&memory, &code, &range, &entry, kind);
         // The first call takes another path than the next one.
         for call in 1..=2 {

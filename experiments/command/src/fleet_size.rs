@@ -5,6 +5,7 @@
 //! The store is unavailable for some time. Afterwards, all hosts send the pushes that are queued on their disks.
 
 use anyhow::{Context, Result, ensure};
+use fastrand::Rng;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -82,23 +83,6 @@ fn recorded(path: &Path) -> Result<Vec<Vec<u64>>> {
     Ok(series.into_values().collect())
 }
 
-/// Marsaglia's generator (xorshift64) with a fixed seed, which makes a run reproducible.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    /// Returns the next random number in 0..1.
-    fn share(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
-
 /// Results of the store and the hosts.
 struct Fleet {
     /// Pushes and bytes in each second.
@@ -116,7 +100,7 @@ fn simulate(args: &Args, recorded: &[Vec<u64>]) -> Result<Fleet> {
         args.interval > 0 && args.hosts > 0 && args.targets > 0,
         "nothing is to be simulated"
     );
-    let mut random = Random(args.seed.max(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut random = Rng::with_seed(args.seed);
     let mut fleet = Fleet {
         seconds: vec![(0, 0); args.seconds as usize],
         made: (0, 0),
@@ -136,12 +120,12 @@ fn simulate(args: &Args, recorded: &[Vec<u64>]) -> Result<Fleet> {
 }
 
 /// Returns the times and sizes of a host's pushes, in order.
-fn one_host(args: &Args, recorded: &[Vec<u64>], random: &mut Random) -> Vec<(f64, u64)> {
+fn one_host(args: &Args, recorded: &[Vec<u64>], random: &mut Rng) -> Vec<(f64, u64)> {
     let mut pushes = Vec::new();
     for _ in 0..args.targets {
-        let sizes = &recorded[random.next() as usize % recorded.len()];
-        let mut place = random.next() as usize;
-        let mut at = random.share() * args.interval as f64;
+        let sizes = &recorded[random.usize(..recorded.len())];
+        let mut place = random.usize(..);
+        let mut at = random.f64() * args.interval as f64;
         while at < args.seconds as f64 {
             pushes.push((at, sizes[place % sizes.len()]));
             place += 1;
@@ -154,7 +138,7 @@ fn one_host(args: &Args, recorded: &[Vec<u64>], random: &mut Random) -> Vec<(f64
 
 impl Fleet {
     /// Simulates the sender of a host, which sends the oldest push first and pauses while the store is unavailable.
-    fn send(&mut self, pushes: Vec<(f64, u64)>, away: (f64, f64), queue: u64, random: &mut Random) {
+    fn send(&mut self, pushes: Vec<(f64, u64)>, away: (f64, f64), queue: u64, random: &mut Rng) {
         let mut waiting = std::collections::VecDeque::new();
         let mut bytes_waiting = 0;
         let mut made = pushes.into_iter().peekable();
@@ -178,7 +162,7 @@ impl Fleet {
                 continue;
             };
             if (away.0..away.1).contains(&now) {
-                now += pause * (0.5 + 0.5 * random.share());
+                now += pause * (0.5 + 0.5 * random.f64());
                 pause = (pause * 2.0).min(LONGEST_PAUSE);
                 continue;
             }

@@ -95,18 +95,6 @@ struct Outcome {
     elapsed_s: f64,
 }
 
-struct Random(u64);
-
-impl Random {
-    fn unit(&mut self) -> f64 {
-        // xorshift64
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
-
 struct Setup {
     threads: usize,
     /// Events per second of each thread without tracing.
@@ -119,7 +107,7 @@ struct Setup {
 
 fn simulate(setup: &Setup, costs: Costs) -> Outcome {
     let places = setup.ring_bytes / EVENT_BYTES;
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = fastrand::Rng::with_seed(1);
     let mut threads = vec![
         Thread {
             activity: 1.0,
@@ -152,9 +140,9 @@ fn simulate(setup: &Setup, costs: Costs) -> Outcome {
     let mut now_s = 0.0;
     while now_s < SECONDS {
         for thread in &mut threads {
-            if random.unit() < 0.01 {
+            if random.f64() < 0.01 {
                 // The rate varies between two thirds and four thirds of the mean.
-                thread.activity = (2.0 + 2.0 * random.unit()) / 3.0;
+                thread.activity = (2.0 + 2.0 * random.f64()) / 3.0;
             }
             let wanted = setup.rate * thread.activity * STEP_S;
             // Half of the events are releases. Recorded blocks are released at the same pace whether or not new blocks

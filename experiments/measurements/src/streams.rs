@@ -1,5 +1,6 @@
 //! Event streams that each model one typical behaviour of programs.
 
+use fastrand::Rng;
 use memhook_abi::{Op, RawEvent};
 
 const HEAP: u64 = 0x5555_5560_0000;
@@ -11,18 +12,6 @@ const WORDS: usize = 16_384;
 pub trait Stream {
     /// Replaces the contents of `events` by the next `count` events.
     fn next(&mut self, events: &mut Vec<RawEvent>, count: usize);
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        // xorshift64
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((u128::from(self.0) * u128::from(limit)) >> 64) as u64
-    }
 }
 
 struct Words(Vec<u32>);
@@ -46,7 +35,7 @@ impl Words {
 
 /// Short-lived blocks from many sites, at most 32 live at a time, with a warm free list.
 pub struct Pairs {
-    random: Random,
+    random: Rng,
     words: Words,
     sites: u64,
     held: Vec<u64>,
@@ -57,7 +46,7 @@ impl Pairs {
     /// Creates a stream with blocks from `sites` sites.
     pub fn new(sites: u64) -> Self {
         Pairs {
-            random: Random(0x1234_5678_9abc_def1),
+            random: Rng::with_seed(1),
             words: Words(vec![0; WORDS]),
             sites,
             held: Vec::new(),
@@ -70,14 +59,14 @@ impl Stream for Pairs {
     fn next(&mut self, events: &mut Vec<RawEvent>, count: usize) {
         events.clear();
         while events.len() < count {
-            let take = self.held.is_empty() || (!self.free.is_empty() && self.random.below(2) == 0);
+            let take = self.held.is_empty() || (!self.free.is_empty() && self.random.u64(..2) == 0);
             if take {
                 let address = self.free.pop().unwrap_or(HEAP);
-                let stack = 1 + 4 * self.random.below(self.sites) as u32;
+                let stack = 1 + 4 * self.random.u64(..self.sites) as u32;
                 events.push(self.words.allocation(address, 64, stack));
                 self.held.push(address);
             } else {
-                let at = self.random.below(self.held.len() as u64) as usize;
+                let at = self.random.usize(..self.held.len());
                 let address = self.held.swap_remove(at);
                 events.push(self.words.release(address));
                 self.free.push(address);
@@ -88,7 +77,7 @@ impl Stream for Pairs {
 
 /// Random replacements among `live` blocks. The first events allocate these blocks.
 pub struct Churn {
-    random: Random,
+    random: Rng,
     words: Words,
     sites: u64,
     live: Vec<u64>,
@@ -100,7 +89,7 @@ impl Churn {
     /// Creates a stream with `live` blocks from `sites` sites.
     pub fn new(live: usize, sites: u64) -> Self {
         Churn {
-            random: Random(0x9876_5432_1abc_def1),
+            random: Rng::with_seed(2),
             words: Words(vec![0; WORDS]),
             sites,
             live: Vec::with_capacity(live),
@@ -117,21 +106,21 @@ impl Stream for Churn {
         for _ in 0..count {
             if self.live.len() < self.wanted {
                 let address = HEAP + self.live.len() as u64 * 80;
-                let stack = 1 + 4 * self.random.below(self.sites) as u32;
+                let stack = 1 + 4 * self.random.u64(..self.sites) as u32;
                 events.push(self.words.allocation(address, 64, stack));
                 self.live.push(address);
                 continue;
             }
-            if self.free.len() < 4096 && (self.free.is_empty() || self.random.below(2) == 0) {
-                let at = self.random.below(self.live.len() as u64) as usize;
+            if self.free.len() < 4096 && (self.free.is_empty() || self.random.u64(..2) == 0) {
+                let at = self.random.usize(..self.live.len());
                 let address = self.live.swap_remove(at);
                 events.push(self.words.release(address));
                 self.free.push(address);
                 self.wanted -= 1;
             } else {
-                let at = self.random.below(self.free.len() as u64) as usize;
+                let at = self.random.usize(..self.free.len());
                 let address = self.free.swap_remove(at);
-                let stack = 1 + 4 * self.random.below(self.sites) as u32;
+                let stack = 1 + 4 * self.random.u64(..self.sites) as u32;
                 events.push(self.words.allocation(address, 64, stack));
                 self.live.push(address);
                 self.wanted += 1;

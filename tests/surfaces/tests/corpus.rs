@@ -1,5 +1,6 @@
 //! Runs the kept inputs, and a few thousand mutations of them, which are the same in every run.
 
+use fastrand::Rng;
 use memhook_surfaces::{SURFACES, Surface, surface};
 use std::{
     path::{Path, PathBuf},
@@ -11,47 +12,31 @@ const CHANGES: usize = 2000;
 /// Maximum length of a mutated input.
 const LONGEST: usize = 1 << 14;
 
-/// A small generator (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit.max(1) as u64) as usize
-    }
-}
-
 /// Applies one of libFuzzer's mutations.
-fn change(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
+fn change(bytes: &mut Vec<u8>, other: &[u8], random: &mut Rng) {
     const VALUES: [u8; 8] = [0, 1, 0x7f, 0x80, 0xff, 0x40, 8, 16];
-    let at = random.below(bytes.len());
-    match random.below(7) {
-        0 if !bytes.is_empty() => bytes[at] ^= 1 << random.below(8),
-        1 if !bytes.is_empty() => bytes[at] = VALUES[random.below(VALUES.len())],
+    let at = random.usize(..bytes.len().max(1));
+    match random.usize(..7) {
+        0 if !bytes.is_empty() => bytes[at] ^= 1 << random.usize(..8),
+        1 if !bytes.is_empty() => bytes[at] = VALUES[random.usize(..VALUES.len())],
         2 if !bytes.is_empty() => {
             bytes[at] = bytes[at]
-                .wrapping_add(random.below(7) as u8)
+                .wrapping_add(random.usize(..7) as u8)
                 .wrapping_sub(3)
         }
         3 => {
-            let end = (at + random.below(16)).min(bytes.len());
+            let end = (at + random.usize(..16)).min(bytes.len());
             bytes.drain(at..end);
         }
-        4 => bytes.insert(at, random.next() as u8),
+        4 => bytes.insert(at, random.u8(..)),
         5 => {
-            let from = random.below(other.len());
-            let part = &other[from..(from + random.below(32)).min(other.len())];
+            let from = random.usize(..other.len().max(1));
+            let part = &other[from..(from + random.usize(..32)).min(other.len())];
             bytes.splice(at..at, part.iter().copied());
         }
         _ => {
             let end = (at + 8).min(bytes.len());
-            let word = [0, 1, u64::MAX, 1 << 63, 1 << 32, random.next()][random.below(6)];
+            let word = [0, 1, u64::MAX, 1 << 63, 1 << 32, random.u64(..)][random.usize(..6)];
             bytes[at..end].copy_from_slice(&word.to_le_bytes()[..end - at]);
         }
     }
@@ -109,11 +94,11 @@ fn run_all(name: &str) {
     for input in &inputs {
         try_input(name, run, input);
     }
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Rng::with_seed(1);
     for _ in 0..CHANGES {
-        let mut input = inputs[random.below(inputs.len())].clone();
-        let other = &inputs[random.below(inputs.len())];
-        for _ in 0..=random.below(4) {
+        let mut input = inputs[random.usize(..inputs.len())].clone();
+        let other = &inputs[random.usize(..inputs.len())];
+        for _ in 0..=random.usize(..4) {
             change(&mut input, other, &mut random);
         }
         try_input(name, run, &input);

@@ -1,21 +1,11 @@
 //! Intact and damaged heaps of allocators other than glibc's. An intact heap is dissected exactly.
 //! On a damaged heap, the search still ends, and its list of blocks is consistent.
 
+use fastrand::Rng;
 use memhook_heap::{MarkOptions, Scan, Snapshot, load};
 
 /// Number of mutations of each heap.
 const DAMAGES: u64 = 150;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % limit.max(1) as u64) as usize
-    }
-}
 
 /// Returns the positions of nonzero words, as region and offset, in the allocator's memory and in
 /// the data of its modules.
@@ -72,21 +62,21 @@ fn whole_and_damaged(file: &[u8], allocator: &str, leaks: &[u64]) {
     let places = places(&snapshot, &scan);
     let mut dissected = 0;
     for seed in 1..=DAMAGES {
-        let mut random = Random(seed);
+        let mut random = Rng::with_seed(seed);
         let mut changed = Vec::new();
-        for _ in 0..=random.below(8) {
-            let (number, offset) = places[random.below(places.len())];
-            let (from, at) = places[random.below(places.len())];
+        for _ in 0..=random.usize(..8) {
+            let (number, offset) = places[random.usize(..places.len())];
+            let (from, at) = places[random.usize(..places.len())];
             let other = snapshot.regions[from].start + at as u64;
             let Some(place) = snapshot.regions[number].bytes.get_mut(offset..offset + 8) else {
                 continue;
             };
             let old: [u8; 8] = (&*place).try_into().expect("a word");
             let word = u64::from_le_bytes(old);
-            let new = match random.below(6) {
-                0 => word ^ 1 << random.below(64),
-                1 => word.wrapping_add(random.below(4096) as u64),
-                2 => u64::MAX >> random.below(64),
+            let new = match random.usize(..6) {
+                0 => word ^ 1 << random.usize(..64),
+                1 => word.wrapping_add(random.u64(..4096)),
+                2 => u64::MAX >> random.usize(..64),
                 3 => word.rotate_left(8),
                 // Copies a pointer, which makes a list cyclic, or leads into other memory.
                 4 => other,

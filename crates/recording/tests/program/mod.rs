@@ -4,6 +4,7 @@
 
 #![allow(dead_code)]
 
+use fastrand::Rng;
 use memhook_abi::{Event, Op, RawEvent};
 use memhook_ledger::{Ledger, LedgerOptions};
 use memhook_recording::{Visitor, Writer};
@@ -17,20 +18,6 @@ pub enum Call {
     Pass(u64),
 }
 
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
-    }
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-}
-
 pub fn find_stack(id: u32) -> Option<Stack> {
     (id != 0 && id != 13).then(|| Stack {
         function: (id % 7) as u8,
@@ -42,7 +29,7 @@ pub fn find_stack(id: u32) -> Option<Stack> {
 }
 
 pub struct Program {
-    random: Random,
+    random: Rng,
     live: Vec<(u64, usize)>,
     free: Vec<Vec<u64>>,
     next: u64,
@@ -55,7 +42,7 @@ pub struct Program {
 impl Program {
     pub fn new(seed: u64, threads: usize) -> Self {
         Self {
-            random: Random(seed.wrapping_mul(77) + 1),
+            random: Rng::with_seed(seed),
             live: Vec::new(),
             free: vec![Vec::new(); 16],
             next: 0x7f00_0000_0000,
@@ -80,28 +67,28 @@ impl Program {
 
     /// Allocates and releases a block several times.
     fn pairs(&mut self, ring: usize) {
-        let class = self.random.below(16) as usize;
+        let class = self.random.usize(..16);
         let Some(&address) = self.free[class].last() else {
             return;
         };
-        let (size, count) = (class as u64 * 16 + 1, 1 + self.random.below(300) as u32);
+        let (size, count) = (class as u64 * 16 + 1, 1 + self.random.u32(..300));
         let event = RawEvent::pack(Op::Pair, address, count, size as u32, class as u32 * 3);
         let time = self.now_ns / 1_000_000 * 1_000_000;
         self.rings[ring].push((event.unpack().unwrap(), size, time));
     }
 
     fn allocate(&mut self, ring: usize) {
-        let class = self.random.below(16) as usize;
-        let size = match self.random.below(200) {
+        let class = self.random.usize(..16);
+        let size = match self.random.u64(..200) {
             0 => 5 << 32,
-            1 => self.random.below(1 << 20),
-            _ => class as u64 * 16 + self.random.below(16),
+            1 => self.random.u64(..1 << 20),
+            _ => class as u64 * 16 + self.random.u64(..16),
         };
         let address = self.free[class].pop().unwrap_or_else(|| {
             self.next += 16 * (class as u64 + 2);
             self.next
         });
-        let stack = (class as u64 * 3 + self.random.below(3)) as u32;
+        let stack = (class as u64 * 3 + self.random.u64(..3)) as u32;
         self.publish(ring, Op::Allocation, address, size, stack);
         self.live.push((address, class));
     }
@@ -110,8 +97,8 @@ impl Program {
         if self.live.is_empty() {
             return None;
         }
-        let back = self.random.below(self.live.len().min(40) as u64) as usize;
-        let far = self.random.below(10) == 0;
+        let back = self.random.usize(..self.live.len().min(40));
+        let far = self.random.u64(..10) == 0;
         let at = if far {
             back
         } else {
@@ -121,10 +108,10 @@ impl Program {
     }
 
     fn step(&mut self) {
-        let ring = self.random.below(self.rings.len() as u64) as usize;
-        match self.random.below(100) {
+        let ring = self.random.usize(..self.rings.len());
+        match self.random.u64(..100) {
             0 => {
-                let address = 0x1000 + self.random.below(1 << 20) * 16;
+                let address = 0x1000 + self.random.u64(..1 << 20) * 16;
                 self.publish(ring, Op::Release, address, 0, 0);
             }
             1 => {
@@ -136,7 +123,7 @@ impl Program {
             2..5 => {
                 if let Some((address, class)) = self.take() {
                     self.publish(ring, Op::ReallocRelease, address, 0, 3);
-                    match self.random.below(3) {
+                    match self.random.u64(..3) {
                         0 => {
                             self.publish(ring, Op::ReallocFailed, address, 0, 0);
                             self.live.push((address, class));
@@ -155,32 +142,28 @@ impl Program {
             5..8 => self.pairs(ring),
             8..50 => {
                 if let Some((address, class)) = self.take() {
-                    let stack = (self.random.below(20) == 0) as u32 * 13;
+                    let stack = (self.random.u64(..20) == 0) as u32 * 13;
                     self.publish(ring, Op::Release, address, 0, stack);
                     self.free[class].push(address);
                 }
             }
             _ => self.allocate(ring),
         }
-        self.now_ns += self.random.below(20_000);
+        self.now_ns += self.random.u64(..20_000);
     }
 
     /// Returns the calls of `passes` passes with about `events` events each.
     pub fn run(&mut self, passes: usize, events: usize) -> Vec<Call> {
         let mut calls = Vec::new();
         for _ in 0..passes {
-            for _ in 0..self.random.below(2 * events as u64 + 1) {
+            for _ in 0..self.random.u64(..2 * events as u64 + 1) {
                 self.step();
             }
             // The heads are read one after the other, so an event may be taken although an earlier
             // event is left for the next pass.
             for ring in 0..self.rings.len() {
-                let late = self.random.below(8) == 0;
-                let keep = if late {
-                    self.random.below(6) as usize
-                } else {
-                    0
-                };
+                let late = self.random.u64(..8) == 0;
+                let keep = if late { self.random.usize(..6) } else { 0 };
                 let taken = self.rings[ring].len().saturating_sub(keep);
                 if taken == 0 {
                     continue;
@@ -191,7 +174,7 @@ impl Program {
             }
             self.now_ns += 1000;
             calls.push(Call::Pass(self.now_ns));
-            while self.random.below(10) == 0 {
+            while self.random.u64(..10) == 0 {
                 self.now_ns += 300_000;
                 // Remaining events must come before a pass may be empty.
                 if self.rings.iter().all(Vec::is_empty) {

@@ -1,5 +1,6 @@
 //! A generated BAM file of aligned reads ("Sequence Alignment/Map Format Specification", section 4).
 
+use fastrand::Rng;
 use std::path::Path;
 
 /// Number of reads. The paper also used 4,000 reads of 101 bases.
@@ -10,21 +11,9 @@ const BLOCK_BYTES: usize = 60_000;
 const REFERENCE: &str = "chr1";
 const REFERENCE_BASES: i32 = 1_000_000;
 
-/// Reproducible pseudo-random numbers (Marsaglia, "Xorshift RNGs", 2003).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-}
-
 /// Writes the file. The reads are in random order, and half of them have a mapping quality below 50.
 pub fn write(to: &Path) {
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Rng::with_seed(1);
     let mut bam = Vec::new();
     let text = format!("@HD\tVN:1.6\tSO:unsorted\n@SQ\tSN:{REFERENCE}\tLN:{REFERENCE_BASES}\n");
     bam.extend_from_slice(b"BAM\x01");
@@ -53,13 +42,13 @@ fn add(to: &mut Vec<u8>, number: i32) {
     to.extend_from_slice(&number.to_le_bytes());
 }
 
-fn read(number: usize, random: &mut Random) -> Vec<u8> {
-    let name = format!("read:{number:06}:{}\0", random.below(100_000));
-    let position = random.below(REFERENCE_BASES as u64 - BASES as u64) as i32;
+fn read(number: usize, random: &mut Rng) -> Vec<u8> {
+    let name = format!("read:{number:06}:{}\0", random.u64(..100_000));
+    let position = random.i32(..REFERENCE_BASES - BASES as i32);
     let mut read = Vec::new();
     add(&mut read, 0);
     add(&mut read, position);
-    let quality = random.below(100) as u8;
+    let quality = random.u8(..100);
     read.extend_from_slice(&[name.len() as u8, quality]);
     let bin = bin_of(position, position + BASES as i32) as u16;
     read.extend_from_slice(&bin.to_le_bytes());
@@ -76,15 +65,15 @@ fn read(number: usize, random: &mut Random) -> Vec<u8> {
     // Two bases per byte: 1, 2, 4 and 8 are A, C, G and T.
     for at in 0..BASES.div_ceil(2) {
         let second = if 2 * at + 1 < BASES {
-            1 << random.below(4)
+            1 << random.u64(..4)
         } else {
             0
         };
-        read.push(1 << random.below(4) << 4 | second);
+        read.push(1 << random.u64(..4) << 4 | second);
     }
-    read.extend((0..BASES).map(|_| random.below(41) as u8));
+    read.extend((0..BASES).map(|_| random.u8(..41)));
     read.extend_from_slice(b"NMC");
-    read.push(random.below(5) as u8);
+    read.push(random.u8(..5));
     read.extend_from_slice(b"RGZlane1\0");
     read
 }
