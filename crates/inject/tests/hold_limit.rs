@@ -8,8 +8,7 @@ use common::{Program, patiently};
 use memhook_inject::{hold_all_within, write_bytes};
 use memhook_process::{RemoteAddress, read_word};
 
-/// Length of a pause above which threads must have been stopped until the end of another thread's sleep, which rarely
-/// comes soon.
+/// Longest pause of a short hold. In a longer pause, threads were probably stopped until another thread's sleep ended.
 const SHORT_NS: u64 = 200_000_000;
 /// Minimum number by which short holds exceed long ones.
 const CLEARLY: i32 = 8;

@@ -190,7 +190,7 @@ impl<'p> AreaPlan<'p> {
         counts: &CountsLayout,
     ) -> Result<Area, Refusal> {
         let mut bytes = vec![0xcc; self.bytes() as usize];
-        // The position follows the journal, whose length covers all functions.
+        // The pointer's offset depends on the journal, which has space for all functions.
         let pointer_offset = self.code_offset() - 16;
         let code_offset = self.code_offset();
         let shared = Shared {

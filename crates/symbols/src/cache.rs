@@ -62,7 +62,7 @@ impl SymbolCache {
         Some(module)
     }
 
-    /// Adds names to the stored ones for these files, if the cache is writable.
+    /// Adds names to the stored names for these files, if the cache is writable.
     pub(crate) fn keep_names(
         &self,
         id: &[u8],

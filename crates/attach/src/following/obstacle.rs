@@ -1,4 +1,4 @@
-//! Obstacles to an attach that may disappear a little later.
+//! Obstacles to an attach that may soon disappear.
 
 use crate::config::TraceConfig;
 use crate::error::Error;

@@ -318,7 +318,7 @@ impl World {
         };
     }
 
-    /// Takes the next step of a call that is not free to choose.
+    /// Takes the next step of a call whose next step is determined.
     pub fn step(&mut self, thread: usize) {
         use Todo::*;
         self.threads[thread] = match self.threads[thread] {
