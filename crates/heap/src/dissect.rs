@@ -333,8 +333,12 @@ pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
 /// Like [`Heap::dissect`], but returns an empty heap if there is none.
 pub(crate) fn dissect_all(snapshot: &Snapshot) -> Heap {
     let mut heap = Heap::empty();
+    // A snapshot whose memory changed while it was read proves no damage, however often that happens.
     let earlier = snapshot.meta.earlier.as_ref();
-    heap.earlier_findings = earlier.map(|earlier| earlier.findings.clone());
+    heap.earlier_findings = match snapshot.meta.changed.is_empty() {
+        true => earlier.map(|earlier| earlier.findings.clone()),
+        false => Some(Vec::new()),
+    };
     let mut segments = Vec::new();
     for dissector in DISSECTORS {
         let allocator = dissector.name();

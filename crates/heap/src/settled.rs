@@ -25,14 +25,15 @@ pub fn capture_settled(pid: i32, request: Request) -> Result<Captured, Error> {
     let mut captured = capture(pid, request)?;
     let first = threads_of(&captured.snapshot);
     for _ in 1..LOOKS {
-        let Some(earlier) = look_again(&captured.snapshot, request.search) else {
+        let again = look_again(&captured.snapshot, request.search);
+        let Some((earlier, is_unwatched)) = again else {
             captured.snapshot.meta.unmoved = 0;
             break;
         };
         tracing::debug!(pid, findings = earlier.findings.len(), "looked at again");
         drop(captured);
         captured = capture(pid, request)?;
-        if earlier.unreached.is_some() {
+        if is_unwatched {
             captured.snapshot.meta.unmoved = unmoved(&first, &captured.snapshot);
         }
         captured.snapshot.meta.earlier = Some(earlier);
@@ -44,8 +45,9 @@ pub fn capture_settled(pid: i32, request: Request) -> Result<Captured, Error> {
     Ok(captured)
 }
 
-/// Returns the data to compare with another snapshot, or `None` if this snapshot is reliable.
-fn look_again(snapshot: &Snapshot, options: MarkOptions) -> Option<EarlierLook> {
+/// What another snapshot has to be compared with, and whether a thread may have been inside an allocator and nobody has
+/// noticed; `None` if this snapshot can be believed.
+fn look_again(snapshot: &Snapshot, options: MarkOptions) -> Option<(EarlierLook, bool)> {
     let heap = dissect_all(snapshot);
     let mut undissected = heap.undissected.iter();
     let is_unproved = undissected.any(|u| matches!(u.reason, NotDissected::Unproved(_)));
@@ -54,7 +56,9 @@ fn look_again(snapshot: &Snapshot, options: MarkOptions) -> Option<EarlierLook> 
     let meta = &snapshot.meta;
     let before = meta.earlier.as_ref().and_then(|e| e.unreached.as_deref());
     let mut is_doubtful = false;
-    let unreached = heap.has_unwatched(snapshot).then(|| {
+    let is_unwatched = heap.has_unwatched(snapshot);
+    // A pointer may have been in memory that changed, before and after the moment of the snapshot in other places of it.
+    let unreached = (is_unwatched || !meta.changed.is_empty()).then(|| {
         let marked = mark(snapshot, &heap, options);
         let numbers = (0..heap.blocks.len()).filter(|&block| !marked.reached.contains(block));
         let blocks = numbers.map(|block| heap.blocks.get(block));
@@ -70,10 +74,11 @@ fn look_again(snapshot: &Snapshot, options: MarkOptions) -> Option<EarlierLook> 
         all.dedup();
         all
     });
-    (is_unproved || is_unsettled || is_doubtful).then_some(EarlierLook {
+    let earlier = EarlierLook {
         findings: heap.findings,
         unreached,
-    })
+    };
+    (is_unproved || is_unsettled || is_doubtful).then_some((earlier, is_unwatched))
 }
 
 /// State that shows whether a thread has run: its id, and its registers unless it is in a system call.
@@ -129,14 +134,18 @@ mod tests {
         let first = captured(pid, request).snapshot;
         let before = leaked(&first);
         assert!(before > 0);
-        let earlier = look_again(&first, request.search).expect("its blocks look leaked");
+        let earlier = look_again(&first, request.search)
+            .expect("its blocks look leaked")
+            .0;
         target.send("l");
         target.expect("done");
         let mut second = captured(pid, request).snapshot;
         assert_eq!(leaked(&second), before + 1);
         second.meta.earlier = Some(earlier);
         assert_eq!(leaked(&second), before);
-        let looks = look_again(&second, request.search).expect("the two disagree");
+        let looks = look_again(&second, request.search)
+            .expect("the two disagree")
+            .0;
         second.meta.earlier = Some(looks);
         assert_eq!(leaked(&second), before + 1);
         assert!(look_again(&second, request.search).is_none());

@@ -1,6 +1,7 @@
 //! Snapshots made by hand, for tests.
 
 use crate::Error;
+use crate::ranges::Runs;
 use crate::snapshot::{Area, AreaKind, CopiedRegion, Meta, Method, Snapshot};
 use memhook_inject::Error as Hold;
 use std::time::{Duration, Instant};
@@ -28,6 +29,8 @@ pub fn snapshot(memory: Vec<(u64, Vec<u8>)>) -> Snapshot {
             areas: areas.collect(),
             modules: Vec::new(),
             kernel_words: Vec::new(),
+            changed: Runs::new(),
+            changed_words: Vec::new(),
             unsearched: Vec::new(),
             classes: Default::default(),
             variables: Vec::new(),

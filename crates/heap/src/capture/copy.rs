@@ -1,9 +1,9 @@
 //! Copying memory of a running process by page ranges.
 
 use crate::Error;
-use crate::ranges::{Runs, add_run, intersection, run_bytes, without};
-use crate::snapshot::Backing;
+use crate::ranges::{Runs, add_run, intersection, joined, run_bytes, without};
 pub use crate::snapshot::{Area, CopiedRegion};
+use crate::snapshot::{Backing, USER_ADDRESSES, words};
 use memhook_inject::prefer_huge_pages;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
@@ -278,6 +278,55 @@ impl Patch {
     }
 }
 
+/// Pages that have changed since they were copied.
+#[derive(Default)]
+pub struct Changes {
+    /// The pages.
+    pub pages: Runs,
+    /// Words that they have now and did not have then, if these may be addresses.
+    pub words: Vec<u64>,
+}
+
+/// Compares the copy of these ranges, which are in order, with the memory as it is now.
+pub fn changes(pid: i32, runs: &[Range<u64>], regions: &[CopiedRegion]) -> Changes {
+    let mut found = Changes::default();
+    let mut room = vec![0; BATCH_BYTES.min(run_bytes(runs)) as usize];
+    let mut failed = Runs::new();
+    for batch in Batches::of(runs) {
+        let now = &mut room[..run_bytes(&batch) as usize];
+        read_runs(pid, &batch, now, &mut failed, None);
+        let pages = batch
+            .into_iter()
+            .flat_map(|run| run.step_by(PAGE_BYTES as usize));
+        for (page, now) in pages.zip(now.chunks(PAGE_BYTES as usize)) {
+            let then = copied(regions, page).unwrap_or_default();
+            if then == now {
+                continue;
+            }
+            add_run(&mut found.pages, page..page + now.len() as u64);
+            let then = words(then).map(Some).chain(std::iter::repeat(None));
+            let differ = words(now)
+                .zip(then)
+                .filter(|&(now, then)| then != Some(now));
+            let now = differ.map(|(now, _)| now);
+            found
+                .words
+                .extend(now.filter(|word| USER_ADDRESSES.contains(word)));
+        }
+    }
+    found.pages.extend(failed);
+    found.pages = joined(std::mem::take(&mut found.pages));
+    found
+}
+
+/// Returns the copy of a page.
+fn copied(regions: &[CopiedRegion], page: u64) -> Option<&[u8]> {
+    let after = regions.partition_point(|r| r.start <= page);
+    let region = regions.get(after.checked_sub(1)?)?;
+    let offset = (page - region.start) as usize;
+    region.bytes.get(offset..offset + PAGE_BYTES as usize)
+}
+
 /// Drops older copies of these ranges, which are in order.
 pub fn forget(regions: &mut [CopiedRegion], ranges: &[Range<u64>]) {
     for region in regions {
@@ -421,6 +470,37 @@ mod tests {
             .chunks(4096)
             .map(|page| page.iter().all(|&b| b == 7));
         assert_eq!(pages.collect::<Vec<_>>(), [true, false, true, true]);
+    }
+
+    /// The copied memory is this process's own.
+    #[test]
+    fn pages_that_have_changed_are_found() {
+        let pid = std::process::id() as i32;
+        let mut source = vec![7u8; 10 << 20];
+        let first = (source.as_ptr().addr() as u64).next_multiple_of(PAGE_BYTES);
+        let runs = [
+            first..first + (5 << 20),
+            first + (6 << 20)..first + (8 << 20),
+        ];
+        let mut regions = regions_for(pid, &[area(first, first + (9 << 20))]).unwrap();
+        let mut failed = Runs::new();
+        copy_into(pid, &runs, &mut regions, &mut failed, None);
+        let unchanged = changes(pid, &runs, &regions);
+        assert!(unchanged.pages.is_empty() && unchanged.words.is_empty());
+        let at = |offset: usize| (first as usize - source.as_ptr().addr()) + offset;
+        let places = [at(3 * 4096 + 8), at(5 << 20), at((7 << 20) + 16)];
+        for (place, word) in places.into_iter().zip([0x7fff_1234_5678u64, 1 << 40, 3]) {
+            source[place..place + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        std::hint::black_box(&mut source);
+        let found = changes(pid, &runs, &regions);
+        let page = |offset: u64| first + offset..first + offset + PAGE_BYTES;
+        // The second of them is between the ranges, and the third is no address.
+        assert_eq!(found.pages, [page(3 * 4096), page(7 << 20)]);
+        assert_eq!(found.words, [0x7fff_1234_5678]);
+        // Pages that are gone have changed.
+        let gone = [0x1000..0x3000];
+        assert_eq!(changes(pid, &gone, &[]).pages, gone);
     }
 
     #[test]

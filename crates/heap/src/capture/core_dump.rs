@@ -87,6 +87,8 @@ pub fn capture_core(core: &CoreFile, memory: Option<u64>) -> Result<Captured, Er
             areas,
             modules,
             kernel_words: Vec::new(),
+            changed: Runs::new(),
+            changed_words: Vec::new(),
             unsearched: Vec::new(),
             classes,
             variables: Vec::new(),

@@ -1,7 +1,7 @@
 //! Copies a process from a frozen child, which the process forks with all threads held.
 
 use crate::Error;
-use crate::capture::copy::{self, Patch};
+use crate::capture::copy::{self, Changes, Patch};
 use crate::capture::prepared::Prepared;
 use crate::capture::{HOLDS, Shot, thread_states};
 use crate::ranges::{Runs, add_run, intersection, run_bytes, within};
@@ -74,7 +74,7 @@ pub(crate) fn fork(prepared: &mut Prepared) -> Result<Shot, Error> {
             held,
             held_bytes: patch.len(),
             unread,
-            unsettled: Runs::new(),
+            changes: Changes::default(),
         });
     }
     Err(prepared.too_long(prepared.held_in_vain, reason))

@@ -22,6 +22,7 @@ mod shared_segments;
 pub(crate) mod sockets;
 mod stop;
 
+use crate::capture::copy::Changes;
 use crate::capture::exit_frames::innermost_caller;
 use crate::capture::fork::fork;
 use crate::capture::limits::Limits;
@@ -86,8 +87,8 @@ pub(crate) struct Shot {
     pub held_bytes: u64,
     /// Parts that could not be read.
     pub unread: Runs,
-    /// Parts that were read while the threads ran, and may have been written since.
-    pub unsettled: Runs,
+    /// Parts that were read while the threads ran, and have changed since.
+    pub changes: Changes,
 }
 
 /// Request for a snapshot.

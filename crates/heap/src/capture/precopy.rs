@@ -282,6 +282,8 @@ impl<'a> Copying<'a> {
         // held, so both are equal.
         patch.apply(&mut regions);
         huge_patch.apply(&mut regions);
+        // Pages that have the same contents before and after the hold had them during the hold, too.
+        let changes = copy::changes(pid, &unsettled, &regions);
         Ok(Some(Shot {
             threads,
             areas: joined_areas(areas, &self.cuts),
@@ -289,7 +291,7 @@ impl<'a> Copying<'a> {
             held,
             held_bytes: patch.len() + huge_patch.len(),
             unread,
-            unsettled,
+            changes,
         }))
     }
 }

@@ -354,6 +354,8 @@ impl Prepared {
                 areas: shot.areas,
                 modules: self.modules,
                 kernel_words: self.kernel.words,
+                changed: shot.changes.pages,
+                changed_words: shot.changes.words,
                 unsearched: Vec::new(),
                 classes,
                 variables: Vec::new(),
@@ -380,13 +382,13 @@ impl Prepared {
         snapshot.meta.notes.extend(unsearched.iter().map(|what| {
             format!("not searched: {what}; blocks without another pointer look leaked")
         }));
-        // A copy that was not made at one moment does not prove anything, so no block may be
-        // released.
-        if !shot.unsettled.is_empty() {
-            let size = size_text(run_bytes(&shot.unsettled));
-            let what = format!("{size} in huge pages, which were read while the process ran,");
+        // Memory that was not copied at one moment proves nothing about the rest, so no block may
+        // be released.
+        if !snapshot.meta.changed.is_empty() {
+            let size = size_text(run_bytes(&snapshot.meta.changed));
+            let what = format!("{size} in huge pages, which changed while they were read");
             snapshot.meta.notes.push(format!(
-                "{what} because reading them takes longer than a hold may last: blocks whose pointers moved there may look leaked"
+                "{what}, because reading them takes longer than a hold may last: blocks there count as reachable"
             ));
             unsearched.push(what);
         }

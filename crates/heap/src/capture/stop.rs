@@ -1,7 +1,7 @@
 //! Copies a process with all its threads held throughout.
 
 use crate::Error;
-use crate::capture::copy::{self, Patch};
+use crate::capture::copy::{self, Changes, Patch};
 use crate::capture::limits::Speed;
 use crate::capture::prepared::Prepared;
 use crate::capture::{HOLDS, Shot, thread_states};
@@ -37,7 +37,7 @@ pub(crate) fn copy_all(
         held_bytes: bytes,
         regions,
         unread,
-        unsettled: Runs::new(),
+        changes: Changes::default(),
     }))
 }
 

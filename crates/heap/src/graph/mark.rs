@@ -180,7 +180,9 @@ fn mark_from(
         scanned_bytes: 0,
     };
     let words = snapshot.meta.threads.iter().flat_map(|t| &t.words);
-    for &word in words.chain(&snapshot.meta.kernel_words).chain(also) {
+    let meta = &snapshot.meta;
+    let words = words.chain(&meta.kernel_words).chain(&meta.changed_words);
+    for &word in words.chain(also) {
         finder.candidates_of(word, &mut |candidate| {
             let place = match (candidate, registers) {
                 (Candidate::Certain(place), _) => Some(place),
@@ -193,6 +195,15 @@ fn mark_from(
                 search.find(place);
             }
         });
+    }
+    // A block in memory that changed may be another one by now.
+    for range in &meta.changed {
+        let begins_before = heap.blocks.place(range.start).map(|(place, _)| place);
+        let inside = heap.blocks.within(range.clone());
+        let inside = inside.filter_map(|(_, block)| heap.blocks.place(block.address));
+        for place in inside.map(|(place, _)| place).chain(begins_before) {
+            search.find(place);
+        }
     }
     search.drain();
     for root in root_ranges(snapshot, heap) {

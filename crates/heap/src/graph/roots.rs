@@ -52,7 +52,7 @@ pub struct RootRange {
 
 /// Returns all root memory: everything that was copied, except the allocator's memory, the parts of
 /// stacks below the stack pointers, and the stacks of ended threads. Parts of the heap that could
-/// not be walked count as roots.
+/// not be walked, or changed while they were read, count as roots.
 pub fn root_ranges(snapshot: &Snapshot, heap: &Heap) -> Vec<RootRange> {
     let mut holes: Runs = heap.ranges.clone();
     holes.extend(dead_stacks(snapshot));
@@ -68,12 +68,22 @@ pub fn root_ranges(snapshot: &Snapshot, heap: &Heap) -> Vec<RootRange> {
             });
         }
     }
-    for &Range { start, end } in &heap.unparsed {
-        roots.push(RootRange {
+    let doubtful = [
+        (
+            &heap.unparsed,
+            "a part of the heap that could not be walked",
+        ),
+        (
+            &snapshot.meta.changed,
+            "memory that changed while it was read",
+        ),
+    ];
+    for (ranges, kind) in doubtful {
+        roots.extend(ranges.iter().map(|&Range { start, end }| RootRange {
             start,
             end,
-            kind: RootKind::Memory("a part of the heap that could not be walked".into()),
-        });
+            kind: RootKind::Memory(kind.into()),
+        }));
     }
     roots
 }

@@ -178,6 +178,12 @@ pub struct Meta {
     /// Pointers that the kernel holds for the process (epoll, timers, pipes).
     #[serde(default)]
     pub kernel_words: Vec<u64>,
+    /// Pages that changed while they were copied. Blocks there count as reachable.
+    #[serde(default, with = "pairs")]
+    pub changed: Runs,
+    /// Words of these pages that may be addresses and are not in the copy.
+    #[serde(default)]
+    pub changed_words: Vec<u64>,
     /// Memory that could hold pointers and was not searched.
     #[serde(default)]
     pub unsearched: Vec<String>,
@@ -330,7 +336,7 @@ pub fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
 }
 
 /// Addresses of user space, without the first page.
-const USER_ADDRESSES: Range<u64> = 4096..1 << 47;
+pub(crate) const USER_ADDRESSES: Range<u64> = 4096..1 << 47;
 
 /// Returns the words at every byte offset that may be addresses.
 pub(crate) fn addresses_anywhere(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {

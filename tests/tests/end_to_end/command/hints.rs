@@ -70,6 +70,9 @@ fn redis_on_jemalloc() {
     attached(&server, &["-o", &file]);
     let (_, report, _) = run(&["report", &file]);
     assert!(report.contains("; rss PID asks it"), "{report}");
+    // Debian's /usr/bin/redis-server is a link to redis-check-rdb.
+    assert!(report.contains("redis-server, "), "{report}");
+    assert!(!report.contains("redis-check"), "{report}");
     let (_, report, _) = run(&["report", &file, "--by", "size"]);
     assert!(!report.contains(OTHER), "not beside details: {report}");
 

@@ -4,6 +4,7 @@
 use super::says;
 use super::situation::{Built, Situation};
 use memhook_tests::programs::Folder;
+use memhook_tests::releases::Release;
 use memhook_tests::{Attacher, Target, not_run, run};
 use serde_json::Value;
 
@@ -23,8 +24,17 @@ const ALLOCATORS: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// Returns the builds: every allocator with every linker, every second build stripped, and static
-/// programs.
+/// Libraries of Debian releases whose heap has another layout than that of this system's.
+const OF_RELEASES: [(&str, &str); 5] = [
+    ("trixie", "libmimalloc.so.3"),
+    ("trixie", "libtcmalloc_minimal.so.4"),
+    ("sid", "libjemalloc.so.2"),
+    ("sid", "libtcmalloc_minimal.so.4"),
+    ("sid", "libmimalloc.so.3"),
+];
+
+/// Returns the builds: every allocator with every linker, each second one stripped, static
+/// programs, and allocators of other releases.
 fn ways() -> Vec<(String, Vec<String>)> {
     let mut ways = Vec::new();
     for (allocator, (name, libraries)) in ALLOCATORS.into_iter().enumerate() {
@@ -44,6 +54,16 @@ fn ways() -> Vec<(String, Vec<String>)> {
             ways.push((format!("{form} by {linker}"), flags));
         }
     }
+    for (name, library) in OF_RELEASES {
+        if let Some(release) = Release::named(name)
+            && let Some(path) = release.library(library)
+        {
+            let mut flags = release.flags();
+            flags.push("-Wl,--no-as-needed".into());
+            flags.push(path.display().to_string());
+            ways.push((format!("{library} of {name}"), flags));
+        }
+    }
     ways
 }
 
@@ -58,7 +78,7 @@ fn number(report: &Value, path: &str) -> u64 {
 fn check(situation: &Situation, built: &Built, what: &str, folder: &Folder) {
     let planted = &situation.site[0];
     let file = folder.path("run.mhk");
-    let mut target = Target::start(&built.program, &[]);
+    let mut target = Target::run(&mut built.command());
     let pid = target.pid().to_string();
     let attacher = Attacher::start(&target, &["-o", &file]);
     target.go();
@@ -71,8 +91,8 @@ fn check(situation: &Situation, built: &Built, what: &str, folder: &Folder) {
         assert!(seen >= planted.blocks, "{what}: {seen}: {text}");
     }
     let (code, scanned, errors) = run(&["scan", &pid, "--json"]);
-    // `scan` refuses the heap of a static program on glibc. A refusal is not a statement about the
-    // program.
+    situation.check("rss", what, &says(&["rss", &pid]));
+    // The heap of a static program on glibc is refused, which claims nothing.
     if code != 2 {
         assert!(matches!(code, 0 | 1 | 3), "{what}: {code}: {errors}");
         let scanned: Value = serde_json::from_str(&scanned).expect("JSON");
@@ -83,6 +103,10 @@ fn check(situation: &Situation, built: &Built, what: &str, folder: &Folder) {
         let is_whole = scanned["whole"] == true;
         assert!(found_all || !is_whole, "{what}: {leaked}: {scanned:#}");
         situation.check("scan", what, &says(&["scan", &pid]));
+        // gperftools loses its first MallocExtension.
+        assert!(leaked <= planted.blocks + 1, "{what}: {leaked}");
+        let advice = says(&["advise", &pid, "-d", "300ms"]);
+        situation.check("advise", what, &advice);
     }
     let (code, verdict, errors) = run(&["gate", "-p", &pid]);
     assert!(matches!(code, 1..=3), "{what}: {code}: {verdict} {errors}");

@@ -96,6 +96,11 @@ fn attached(situation: &Situation, built: &Built, what: &str, folder: &Folder) {
     ] {
         check_command(situation, what, args);
     }
+    if let Some(most) = situation.leaked_at_most {
+        let found: Value = serde_json::from_str(&says(&["scan", pid, "--json"])).expect("JSON");
+        let leaked = found["totals"]["leaked_blocks"].as_u64();
+        assert!(leaked <= Some(most), "{what}: {found:#}");
+    }
     assert!(target.finish().success(), "{what}");
     let of_file = json(&["report", &file, "--json", "-T", "1000"]);
     check_sites(&format!("{what}: report"), &of_file, situation);
@@ -193,6 +198,7 @@ macro_rules! situations {
 situations! {
     blocks_before_the_attach
     blocks_not_sampled
+    busy_threads
     damaged_heap
     deep_bound_library
     mimalloc_in_rust
@@ -205,4 +211,5 @@ situations! {
     tests_under_make
     thread_local_storage
     two_c_libraries
+    under_heaptrack
 }

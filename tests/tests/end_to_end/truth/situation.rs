@@ -15,6 +15,8 @@ pub struct Situation {
     pub site: Vec<Site>,
     /// Options of the traces.
     pub options: Vec<String>,
+    /// Upper bound on the number of blocks that a search may report.
+    pub leaked_at_most: Option<u64>,
 }
 
 /// Blocks that a function, or its callees, allocate.
@@ -93,6 +95,7 @@ impl Situation {
             folder,
             site: site.collect(),
             options: texts(&truth["options"]),
+            leaked_at_most: truth["leaked_at_most"].as_u64(),
             truth,
         }
     }
@@ -122,6 +125,9 @@ impl Situation {
                 arguments: Vec::new(),
             });
             return built.into_iter().collect();
+        }
+        for program in texts(&self.truth["needs"]) {
+            installed(&program);
         }
         let listed = self.truth["builds"].as_array().expect("builds").iter();
         let mut builds: Vec<Vec<String>> = listed.map(texts).collect();

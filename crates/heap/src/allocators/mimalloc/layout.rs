@@ -11,6 +11,8 @@ pub enum PageStart {
     Field(u64),
     /// `mi_page_t` has the distance from itself at this offset, as 32 bits in machine words.
     Distance(u64),
+    /// Likewise, in bytes.
+    DistanceInBytes(u64),
 }
 
 /// Field offsets in bytes.

@@ -2,7 +2,7 @@
 
 use super::layout::Layout;
 use super::lists::{delayed_of_heap, free_of_page};
-use super::page_map::page_of;
+use super::page_map::{MapLayout, page_of};
 use super::segments::{Page, SEGMENT_BYTES, Segment};
 use crate::allocators::live_check::{LiveCheck, Standstill};
 use crate::blocks::Block;
@@ -50,9 +50,9 @@ impl Live {
 /// Like [`Live`], for a heap in which a map leads to all pages.
 #[derive(Debug)]
 pub struct LiveByMap {
-    pub layout: Layout,
-    /// Address of the table of the first level.
-    pub table: u64,
+    pub layout: MapLayout,
+    /// Address of the entries of the first level.
+    pub entries: u64,
 }
 
 impl LiveCheck for LiveByMap {
@@ -60,10 +60,10 @@ impl LiveCheck for LiveByMap {
         let memory = &still.memory;
         let mut pages: BTreeMap<u64, Option<FxHashSet<u64>>> = BTreeMap::new();
         let mut is_live = |block: &Block| {
-            let page = page_of(memory, &self.layout, self.table, block.address)?;
+            let page = page_of(memory, &self.layout, self.entries, block.address)?;
             let free = pages
                 .entry(page.address)
-                .or_insert_with(|| free_of_page(memory, &self.layout, &page));
+                .or_insert_with(|| free_of_page(memory, &self.layout.lists, &page));
             Some(is_block(&page, block) && !free.as_ref()?.contains(&block.address))
         };
         Ok(blocks.iter().map(|b| is_live(b) == Some(true)).collect())

@@ -45,8 +45,13 @@ impl HeapDissector for Mimalloc {
     }
 
     fn dissect(&self, snapshot: &Snapshot) -> Option<Result<AllocatorHeap, NotDissected>> {
-        if let Some(map) = PageMap::find(snapshot) {
-            return Some(with_map(snapshot, &map));
+        // Free blocks of the program may look like a map of pages, too.
+        let mut wrong_map = None;
+        for map in PageMap::candidates(snapshot) {
+            match with_map(snapshot, &map) {
+                Ok(heap) => return Some(Ok(heap)),
+                Err(reason) => wrong_map = wrong_map.or(Some(reason)),
+            }
         }
         let candidates = candidates(snapshot);
         let mut secrets = FxHashMap::default();
@@ -75,8 +80,13 @@ impl HeapDissector for Mimalloc {
         }
         let mut modules = snapshot.meta.modules.iter();
         let is_there = modules.any(|m| m.allocator.as_deref() == Some(NAME));
-        let reason = "has neither a page map nor a segment with a known layout";
-        is_there.then(|| Err(NotDissected::Because(reason.into())))
+        let nothing = "has neither a page map nor a segment with a known layout";
+        match wrong_map {
+            Some(reason @ NotDissected::Unproved(_)) => Some(Err(reason)),
+            _ if !is_there => None,
+            Some(reason) => Some(Err(reason)),
+            None => Some(Err(NotDissected::Because(nothing.into()))),
+        }
     }
 }
 
@@ -215,8 +225,8 @@ impl<'a> Dissection<'a> {
     fn of_map(snapshot: &'a Snapshot, layout: &'a MapLayout, map: &PageMap) -> Dissection<'a> {
         let mut found = Dissection::new(snapshot, &layout.lists);
         found.live_check = Some(Arc::new(LiveByMap {
-            layout: layout.lists,
-            table: map.table(),
+            layout: *layout,
+            entries: map.entries(),
         }));
         let mapped = map.read(snapshot, layout);
         found.ranges.extend(mapped.ranges);

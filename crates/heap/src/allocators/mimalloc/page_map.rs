@@ -1,9 +1,9 @@
 //! The map of mimalloc 3 from addresses to pages.
 //!
-//! A variable points to a table of tables with one entry for each 64 KiB of address space; an entry points to the
-//! `mi_page_t` of the page there (page-map.c). The table of the first level ends where its first entry points to, which
-//! identifies the variable. A page states the address that led to it. Pages are in arenas, which begin with their own
-//! description, or in a mapping of their own.
+//! A variable points to a table of tables, one entry for each 64 KiB of address space, and an entry to the `mi_page_t` of
+//! the page there (page-map.c). Tables of the first level end where their first entry points to, which is how the variable
+//! is told; since 3.6, they also begin with the number of their entries. A page states the address that led to it. Pages are
+//! in arenas, which begin with their own description, or in a mapping of their own.
 
 use super::layout::{Layout, PageStart, SINCE_2_2};
 use super::segments::{Page, SLICE_BYTES};
@@ -19,21 +19,21 @@ const ENTRIES: u64 = 8192;
 /// Size of the first level in bytes for the largest number of address bits (`MI_PAGE_MAP_COUNT`, option `max_vabits`).
 const MOST_TABLE_BYTES: u64 = 4 << 20;
 const PAGE_BYTES: u64 = 4096;
-/// Offsets in `mi_page_t`, the same in all versions.
-const FREE: u64 = 8;
-const COUNTS: u64 = 16;
-const LOCAL_FREE: u64 = 24;
-const THREAD_FREE: u64 = 32;
-const BLOCK_BYTES: u64 = 40;
-/// Distance from the first bitmap of `mi_arena_t` to `pages`, the fifth one.
+/// Where a table of the first level has its entries since 3.6, behind their number, the distance to the table for address 0
+/// and the place of its own memory.
+const HEADED_ENTRIES: u64 = 80;
+/// Since 3.6, memory of arenas has a table of descriptions (`mi_page_t`) at each multiple of this, for as many bytes.
+const DESCRIBED_BYTES: u64 = 256 << 20;
+/// Size of such a table.
+const DESCRIPTIONS_BYTES: u64 = DESCRIBED_BYTES / SLICE_BYTES * 128;
+/// From the first bitmap of `mi_arena_t` to `pages`, the fifth.
 const FIRST_BITMAP: u64 = 32;
 /// Offset of the bits in `mi_bitmap_t`, after the number of chunks and one bit for each chunk.
 const BITS: u64 = 128;
 const THREAD_FLAGS: u64 = 7;
-/// `memid.memkind` of memory in arenas, and of memory with its own mapping (`mi_memkind_t`).
-const IN_ARENA: u64 = 7;
-const OF_ITS_OWN: std::ops::RangeInclusive<u64> = 4..=6;
-/// Offset of `memid` in the description of the allocator's own memory (`mi_meta_page_t`).
+/// Kinds of memory with mappings of its own (`mi_memkind_t`), which that of memory in arenas follows.
+const KINDS_OF_ITS_OWN: u64 = 3;
+/// `memid` in the description of the allocator's own memory (`mi_meta_page_t`).
 const META_ID: u64 = 8;
 /// Unit of the number of slices in an arena (`MI_BCHUNK_BITS`).
 const ARENA_SLICES: u64 = 512;
@@ -47,13 +47,31 @@ const MOST_CANDIDATES: usize = 16;
 pub struct MapLayout {
     /// Layout of lists and blocks. Its other fields are for version 2.
     pub lists: Layout,
+    page: PageFields,
     /// `memid` of `mi_page_t`.
     memid: u64,
-    /// `slice_count` of `mi_arena_t`, which precedes `info_slices`.
+    /// `memid.memkind` of memory in arenas.
+    in_arena: u64,
+    /// From the beginning of an arena's memory to `mi_arena_t`.
+    arena: u64,
+    /// `slice_count` of `mi_arena_t`, which `info_slices` follows.
     slice_count: u64,
     /// Offset of `pages` in `mi_arena_t`, which points to a bitmap with one bit for each slice at which a page begins.
     /// Set only for releases of which one keeps released pages in the map (3.0.1, `_mi_page_map_unregister`).
     pages: Option<u64>,
+}
+
+/// Offsets of fields of `mi_page_t`.
+#[derive(Clone, Copy, Debug)]
+struct PageFields {
+    thread: u64,
+    free: u64,
+    local_free: u64,
+    thread_free: u64,
+    block_bytes: u64,
+    used: u64,
+    /// The number of blocks that the page can hold follows.
+    capacity: u64,
 }
 
 const IN_3_0: MapLayout = MapLayout {
@@ -63,7 +81,18 @@ const IN_3_0: MapLayout = MapLayout {
         has_padding: false,
         ..SINCE_2_2
     },
+    page: PageFields {
+        thread: 0,
+        free: 8,
+        local_free: 24,
+        thread_free: 32,
+        block_bytes: 40,
+        used: 16,
+        capacity: 18,
+    },
     memid: 96,
+    in_arena: 7,
+    arena: 0,
     slice_count: 32,
     pages: Some(96),
 };
@@ -96,6 +125,28 @@ const IN_3_4: MapLayout = MapLayout {
     ..IN_3_3
 };
 
+const IN_3_6: MapLayout = MapLayout {
+    lists: Layout {
+        versions: "3.6",
+        start: PageStart::DistanceInBytes(48),
+        ..IN_3_0.lists
+    },
+    page: PageFields {
+        thread: 8,
+        free: 16,
+        local_free: 24,
+        thread_free: 64,
+        block_bytes: 32,
+        used: 40,
+        capacity: 56,
+    },
+    memid: 104,
+    in_arena: 6,
+    arena: DESCRIPTIONS_BYTES,
+    slice_count: 48,
+    pages: None,
+};
+
 /// Returns the layout of a build with encoded lists.
 const fn secure(layout: MapLayout, keys: u64) -> MapLayout {
     MapLayout {
@@ -109,8 +160,9 @@ const fn secure(layout: MapLayout, keys: u64) -> MapLayout {
     }
 }
 
-/// All known layouts.
-pub const MAP_LAYOUTS: [MapLayout; 8] = [
+/// All that are known.
+pub const MAP_LAYOUTS: [MapLayout; 9] = [
+    IN_3_6,
     IN_3_3,
     IN_3_4,
     IN_3_0,
@@ -123,7 +175,9 @@ pub const MAP_LAYOUTS: [MapLayout; 8] = [
 
 /// The map of a process.
 pub struct PageMap {
-    /// The tables; the table of the first level comes first.
+    /// Address of the entries of the first level.
+    entries: u64,
+    /// The tables, that of the first level first.
     tables: Runs,
     /// The addresses of all `mi_page_t`, each with the first 64 KiB unit that led to it.
     pages: BTreeMap<u64, u64>,
@@ -150,7 +204,8 @@ pub struct Mapped {
 }
 
 impl PageMap {
-    pub fn find(snapshot: &Snapshot) -> Option<PageMap> {
+    /// Whatever may be a map.
+    pub fn candidates(snapshot: &Snapshot) -> impl Iterator<Item = PageMap> + '_ {
         let data = snapshot.meta.modules.iter().flat_map(|m| &m.data);
         data.filter_map(|range| {
             let region = snapshot.region(range.start)?;
@@ -160,21 +215,22 @@ impl PageMap {
         .flat_map(words)
         .filter_map(|word| first_table(snapshot, word))
         .take(MOST_CANDIDATES)
-        .find_map(|table| PageMap::at(snapshot, table))
+        .filter_map(|table| PageMap::at(snapshot, table))
     }
 
-    /// Returns the map whose first table is at this address.
-    fn at(snapshot: &Snapshot, first: Range<u64>) -> Option<PageMap> {
-        let (table, bytes) = (first.start, first.end - first.start);
+    /// The one whose first table this is.
+    fn at(snapshot: &Snapshot, (table, entries): (u64, Range<u64>)) -> Option<PageMap> {
         let mut seen = FxHashSet::default();
         let mut map = PageMap {
+            entries: entries.start,
             tables: Runs::new(),
             pages: BTreeMap::new(),
         };
-        map.tables.push(table..table + bytes + ENTRIES * 8);
-        // Parts of the table that are not accessible yet have no entries.
-        let copied = snapshot.region(table)?.end().min(table + bytes);
-        let second = words(snapshot.bytes(table, copied - table)?)
+        // The table for address 0 comes right behind.
+        map.tables.push(table..entries.end + ENTRIES * 8);
+        // Parts of it that are not accessible yet have no entries.
+        let copied = snapshot.region(table)?.end().min(entries.end);
+        let second = words(snapshot.bytes(entries.start, copied.checked_sub(entries.start)?)?)
             .enumerate()
             .skip(1);
         for (index, table) in second.filter(|&(_, table)| table != 0) {
@@ -193,9 +249,9 @@ impl PageMap {
         (!map.pages.is_empty()).then_some(map)
     }
 
-    /// Returns the address of the first table.
-    pub fn table(&self) -> u64 {
-        self.tables.first().map_or(0, |table| table.start)
+    /// The address of the first table's entries.
+    pub fn entries(&self) -> u64 {
+        self.entries
     }
 
     /// Reads the pages and the memory that contains them.
@@ -265,10 +321,11 @@ impl Mapped {
         let Some((slices, info)) = arena_at(snapshot, layout, arena) else {
             return;
         };
-        let end = arena + slices * SLICE_BYTES;
-        self.ranges.push(arena..end);
-        let mut at = arena + info * SLICE_BYTES;
-        self.parts.push(Part::Own(arena..at));
+        let start = arena - layout.arena;
+        let end = start + slices * SLICE_BYTES;
+        self.ranges.push(start..end);
+        let mut at = start + info * SLICE_BYTES;
+        self.parts.push(Part::Own(start..at));
         let mut next = used.partition_point(|page| page.end <= at);
         while at < end {
             let page = used.get(next).filter(|page| page.start < end);
@@ -276,9 +333,11 @@ impl Mapped {
             while at < until {
                 let slice = at..at + SLICE_BYTES;
                 at = slice.end;
-                let number = (slice.start - arena) / SLICE_BYTES;
-                let is_own = place(snapshot, slice.start + META_ID)
-                    .is_some_and(|place| (place.0, place.1) == (arena, number));
+                let number = (slice.start - start) / SLICE_BYTES;
+                // Every such part begins with a table, if the arena does.
+                let is_own = slice.start % DESCRIBED_BYTES < layout.arena
+                    || place(snapshot, layout, slice.start + META_ID)
+                        .is_some_and(|place| (place.0, place.1) == (arena, number));
                 match self.parts.last_mut() {
                     Some(Part::Own(last)) if is_own && last.end == slice.start => last.end = at,
                     Some(Part::Free(last)) if !is_own && last.end == slice.start => last.end = at,
@@ -293,15 +352,24 @@ impl Mapped {
     }
 }
 
-/// Returns the first table of a map at this address, if it can be one.
-fn first_table(snapshot: &Snapshot, table: u64) -> Option<Range<u64>> {
+/// The first table of a map at this address, if there may be one, and its entries.
+fn first_table(snapshot: &Snapshot, table: u64) -> Option<(u64, Range<u64>)> {
     if table == 0 || !table.is_multiple_of(PAGE_BYTES) {
         return None;
     }
-    // The table for address 0 directly follows.
-    let bytes = snapshot.word(table)?.checked_sub(table)?;
-    let is_size = bytes.is_power_of_two() && (PAGE_BYTES..=MOST_TABLE_BYTES).contains(&bytes);
-    is_size.then(|| table..table + bytes)
+    // The table for address 0 comes right behind.
+    let first = snapshot.word(table)?;
+    if let Some(bytes) = first.checked_sub(table) {
+        let is_size = bytes.is_power_of_two() && (PAGE_BYTES..=MOST_TABLE_BYTES).contains(&bytes);
+        return is_size.then(|| (table, table..table + bytes));
+    }
+    let bytes = first.checked_mul(8)?.checked_add(HEADED_ENTRIES)?;
+    let word = |offset: u64| snapshot.word(table.checked_add(offset)?);
+    let is_table = bytes <= MOST_TABLE_BYTES
+        && word(8)? == bytes
+        && word(16)? == table
+        && word(HEADED_ENTRIES)? == table + bytes;
+    is_table.then(|| (table, table + HEADED_ENTRIES..table + bytes))
 }
 
 /// Origin of the memory of a page.
@@ -312,19 +380,25 @@ enum Source {
     Own(Range<u64>),
 }
 
-/// Decodes the `memid` at this address: the arena, the index of the slice, and the number of slices.
-fn place(snapshot: &Snapshot, memid: u64) -> Option<(u64, u64, u64)> {
+/// Arena, number of the slice and how many there are, which `memid` has at this address.
+fn place(snapshot: &Snapshot, layout: &MapLayout, memid: u64) -> Option<(u64, u64, u64)> {
     let half = |offset: u64| snapshot.half(memid.checked_add(offset)?).map(u64::from);
     let kind = half(16)?;
     let place = (snapshot.word(memid)?, half(8)?, half(12)?);
-    (kind == IN_ARENA).then_some(place)
+    (kind == layout.in_arena).then_some(place)
 }
 
 /// Returns the number of slices of the arena at this address, and the number of slices with its own data.
 fn arena_at(snapshot: &Snapshot, layout: &MapLayout, arena: u64) -> Option<(u64, u64)> {
     let at = arena.checked_add(layout.slice_count)?;
     let (slices, info) = (snapshot.word(at)?, snapshot.word(at + 8)?);
-    let is_sound = arena.is_multiple_of(SLICE_BYTES)
+    // Behind a table of descriptions, an arena states where its memory begins.
+    let follows_table = || {
+        arena % DESCRIBED_BYTES == layout.arena
+            && snapshot.word(at - 8) == Some(arena - layout.arena)
+    };
+    let is_sound = (layout.arena == 0 || follows_table())
+        && arena.is_multiple_of(SLICE_BYTES)
         && slices.is_multiple_of(ARENA_SLICES)
         && slices <= MOST_SLICES
         && (1..slices).contains(&info)
@@ -345,9 +419,9 @@ fn arena_at(snapshot: &Snapshot, layout: &MapLayout, arena: u64) -> Option<(u64,
 /// Returns the origin of the memory of a page, if it is plausible.
 fn memory_of(snapshot: &Snapshot, layout: &MapLayout, page: u64, slice: u64) -> Option<Source> {
     let memid = page.checked_add(layout.memid)?;
-    if let Some((arena, number, count)) = place(snapshot, memid) {
+    if let Some((arena, number, count)) = place(snapshot, layout, memid) {
         let (slices, info) = arena_at(snapshot, layout, arena)?;
-        let first = arena.checked_add(number * SLICE_BYTES)?;
+        let first = (arena - layout.arena).checked_add(number * SLICE_BYTES)?;
         let range = first..first.checked_add(count * SLICE_BYTES)?;
         // A block with its own alignment may begin in a later slice.
         let is_there = number >= info && number + count <= slices && range.contains(&slice);
@@ -356,7 +430,8 @@ fn memory_of(snapshot: &Snapshot, layout: &MapLayout, page: u64, slice: u64) -> 
     let kind = u64::from(snapshot.half(memid + 16)?);
     let base = snapshot.word(memid)?;
     let range = base..base.checked_add(snapshot.word(memid + 8)?)?;
-    let is_there = OF_ITS_OWN.contains(&kind) && range.contains(&page) && range.contains(&slice);
+    let kinds = layout.in_arena - KINDS_OF_ITS_OWN..layout.in_arena;
+    let is_there = kinds.contains(&kind) && range.contains(&page) && range.contains(&slice);
     is_there.then_some(Source::Own(range))
 }
 
@@ -390,21 +465,26 @@ fn is_released(
 /// Returns the page that is described at this address and has these slices, and the end of its last block.
 fn described(
     memory: &impl Memory,
-    layout: &Layout,
+    layout: &MapLayout,
     address: u64,
     slices: Range<u64>,
 ) -> Option<(Page, u64)> {
     let word = |offset: u64| memory.word(address.checked_add(offset)?);
-    let start = match layout.start {
+    let start = match layout.lists.start {
         PageStart::Distance(offset) => {
             let words = memory.half(address.checked_add(offset)?)?;
             address.checked_add(u64::from(words) * 8)?
         }
+        PageStart::DistanceInBytes(offset) => address.checked_add(word(offset)?)?,
         PageStart::Field(offset) => word(offset)?,
         PageStart::Shifted | PageStart::AtMultiple => return None,
     };
-    let (block_bytes, counts) = (word(BLOCK_BYTES)?, word(COUNTS)?);
-    let [used, capacity, reserved] = [0, 16, 32].map(|shift| counts >> shift & 0xffff);
+    let fields = &layout.page;
+    let block_bytes = word(fields.block_bytes)?;
+    let half = |offset: u64| memory.half(address.checked_add(offset)?);
+    let used = u64::from(half(fields.used)? & 0xffff);
+    let counts = half(fields.capacity)?;
+    let [capacity, reserved] = [counts & 0xffff, counts >> 16].map(u64::from);
     let page = Page {
         address,
         range: slices,
@@ -412,9 +492,13 @@ fn described(
         block_bytes,
         capacity,
         used,
-        lists: [word(FREE)?, word(LOCAL_FREE)?, word(THREAD_FREE)? & !1],
+        lists: [
+            word(fields.free)?,
+            word(fields.local_free)?,
+            word(fields.thread_free)? & !1,
+        ],
         heap: 0,
-        thread: word(0)? & !THREAD_FLAGS,
+        thread: word(fields.thread)? & !THREAD_FLAGS,
     };
     let end = start.checked_add(block_bytes.checked_mul(reserved)?)?;
     let is_sound = block_bytes >= 8
@@ -432,7 +516,7 @@ fn page(
     slice: u64,
     slices: Range<u64>,
 ) -> Result<Page, &'static str> {
-    let found = described(snapshot, &layout.lists, address, slices.clone());
+    let found = described(snapshot, layout, address, slices.clone());
     let (mut page, end) = found.ok_or("a page describes impossible blocks")?;
     let region = snapshot.region(page.start);
     if page.start / SLICE_BYTES != slice / SLICE_BYTES || end > slices.end || region.is_none() {
@@ -443,10 +527,15 @@ fn page(
     Ok(page)
 }
 
-/// Returns the page in the entry at an address of the table, in a running process.
-pub fn page_of(memory: &impl Memory, layout: &Layout, table: u64, address: u64) -> Option<Page> {
+/// The page that a first table's entries lead to, of a running process.
+pub fn page_of(
+    memory: &impl Memory,
+    layout: &MapLayout,
+    entries: u64,
+    address: u64,
+) -> Option<Page> {
     let slice = address / SLICE_BYTES;
-    let second = memory.word(table.checked_add(slice / ENTRIES * 8)?)?;
+    let second = memory.word(entries.checked_add(slice / ENTRIES * 8)?)?;
     let page = memory.word(second.checked_add(slice % ENTRIES * 8)?)?;
     let (page, _) = described(memory, layout, page, 0..0)?;
     Some(page)

@@ -14,7 +14,9 @@ const SECOND: u64 = 0x1100_0000;
 const ARENA: u64 = 0x2000_0000;
 const SLICE: u64 = 64 << 10;
 const TABLE_BYTES: u64 = 4096;
-/// The bitmap `pages` of an arena of 3.0, which marks the slices at which pages begin.
+/// Where a table of 3.6 has its entries.
+const HEAD: u64 = 80;
+/// Of `pages`, the bits of an arena of 3.0 that say where pages begin.
 const BITMAP: u64 = ARENA + 0x8000;
 const DESCRIPTION: u64 = 136;
 const PAGES: u64 = 8;
@@ -30,25 +32,64 @@ enum Release {
     In3_1,
     In3_3,
     Since3_4,
-    /// A build with encoded lists. The keys are zero here, so all links except for the last one are plain.
+    /// Descriptions are in a table at the beginning of the arena.
+    In3_6,
+    /// Builds with encoded lists, whose keys are zero here: links are as they are, but for the last one.
     Secure3_1,
     Secure3_4,
 }
-use Release::{In3_0, In3_1, In3_3, Secure3_1, Secure3_4, Since3_4};
+use Release::{In3_0, In3_1, In3_3, In3_6, Secure3_1, Secure3_4, Since3_4};
 
 impl Release {
     fn description(self, page: u64) -> u64 {
         match self {
-            In3_0 => ARENA + (1 + page) * SLICE,
+            In3_0 => ARENA + self.slice(page) * SLICE,
+            In3_6 => ARENA + self.slice(page) * 128,
             _ => ARENA + 0x1000 + page * DESCRIPTION,
         }
     }
 
-    /// Returns the address, size and number of the blocks of a page.
+    /// Number of the slice that a page has.
+    fn slice(self, page: u64) -> u64 {
+        match self {
+            In3_6 => 9 + page,
+            _ => 1 + page,
+        }
+    }
+
+    /// Address of `mi_arena_t`.
+    fn arena(self) -> u64 {
+        match self {
+            In3_6 => ARENA + 8 * SLICE,
+            _ => ARENA,
+        }
+    }
+
+    /// Words of the first table up to the entry for address 0.
+    fn first_table(self) -> Vec<u64> {
+        match self {
+            In3_6 => {
+                let bytes = HEAD + 8 * 500;
+                vec![500, bytes, TABLE, 0, 0, 0, 0, 0, 0, 0, TABLE + bytes]
+            }
+            _ => vec![TABLE + TABLE_BYTES],
+        }
+    }
+
+    /// Offsets in descriptions: the thread, the lists of free blocks, their size, the number in use, and both numbers of
+    /// blocks.
+    fn fields(self) -> (u64, [u64; 3], u64, u64, u64) {
+        match self {
+            In3_6 => (8, [16, 24, 64], 32, 40, 56),
+            _ => (0, [8, 24, 32], 40, 16, 18),
+        }
+    }
+
+    /// Address, size and number of the blocks of a page.
     fn blocks(self, page: u64) -> (u64, u64, u64) {
         let bytes = 64 << page;
         let description = if self == In3_0 { 64 << PAGES } else { 0 };
-        let start = ARENA + (1 + page) * SLICE + description;
+        let start = ARENA + self.slice(page) * SLICE + description;
         (start, bytes, (SLICE - description) / bytes)
     }
 
@@ -58,6 +99,7 @@ impl Release {
             In3_0 | In3_1 => (32, 96),
             In3_3 => (40, 96),
             Since3_4 => (40, 88),
+            In3_6 => (48, 104),
             Secure3_1 => (32, 112),
             Secure3_4 => (40, 104),
         }
@@ -87,20 +129,24 @@ fn heap_of(release: Release) -> Snapshot {
         (DATA, bytes(4096)),
         (TABLE, bytes(TABLE_BYTES + SLICE)),
         (SECOND, bytes(SLICE)),
-        (ARENA, bytes(2 * PAGES * SLICE)),
+        (ARENA, bytes(3 * PAGES * SLICE)),
     ]);
     found.meta.modules.push(ModuleInfo {
         data: std::iter::once(DATA..DATA + 4096).collect(),
         ..ModuleInfo::default()
     });
     let (slices, place) = release.places();
-    let mut words = vec![
+    let arena = release.arena();
+    let table = (TABLE..).step_by(8).zip(release.first_table());
+    let mut words: Vec<(u64, u64)> = table.collect();
+    let first = TABLE + 8 * words.len() as u64;
+    words.extend([
         (DATA + 64, TABLE),
-        (TABLE, TABLE + TABLE_BYTES),
-        (TABLE + 8, SECOND),
-        (ARENA + slices, 512),
-        (ARENA + slices + 8, 1),
-    ];
+        (first, SECOND),
+        (arena + slices - 8, ARENA),
+        (arena + slices, 512),
+        (arena + slices + 8, release.slice(0)),
+    ]);
     if release == In3_0 {
         words.extend((64..104).step_by(8).map(|at| (ARENA + at, BITMAP)));
         words.push((BITMAP + 128, ((1 << PAGES) - 1) << 1));
@@ -118,21 +164,25 @@ fn heap_of(release: Release) -> Snapshot {
         words.extend(list(0, FREE[0]));
         words.extend(list(FREE[0], FREE[1]));
         words.extend(list(FREE[0] + FREE[1], FREE[2]));
+        let (thread, [free, local, threads], size, in_use, counts) = release.fields();
+        let kind = if release == In3_6 { 6 } else { 7 };
         words.extend([
-            (SECOND + 8 * (1 + page), at),
-            (at, 0x7000_0000),
-            (at + 8, start),
-            (at + 16, used | count << 16 | count << 32),
-            (at + 24, start + FREE[0] * bytes),
-            // The lowest bit means that the list has an owner.
-            (at + 32, (start + (FREE[0] + FREE[1]) * bytes) | 1),
-            (at + 40, bytes),
-            (at + place, ARENA),
-            (at + place + 8, (1 + page) | 1 << 32),
-            (at + place + 16, 7),
+            (SECOND + 8 * release.slice(page), at),
+            (at + thread, 0x7000_0000),
+            (at + free, start),
+            (at + in_use, used),
+            (at + counts, count | count << 16),
+            (at + local, start + FREE[0] * bytes),
+            // Its lowest bit says that it has an owner.
+            (at + threads, (start + (FREE[0] + FREE[1]) * bytes) | 1),
+            (at + size, bytes),
+            (at + place, arena),
+            (at + place + 8, release.slice(page) | 1 << 32),
+            (at + place + 16, kind),
         ]);
         words.push(match release {
             Since3_4 | Secure3_4 => (at + 48, (start - at) / 8),
+            In3_6 => (at + 48, start - at),
             _ => (at + 48, start),
         });
     }
@@ -184,6 +234,7 @@ fn what_is_in_no_list_is_live() {
         (Secure3_4, "mimalloc 3.4, secure"),
         (In3_3, "mimalloc 3.2 or 3.3"),
         (Since3_4, "mimalloc 3.4"),
+        (In3_6, "mimalloc 3.6"),
     ];
     for (release, name) in kinds {
         let heap = dissect(&heap_of(release)).expect("a heap");
@@ -257,22 +308,45 @@ fn a_table_for_two_places_is_none() {
     assert!(dissect(&snapshot).is_err());
 }
 
-/// Arenas with impossible sizes are not walked.
+/// A free block whose list leads to another one at a distance that a map may have, and a program that has its address.
+#[test]
+fn a_block_that_looks_like_a_map_hides_none() {
+    for release in [In3_3, In3_6] {
+        let mut snapshot = heap_of(release);
+        let block = ARENA + 20 * SLICE;
+        put(&mut snapshot, DATA, block);
+        put(&mut snapshot, block, block + 4096);
+        put(&mut snapshot, block + 8, SECOND);
+        check_pages(&dissect(&snapshot).expect("a heap"), release, 0..PAGES);
+    }
+}
+
+/// Arenas that claim more than there can be are not walked.
 #[test]
 fn arenas_without_measure_are_damaged() {
-    let mut snapshot = heap();
-    put(&mut snapshot, ARENA + 40, 1 << 40);
-    assert!(dissect(&snapshot).is_err());
+    for release in [In3_3, In3_6] {
+        let mut snapshot = heap_of(release);
+        put(&mut snapshot, release.arena() + release.places().0, 1 << 40);
+        assert!(dissect(&snapshot).is_err());
+    }
 }
 
 #[test]
 fn a_damaged_map_is_no_wrong_one() {
-    let mut snapshot = heap();
-    let mut places = vec![DATA + 64, TABLE, TABLE + 8, ARENA + 40, ARENA + 48];
-    places.extend((0..PAGES).map(|page| SECOND + 8 * (1 + page)));
+    for release in [In3_3, In3_6] {
+        no_damage_does_harm(release);
+    }
+}
+
+fn no_damage_does_harm(release: Release) {
+    let mut snapshot = heap_of(release);
+    let arena = release.arena();
+    let mut places = vec![DATA + 64, arena + 40, arena + 48, arena + 56];
+    places.extend((TABLE..TABLE + HEAD + 16).step_by(8));
+    places.extend((0..PAGES).map(|page| SECOND + 8 * release.slice(page)));
     for page in 0..PAGES {
-        places.extend((0..DESCRIPTION / 8).map(|i| description(page) + 8 * i));
-        let (start, bytes, _) = blocks(page);
+        places.extend((0..DESCRIPTION / 8).map(|i| release.description(page) + 8 * i));
+        let (start, bytes, _) = release.blocks(page);
         places.extend((0..6).map(|i| start + i * bytes));
     }
     let mut runner = TestRunner::new(ProptestConfig::with_cases(1000));
