@@ -84,26 +84,26 @@ impl CgroupMemory {
     /// (proc_pid_mountinfo(5)); mount points are searched below `root`.
     pub fn find(groups: &str, mounts: &str, root: &Path) -> CgroupMemory {
         let mut found = CgroupMemory::default();
-        // If both versions are mounted, the controller is in only one of them.
-        for version in [Version::One, Version::Two] {
-            let Some(group) = version.group(groups) else {
-                continue;
-            };
-            for mount in mounts.lines().filter_map(|line| version.mount(line)) {
-                let Some(below) = below(group, mount.root) else {
-                    continue;
-                };
-                let top = root.join(mount.point.trim_start_matches('/'));
-                let directory = top.join(below);
-                if found.group.is_none() && directory.join(version.usage()).is_file() {
-                    found.group = Some(directory.clone());
-                }
-                let levels = directory.ancestors().take_while(|d| d.starts_with(&top));
-                found.levels.extend(levels.filter_map(|d| version.level(d)));
-                break;
+        for (version, top, directory) in places(groups, mounts, root) {
+            if found.group.is_none() && directory.join(version.usage()).is_file() {
+                found.group = Some(directory.clone());
             }
+            let levels = directory.ancestors().take_while(|d| d.starts_with(&top));
+            found.levels.extend(levels.filter_map(|d| version.level(d)));
         }
         found
+    }
+
+    /// Finds the own group of a process, without reading limits.
+    pub fn without_limits(pid: i32) -> CgroupMemory {
+        let groups = proc_text(proc_path(pid, "cgroup")).unwrap_or_default();
+        let mounts = proc_text("/proc/self/mountinfo").unwrap_or_default();
+        let mut places = places(&groups, &mounts, Path::new("/"));
+        let own = places.find(|(version, _, directory)| directory.join(version.usage()).is_file());
+        CgroupMemory {
+            levels: Vec::new(),
+            group: own.map(|(_, _, directory)| directory),
+        }
     }
 
     /// Returns the level with the least memory left, if any has a limit.
@@ -159,6 +159,26 @@ impl CgroupMemory {
     pub fn group(&self) -> Option<&Path> {
         self.group.as_deref()
     }
+}
+
+/// Returns the directories of a process's groups, each with the top of its mount. If both versions are mounted, the
+/// controller is in only one of them.
+fn places<'a>(
+    groups: &'a str,
+    mounts: &'a str,
+    root: &'a Path,
+) -> impl Iterator<Item = (Version, PathBuf, PathBuf)> + 'a {
+    [Version::One, Version::Two]
+        .into_iter()
+        .filter_map(move |version| {
+            let group = version.group(groups)?;
+            let mut mounts = mounts.lines().filter_map(|line| version.mount(line));
+            let (mount, below) =
+                mounts.find_map(|mount| Some((mount.point, below(group, mount.root)?)))?;
+            let top = root.join(mount.trim_start_matches('/'));
+            let directory = top.join(below);
+            Some((version, top, directory))
+        })
 }
 
 /// Parses /proc/meminfo (proc_meminfo(5)).

@@ -2,7 +2,7 @@
 //! Separate Files").
 
 use crate::file::{Elf, Image, check_build_id, format_error, hex, parse, read_error};
-use crate::{Debuginfod, SharedReaders, SymbolCache, SymbolError};
+use crate::{Debuginfod, RunNames, SharedReaders, SymbolCache, SymbolError};
 use object::Object;
 use std::{
     ffi::OsStr,
@@ -25,6 +25,8 @@ pub struct SearchPath {
     pub debug_directories: Vec<PathBuf>,
     /// Store of names between runs.
     pub cache: Option<SymbolCache>,
+    /// Names that other symbolizers of this run have found; used if there is no store.
+    pub run_names: Option<RunNames>,
     /// Servers, which are asked last.
     pub debuginfod: Option<Debuginfod>,
     /// Shared readers of files for several symbolizers. Without them, each symbolizer reads for

@@ -48,6 +48,7 @@ mod mini_debug_info;
 mod outside_files;
 mod perf_map;
 mod readers;
+mod run_names;
 mod segments;
 mod split;
 mod symbol_table;
@@ -72,6 +73,7 @@ pub use memhook_foreign::demangle;
 pub use outside_files::{PYTHON, made_module, python_frame, python_module};
 pub use perf_map::{PerfMap, made_frame};
 pub use readers::SharedReaders;
+pub use run_names::RunNames;
 pub use symbolizer::Symbolizer;
 
 use serde::{Deserialize, Serialize};

@@ -31,11 +31,11 @@ pub struct SharedReaders {
 }
 
 /// Identity of the module's own file, of the separate debug file, and of its supplementary file.
-type Identity = [Option<[u64; 7]>; 3];
+pub(crate) type Identity = [Option<[u64; 7]>; 3];
 
 /// Returns the identity of open files. A writer cannot set the time of the change (inode(7),
 /// `st_ctime`). Returns `None` for bytes that came from the memory of one process.
-fn identity(files: &Files) -> Option<Identity> {
+pub(crate) fn identity(files: &Files) -> Option<Identity> {
     let mut all = [None; 3];
     for (to, image) in all.iter_mut().zip(files.images()) {
         match image {

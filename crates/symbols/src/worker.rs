@@ -1,17 +1,16 @@
-//! The thread of one module. It answers from the cache for as long as that suffices, then from the
+//! The thread of one module. It answers from known names for as long as they suffice, then from the
 //! debug information.
 //!
 //! The thread reads debug information itself, or through the shared readers
 //! ([`SharedReaders`](crate::SharedReaders)).
 
 use crate::debug_files::SearchPath;
-use crate::file::Image;
-use crate::files::Files;
+use crate::files::{Files, Read};
 use crate::fingerprint::Fingerprint;
-use crate::readers::Named;
-use crate::{Frame, ModuleFile, ModuleSymbols, Source, SymbolCache};
+use crate::readers::{Identity, Named, identity};
+use crate::run_names::FileNames;
+use crate::{Frame, ModuleFile, ModuleSymbols, RunNames, Source, SymbolCache};
 use crossbeam_channel::{Receiver, Sender};
-use std::collections::HashMap;
 
 /// Message from a module's thread.
 pub(crate) enum Answer {
@@ -43,15 +42,39 @@ pub(crate) struct Desk<'a> {
     pub answers: &'a Sender<Answer>,
 }
 
-/// Names of one module by svma that are known without its debug information.
-type Kept = HashMap<u64, Vec<Frame>>;
+/// Names of a module that are known without its debug information.
+struct Known<'a> {
+    names: FileNames,
+    /// Where further names are stored.
+    store: Store<'a>,
+}
 
-/// The cache's names for a module.
-struct Cached<'a> {
-    cache: &'a SymbolCache,
-    id: &'a [u8],
-    fingerprint: Fingerprint,
-    names: Kept,
+/// A store of names.
+enum Store<'a> {
+    /// For the next run. Its names are all from debug information.
+    Cache {
+        cache: &'a SymbolCache,
+        id: &'a [u8],
+        fingerprint: Fingerprint,
+    },
+    /// For other symbolizers of this run.
+    Run(&'a RunNames, Identity),
+}
+
+impl Known<'_> {
+    /// Stores names of the module at `path`, unless a file that may be installed before they are
+    /// used again would contain better names.
+    fn keep(&self, path: &str, read: &Read, frames: &[(u64, Vec<Frame>)]) {
+        match &self.store {
+            Store::Cache {
+                cache,
+                id,
+                fingerprint,
+            } if read.is_final => cache.keep_names(id, fingerprint, path, frames),
+            Store::Cache { .. } => {}
+            Store::Run(names, files) => names.keep(files, read.source, frames),
+        }
+    }
 }
 
 impl Desk<'_> {
@@ -62,21 +85,33 @@ impl Desk<'_> {
         }
     }
 
-    /// Returns the cache's names; `None` for a module without a build-id, or if its files cannot be
-    /// read.
-    fn cached(&self, files: [Option<&Image>; 3]) -> Option<Cached<'_>> {
-        let cache = self.search.cache.as_ref()?;
+    /// Returns the known names; `None` if names are not stored, for the cache if the module has no
+    /// build-id, or if its files cannot be read.
+    fn known(&self, files: &Files) -> Option<Known<'_>> {
+        let Some(cache) = &self.search.cache else {
+            let names = self.search.run_names.as_ref()?;
+            let files = identity(files)?;
+            return Some(Known {
+                names: names.of(&files),
+                store: Store::Run(names, files),
+            });
+        };
         let id = self.module.build_id.as_deref()?;
-        let mut files = files.into_iter().flatten().peekable();
+        let mut files = files.images().into_iter().flatten().peekable();
         files.peek()?;
         let fingerprint = Fingerprint::of(files)?;
         let names = cache.names(id, &fingerprint);
-        let names = names.map_or_else(Kept::new, |module| module.frames.into_iter().collect());
-        Some(Cached {
-            cache,
-            id,
-            fingerprint,
-            names,
+        let frames = names.map_or_else(Default::default, |module| module.frames);
+        Some(Known {
+            names: FileNames {
+                source: Source::DebugInfo,
+                frames: frames.into_iter().collect(),
+            },
+            store: Store::Cache {
+                cache,
+                id,
+                fingerprint,
+            },
         })
     }
 
@@ -90,7 +125,7 @@ impl Desk<'_> {
     }
 
     /// Opens the files for the first request, and answers this request and all later ones. Reads
-    /// large parts of the files only for the first address that the cache lacks.
+    /// large parts of the files only for the first address without a known name.
     fn open_files(&self, first: Vec<u64>) {
         let (module, search) = (self.module, self.search);
         let mut report = ModuleSymbols {
@@ -99,8 +134,8 @@ impl Desk<'_> {
         };
         let files = Files::open(module, search, &mut report.problems);
         report.debug_file = files.debug_file().cloned();
-        let cached = self.cached(files.images());
-        let Some((first, report)) = self.answer_from(cached.as_ref(), first, report) else {
+        let known = self.known(&files);
+        let Some((first, report)) = self.answer_from(known.as_ref(), first, report) else {
             return;
         };
         match &search.readers {
@@ -111,7 +146,7 @@ impl Desk<'_> {
                     let read = read.clone().by(lookup);
                     Named { frames, read }
                 };
-                self.answer_all(first, cached.as_ref(), names, report);
+                self.answer_all(first, known.as_ref(), names, report);
             }),
             Some(readers) => {
                 let reader = readers.reader(files);
@@ -119,69 +154,62 @@ impl Desk<'_> {
                     let named = reader.names(svmas);
                     named.unwrap_or_else(|| std::panic::resume_unwind(Box::new("the reader died")))
                 };
-                self.answer_all(first, cached.as_ref(), names, report);
+                self.answer_all(first, known.as_ref(), names, report);
             }
         }
     }
 
-    /// Answers for as long as the cache suffices. Returns the first request that the cache cannot
+    /// Answers for as long as the known names suffice. Returns the first request that they cannot
     /// answer, or `None` when no more requests arrive.
     fn answer_from(
         &self,
-        cached: Option<&Cached<'_>>,
+        known: Option<&Known<'_>>,
         first: Vec<u64>,
         report: ModuleSymbols,
     ) -> Option<(Vec<u64>, ModuleSymbols)> {
-        let Some(cached) = cached else {
+        let Some(Known { names, .. }) = known else {
             return Some((first, report));
         };
-        let mut of_cache = Some(ModuleSymbols {
+        let mut of_known = Some(ModuleSymbols {
             path: self.module.path.clone(),
-            source: Source::DebugInfo,
+            source: names.source,
             debug_file: report.debug_file.clone(),
             ..ModuleSymbols::default()
         });
         for svmas in std::iter::once(first).chain(self.requests) {
-            let names = svmas
+            let frames = svmas
                 .iter()
-                .map(|svma| Some((*svma, cached.names.get(svma)?.clone())));
-            let Some(names) = names.collect() else {
+                .map(|svma| Some((*svma, names.frames.get(svma)?.clone())));
+            let Some(frames) = frames.collect() else {
                 return Some((svmas, report));
             };
-            if !self.answer(names, of_cache.take()) {
+            if !self.answer(frames, of_known.take()) {
                 return None;
             }
         }
         None
     }
 
-    /// Answers all further requests. `cached` stores the names, unless a file that may be installed
-    /// later would contain better names.
+    /// Answers all further requests, and stores the names.
     fn answer_all(
         &self,
         first: Vec<u64>,
-        cached: Option<&Cached<'_>>,
+        known: Option<&Known<'_>>,
         names: impl Fn(Vec<u64>) -> Named,
         report: ModuleSymbols,
     ) {
         let mut report = Some(report);
         for svmas in std::iter::once(first).chain(self.requests) {
             let Named { mut frames, read } = names(svmas);
-            let cached = cached.filter(|_| read.is_final);
-            if let Some(cached) = cached {
-                for (svma, frames) in &mut frames {
-                    if let Some(known) = cached.names.get(svma) {
+            if let Some(known) = known {
+                for (svma, frames) in frames.iter_mut().filter(|_| read.is_final) {
+                    if let Some(known) = known.names.frames.get(svma) {
                         frames.clone_from(known);
                     }
                 }
-            }
-            // Names are stored before the answer is sent, because a caller that has all answers may
-            // end the process.
-            if let Some(cached) = cached {
-                let (id, files) = (cached.id, &cached.fingerprint);
-                cached
-                    .cache
-                    .keep_names(id, files, &self.module.path, &frames);
+                // Names are stored before the answer is sent, because a caller that has all answers
+                // may end the process.
+                known.keep(&self.module.path, &read, &frames);
             }
             let report = report.take().map(|mut report| {
                 report.source = read.source;

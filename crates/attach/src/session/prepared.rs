@@ -129,7 +129,10 @@ impl Prepared {
         let modules = TracedModules::of(&survey, &maps, files, vdso);
         let mut tables = known.tables();
         // From here on no finding about the target can refuse the attach.
+        let anywhere = [survey.object.image(0)?];
         let registered = make_tables(&mut tables, &modules, reach, &idle, pid);
+        // The next process of the same run gets the same hook.
+        tables.compile(&anywhere);
         if registered.is_some() {
             config.flags |= abi::flags::LONE_RECORDER;
         }
@@ -172,8 +175,7 @@ impl Prepared {
         journal.write(region, modules, &prepared.pads, &scan);
         prepared.publish_modules()?;
         // This work is done here so that nothing slow is left for the hold.
-        let anywhere = survey.object.image(0)?;
-        prepared.tables.prepare(&prepared.region, &[anywhere]);
+        prepared.tables.prepare(&prepared.region, &anywhere);
         let way = survey.way_in.loading;
         let entry = Entry {
             way,

@@ -206,7 +206,7 @@ pub struct KillCount {
 impl KillCount {
     /// Begins to count.
     pub fn of(pid: i32) -> KillCount {
-        let memory = CgroupMemory::of(pid);
+        let memory = CgroupMemory::without_limits(pid);
         let before = memory.kills();
         KillCount { memory, before }
     }

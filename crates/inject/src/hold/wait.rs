@@ -26,6 +26,8 @@ pub(crate) enum Stop {
 /// machine, whereas a sleeper is woken soon.
 const SPIN: Duration = Duration::from_micros(60);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
+/// Pause from which it is worth asking whether the thread has ended: most stops come within the shorter ones.
+const SLOW: Duration = Duration::from_micros(100);
 
 /// Waits until `tid` stops; `None` if it has not stopped at `until`.
 ///
@@ -41,7 +43,7 @@ pub(crate) fn wait_for_stop(pid: i32, tid: i32, until: Instant) -> Option<Stop> 
         if Instant::now() >= until {
             return None;
         }
-        if pace.pause() && has_ended(pid, tid) {
+        if pace.pause() && pace.is_slow() && has_ended(pid, tid) {
             return Some(Stop::Gone);
         }
     }
@@ -95,6 +97,11 @@ impl Pace {
         std::thread::sleep(self.sleep);
         self.sleep = (self.sleep * 5 / 4).min(SLEEP_MAX);
         true
+    }
+
+    /// Returns true after the first few sleeps.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.sleep > SLOW
     }
 }
 

@@ -438,7 +438,7 @@ impl Held {
                     }
                 }
                 Some(_) => self.resume()?,
-                None if !pace.pause() => {}
+                None if !pace.pause() || !pace.is_slow() => {}
                 None if wait::has_ended(self.pid, self.tid) => return Err(self.is_gone()),
                 None => {}
             }

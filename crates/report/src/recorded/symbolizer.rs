@@ -44,7 +44,7 @@ pub(crate) fn symbolizer_of(sources: NameSources) -> (Symbolizer, (Vec<PathBuf>,
         debug_directories: sources.debug_directories,
         debuginfod: cache.as_ref().and_then(Debuginfod::from_environment),
         cache,
-        readers: None,
+        ..SearchPath::default()
     });
     for bundle in sources.bundles {
         symbols.add_bundle(bundle);

@@ -1,7 +1,7 @@
-//! Files that are read once for several symbolizers.
+//! Files that are read once for several symbolizers, and names that are looked up once.
 
 use crate::program::{BASE, Program, check_frames};
-use memhook_symbols::{ModuleFile, SearchPath, SharedReaders, Source, Symbolizer};
+use memhook_symbols::{ModuleFile, RunNames, SearchPath, SharedReaders, Source, Symbolizer};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -88,4 +88,31 @@ fn readers_give_way_to_each_other() {
         problems.concat().contains("available for names"),
         "{problems:?}"
     );
+}
+
+/// The second file claims, by path and build-id, to be the first one.
+#[test]
+fn names_of_a_run_are_those_of_the_very_file() {
+    let program = Program::build(&["-Wl,--build-id=sha1"]);
+    let id = program.build_id.clone().expect("a build-id");
+    let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let id_of_real = format!("-Wl,--build-id=0x{hex}");
+    let forged = Program::build(&[&id_of_real, "-Dplace_order=evil", "-Dshop=evil"]);
+    let names = RunNames::default();
+    let search = || SearchPath {
+        run_names: Some(names.clone()),
+        ..SearchPath::default()
+    };
+    for _ in 0..2 {
+        let (frames, source, problems) = program.look_in(program.module(), search());
+        check_frames(&frames);
+        assert_eq!(source, Source::DebugInfo);
+        assert!(problems.is_empty(), "{problems:?}");
+        assert_eq!(names.count(), 1);
+    }
+    let mut module = forged.module();
+    module.path = program.str().into();
+    let frames = forged.look_in(module, search()).0;
+    assert!(format!("{frames:?}").contains("evil"), "{frames:?}");
+    assert_eq!(names.count(), 2);
 }

@@ -16,6 +16,7 @@ use memhook_gate::{
 use memhook_heap::capture_settled;
 use memhook_ledger::Totals;
 use memhook_process::process_name;
+use memhook_symbols::RunNames;
 use std::{
     ops::ControlFlow,
     process::ExitCode,
@@ -80,6 +81,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     ending::of_trace(&trace.run(Some(begin + duration), &mut watch), pid);
     let state = trace.consumer().lock();
     let totals = state.ledger.totals();
+    let known = RunNames::default();
     let totals_of_heaps: Vec<_> = state.heaps.iter().map(|h| h.ledger.totals()).collect();
     let mut found = match &watch.survivors {
         // Growth of an estimate may be due to chance.
@@ -95,8 +97,8 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
                 found.gaps.extend(verdicts.unclear);
                 found
             };
-            let mut found = evidence(&trace, |names| grown(survivors, names, &totals));
-            add_heaps(&trace, &mut found, |number, names| {
+            let mut found = evidence(&trace, &known, |names| grown(survivors, names, &totals));
+            add_heaps(&trace, &known, &mut found, |number, names| {
                 let mut found = grown(&of_heaps[number], names, &totals_of_heaps[number]);
                 found.gaps.extend(bound(&state.heaps[number].ledger));
                 found
@@ -119,10 +121,10 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
                 },
             };
             let needs_all = measure.needs_all_sites();
-            let mut found = evidence(&trace, |names| {
+            let mut found = evidence(&trace, &known, |names| {
                 memhook_gate::evidence(needs_all, names, &totals, blocks)
             });
-            add_heaps(&trace, &mut found, |number, names| {
+            add_heaps(&trace, &known, &mut found, |number, names| {
                 let blocks = of_heaps.next().unwrap_or_default();
                 memhook_gate::evidence(needs_all, names, &totals_of_heaps[number], blocks)
             });

@@ -19,6 +19,7 @@ use memhook_process::{
     ModuleFiles, ModuleImage, arguments, command_line, executable, mappings, modules as modules_of,
 };
 use memhook_recording::ScoreOptions;
+use memhook_symbols::RunNames;
 use std::{
     collections::{HashMap, HashSet},
     process::ExitCode,
@@ -42,6 +43,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         scores: args.limits.scores(),
         config,
         finds_possible: args.show_possible,
+        known_names: RunNames::default(),
         files: ModuleFiles::in_parts(),
         of_process: HashMap::new(),
         results: Vec::new(),
@@ -99,6 +101,8 @@ struct Trial {
     scores: Option<ScoreOptions>,
     config: TraceConfig,
     finds_possible: bool,
+    /// Names that processes needed so far.
+    known_names: RunNames,
     /// Module files of processes that were not traced.
     files: ModuleFiles,
     of_process: HashMap<i32, Finding>,
@@ -180,6 +184,7 @@ impl Observer for Trial {
             needs_all_sites: self.needs_all_sites,
             finds_possible: self.finds_possible,
             finding,
+            known_names: self.known_names.clone(),
             scored,
             began_with: (point == StartPoint::BeforeConstructors)
                 .then(|| session.modules().iter().map(|m| m.start).collect()),
@@ -275,6 +280,7 @@ struct Judging {
     needs_all_sites: bool,
     finds_possible: bool,
     finding: Finding,
+    known_names: RunNames,
     /// Recording for scores, if scores are limited.
     scored: Option<ScoreRecording>,
     /// Addresses of the modules that were loaded before any constructor ran, if the process was
@@ -333,10 +339,10 @@ impl Job for Judging {
         // The copy is freed first, because it may be large and the lookup of names may take a
         // while.
         drop(captured);
-        let mut evidence = evidence(trace, |names| {
+        let mut evidence = evidence(trace, &self.known_names, |names| {
             memhook_gate::evidence(self.needs_all_sites, names, &totals, found)
         });
-        add_heaps(trace, &mut evidence, |number, names| {
+        add_heaps(trace, &self.known_names, &mut evidence, |number, names| {
             let found = of_heaps.next().unwrap_or_default();
             memhook_gate::evidence(self.needs_all_sites, names, &totals_of_heaps[number], found)
         });

@@ -4,20 +4,33 @@ pub mod attached;
 pub mod launched;
 mod scored;
 
-use memhook_attach::{State, Trace, unseen_allocators};
+use memhook_attach::{Session, State, Trace, unseen_allocators};
 use memhook_checkup::SessionStacks;
 use memhook_gate::{
     DescribedBlocks, Evidence, NameSource, Reached, Search, bound, reached_in_heaps,
 };
 use memhook_heap::Snapshot;
 use memhook_report::claims::Seen;
+use memhook_symbols::{RunNames, SearchPath};
+
+/// Returns the places of a traced process's names. `known` has names that other processes needed.
+fn search_path(session: &Session, known: &RunNames) -> SearchPath {
+    SearchPath {
+        run_names: Some(known.clone()),
+        ..SearchPath::from(session.root().search_order())
+    }
+}
 
 /// Returns the evidence that `gather` finds in a traced process, with names for its stacks.
-fn evidence(trace: &Trace, gather: impl FnOnce(NameSource<'_>) -> Evidence) -> Evidence {
+fn evidence(
+    trace: &Trace,
+    known: &RunNames,
+    gather: impl FnOnce(NameSource<'_>) -> Evidence,
+) -> Evidence {
     let session = trace.session();
     let stacks = SessionStacks(session);
     let files = session.module_files();
-    let search = session.root().search_order();
+    let search = search_path(session, known);
     let mut evidence = gather(NameSource::of_trace(&stacks, files, search));
     evidence.gaps.splice(0..0, unseen_allocators(session));
     let consumer = trace.consumer();
@@ -70,13 +83,14 @@ fn reached_of_heaps(
 /// number.
 fn add_heaps(
     trace: &Trace,
+    known: &RunNames,
     evidence: &mut Evidence,
     mut gather: impl FnMut(usize, NameSource<'_>) -> Evidence,
 ) {
     let session = trace.session();
     let stacks = SessionStacks(session);
     for (number, heap) in session.heaps().iter().enumerate() {
-        let search = session.root().search_order();
+        let search = search_path(session, known);
         let source = NameSource::of_trace(&stacks, session.module_files(), search);
         evidence.add_heap(&heap.name, gather(number, source));
     }
