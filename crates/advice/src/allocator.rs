@@ -2,7 +2,7 @@
 
 use crate::site::Site;
 use crate::{Facts, Finding, Kind, balance};
-use memhook_report::{RssReport, bytes, count, counted};
+use memhook_report::{ResidentPoint, RssReport, bytes, count, counted};
 
 /// Number of arenas that MALLOC_ARENA_MAX=2 would leave.
 const ARENAS_KEPT: usize = 2;
@@ -47,6 +47,29 @@ fn needed_again(facts: &Facts<'_>) -> u64 {
     }
 }
 
+/// Returns the part of the memory that is free at the last look that was free for the whole time. An
+/// allocator that returns memory by itself had less of it before.
+fn always_free(facts: &Facts<'_>, free: u64) -> u64 {
+    let profile = facts.profile;
+    let points = &profile.resident;
+    let looks = profile.looks.as_ref();
+    let last_ms = looks.map_or(profile.to_ns / 1_000_000, |looks| looks.last_ms);
+    let at_look = points
+        .iter()
+        .min_by_key(|point| point.time_ms.abs_diff(last_ms));
+    let live_now = live_at_look(facts) as i64;
+    let at = |point: &ResidentPoint| {
+        let after = profile
+            .timeline
+            .partition_point(|live| live.time_ns < point.time_ms * 1_000_000);
+        let live = profile.timeline.get(after)?.live.bytes as i64;
+        let more = point.anonymous_bytes as i64 - at_look?.anonymous_bytes as i64;
+        Some((free as i64 + more - (live - live_now)).max(0) as u64)
+    };
+    let least = points.iter().filter_map(at).min().unwrap_or(free);
+    least.min(free.saturating_sub(needed_again(facts)))
+}
+
 /// Returns the live bytes of the trace at the last look. The trace ends later, and a burst may begin
 /// meanwhile.
 fn live_at_look(facts: &Facts<'_>) -> u64 {
@@ -63,7 +86,7 @@ fn live_at_look(facts: &Facts<'_>) -> u64 {
 
 /// Finds free pages of malloc, or of another allocator whose heap was walked.
 fn retention(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
-    let gain = account.trim_bytes.saturating_sub(needed_again(facts));
+    let gain = always_free(facts, account.trim_bytes);
     if gain < facts.least() || account.allocator.is_some() {
         return None;
     }
@@ -225,7 +248,7 @@ fn stacks(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
 fn of_other_allocator(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let said = account.allocator.as_ref()?;
     let free = balance::part(account, "free inside the allocator");
-    let free = free.saturating_sub(needed_again(facts));
+    let free = always_free(facts, free);
     (free >= facts.least()).then(|| Finding {
         kind: Kind::Retention,
         found: format!("{} keeps {} of free pages", said.name, bytes(free)),

@@ -502,3 +502,31 @@ fn growth_in_a_heap_that_is_not_walked_has_a_site() {
     let after = account(&[("live heap", 1), ("mappings", 2)]);
     assert_eq!(advice(&profile, &after).class, "nothing");
 }
+
+/// The allocator returns free memory by itself after a time, and gets it again for each burst.
+#[test]
+fn free_memory_that_comes_and_goes_is_not_kept() {
+    let is_up = |t: f64| (0.2..0.4).contains(&t) || (0.8..0.99).contains(&t);
+    let mut profile = run(&[("batch", &|t| if is_up(t) { mib(1.0, 11.0) } else { 0.0 })]);
+    let before = account(&[("live heap", 1)]);
+    let mut after = account(&[("live heap", 1), ("free inside the allocator", 18)]);
+    after.trim_bytes = 18 * MIB;
+    with_looks(&mut profile, before, (1, 1), &[0]);
+    let resident = |anonymous_mib: [u64; 6]| {
+        let points = (0..).zip(anonymous_mib);
+        let points = points.map(|(at, mib)| memhook_report::ResidentPoint {
+            time_ms: at * 12_000,
+            anonymous_bytes: mib * MIB,
+            ..Default::default()
+        });
+        points.collect::<Vec<_>>()
+    };
+    profile.resident = resident([2, 13, 13, 10, 13, 20]);
+    let found = advice(&profile, &after);
+    assert_eq!((found.class, kinds(&found)), ("nothing", Vec::new()));
+    // The other memory was free all the time.
+    profile.resident = resident([20, 20, 20, 20, 20, 20]);
+    let found = advice(&profile, &after);
+    assert_eq!(kinds(&found), [Kind::Retention]);
+    assert_eq!(found.findings[0].gain_bytes, 7 * MIB);
+}
