@@ -34,7 +34,7 @@ inline uint32_t decide_call_time(RingHeader* ring) {
     return is_recorded;
   }
   ring->sampling = records_all;
-  // From here on, a nearly full ring counts again.
+  // The next event checks again whether the ring is nearly full.
   ring->limit = ring->head;
   return time_call(ring);
 }

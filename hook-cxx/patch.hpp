@@ -66,7 +66,7 @@ class WritablePage {
   explicit WritablePage(bool may_call) : may_call_(may_call) {}
   ~WritablePage() { close(); }
 
-  // Returns slot_patched if the slot can be written, otherwise the state with the reason.
+  // Returns slot_patched if the slot can be written, otherwise a state that shows why not.
   uint32_t open(uint64_t address, uint64_t protection) {
     uint64_t page = address & ~4095ull;
     if (page == page_) return state_;

@@ -28,7 +28,7 @@ pub(crate) struct PageWatch {
     pub marks: MarkedPages,
     /// Watched ranges, sorted and disjoint.
     registered: Vec<Range<u64>>,
-    /// The last page of the heap, and the time since which it is the last.
+    /// Last page of the heap, and the time at which the heap last grew.
     open_edge: Option<(u64, u32)>,
     /// Number of mappings that are separate and would otherwise be merged.
     apart: usize,

@@ -61,8 +61,8 @@ pub fn course(live: &[f64; PARTS + 1], least: f64) -> Course {
     }
 }
 
-/// Returns true if the level at the end was reached before, and most of its growth released again.
-/// The end is then in the middle of a burst.
+/// Returns true if the live bytes had reached the level of the end before, and then fell by half of
+/// the growth. The end is then in the middle of a burst.
 fn has_repeated_peak(live: &[f64; PARTS + 1], growth: f64, least: f64) -> bool {
     let end = live[PARTS];
     let peak = live[..PARTS].iter().position(|bytes| *bytes >= end - least);

@@ -329,7 +329,7 @@ fn chains_in_a_loop_are_a_loop() {
     assert_eq!(run.sites[0].loops.chunks, 1000);
 }
 
-/// There are more sites than chunks may be stored, and one site with very many chunks.
+/// The number of sites exceeds the maximum number of stored chunks, and one site has very many chunks.
 #[test]
 fn the_number_of_kept_chunks_has_a_bound() {
     let blocks: Vec<Block> = (0..3000u64)
