@@ -108,13 +108,13 @@ fn with_map(snapshot: &Snapshot, map: &PageMap) -> Result<AllocatorHeap, NotDiss
     Err(reason.unwrap_or_else(|| NotDissected::Because("has an unknown layout".to_owned())))
 }
 
-/// Returns addresses at which segments may begin.
+/// Returns addresses at which segments may begin, in copied memory: a core file may claim areas of terabytes.
 fn candidates(snapshot: &Snapshot) -> Vec<u64> {
-    let areas = snapshot.meta.areas.iter();
-    areas
-        .flat_map(|area| {
-            let first = area.start.next_multiple_of(SEGMENT_BYTES);
-            (first..area.end).step_by(SEGMENT_BYTES as usize)
+    let regions = snapshot.regions.iter();
+    regions
+        .flat_map(|region| {
+            let first = region.start.checked_next_multiple_of(SEGMENT_BYTES);
+            (first.unwrap_or(u64::MAX)..region.end()).step_by(SEGMENT_BYTES as usize)
         })
         .collect()
 }
@@ -408,5 +408,21 @@ impl<'a> Dissection<'a> {
             live_check: self.live_check,
             ..AllocatorHeap::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tables of a damaged core file may claim any area.
+    #[test]
+    fn segments_are_looked_for_in_copied_memory() {
+        let at = 5 * SEGMENT_BYTES;
+        let mut snapshot = crate::testing::snapshot(vec![(at, vec![0; 4096])]);
+        (snapshot.meta.areas[0].start, snapshot.meta.areas[0].end) = (0, u64::MAX);
+        assert_eq!(candidates(&snapshot), [at]);
+        let highest = crate::testing::snapshot(vec![(u64::MAX - 4095, vec![0; 4095])]);
+        assert_eq!(candidates(&highest), [0; 0]);
     }
 }
