@@ -428,7 +428,7 @@ fn a_child_with_more_memory_is_named() {
 /// A buffer belongs to whichever call enlarged it last, and to none while it is copied.
 #[test]
 fn a_buffer_that_several_calls_enlarge_is_one() {
-    let is_first = |t: f64| (t * 100.0) as u64 % 2 == 0;
+    let is_first = |t: f64| ((t * 100.0) as u64).is_multiple_of(2);
     let of = |t: f64, first: bool| match is_first(t) == first && (t * 100.0) as u64 != 50 {
         true => mib(1.0, 50.0) + mib(t, 20.0),
         false => 0.0,
