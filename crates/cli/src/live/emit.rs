@@ -26,7 +26,7 @@ const EVERY_BYTE: u64 = 1;
 pub struct Args {
     #[command(flatten)]
     target: Target,
-    /// Mean distance between reported allocations, in bytes (64K, 1M)
+    /// Report about one allocation per BYTES (64K, 1M)
     ///
     /// This is an average, and 1 reports every allocation. Larger blocks are reported with a higher probability, and
     /// weighted_bytes corrects for that.
