@@ -198,6 +198,7 @@ macro_rules! situations {
 situations! {
     blocks_before_the_attach
     blocks_not_sampled
+    busy_gperftools
     busy_threads
     damaged_heap
     deep_bound_library

@@ -1,0 +1,1 @@
+../busy_threads/program.c
