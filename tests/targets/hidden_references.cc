@@ -41,7 +41,7 @@ __attribute__((noinline)) static void scrub_stack() {
   asm volatile("" ::"r"(room) : "memory");
 }
 
-// Returns a block filled with its own bytes.
+// Returns a block filled with 0x5a, the pattern that check() expects.
 __attribute__((noinline)) static char* block(size_t bytes) {
   auto* p = static_cast<char*>(malloc(bytes));
   memset(p, 0x5a, bytes);

@@ -1,7 +1,7 @@
-// Loads the library in argument 1 from a file system in memory, and protects the words for its
-// outgoing calls. A store to them raises SIGBUS, while the kernel can still read them
-// (userfaultfd(2), UFFD_FEATURE_SIGBUS). After "ready" it checks that the program's own such words
-// are unchanged, removes the guard, and prints "done".
+// Loads the library that argument 1 names, which is on an in-memory file system, and write-protects
+// its GOT entries. A store to them raises SIGBUS, but the kernel can still read them
+// (userfaultfd(2), UFFD_FEATURE_SIGBUS). After printing "ready", checks that the GOT entries of the
+// program and of the library are unchanged, removes the protection, and prints "done".
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>

@@ -263,20 +263,20 @@ impl Client {
     fn failure(&self, status: u16, after: Option<&str>, to: Option<&str>, said: &[u8]) -> Answer {
         match status {
             300..=399 => later(format!(
-                "it answers {status} and names {}: redirects are not followed; set url to where the store is",
-                to.unwrap_or("nothing")
+                "HTTP status {status}, redirect to {}; set url to the final address (redirects are not followed)",
+                to.unwrap_or("an unknown address")
             )),
             401 | 403 | 407 => later(format!(
-                "it answers {status}: check the token, the password or the tenant"
+                "HTTP status {status}; check the token, the password or the tenant"
             )),
             // The path may be wrong, or the store may not be running yet behind its proxy. The
             // profile is not the cause.
             404 => later(format!(
-                "it answers 404 (there is nothing at {}): check url, and whether the store is up",
+                "HTTP status 404 (nothing at {}); check url, and whether the store is up",
                 self.uri.path()
             )),
             _ if (self.comes_back)(status) => Answer::Later {
-                why: format!("it answers {status}"),
+                why: format!("HTTP status {status}"),
                 after: after.and_then(|text| retry_after(text, SystemTime::now())),
             },
             _ => {
@@ -284,7 +284,7 @@ impl Client {
                 let said: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
                 let said: String = said.chars().take(200).collect();
                 Answer::Refused {
-                    why: format!("it answers {status}: {said}"),
+                    why: format!("HTTP status {status}: {said}"),
                 }
             }
         }

@@ -137,9 +137,9 @@ impl OutputFile {
         stream(path, &found).map(|file| OutputFile::there(path, file))
     }
 
-    /// Opens a file that is written repeatedly, such as the reports of a build. An existing file stays the same file,
-    /// with its owner and permissions, and is written at its end. In a directory that other users can write to, it must
-    /// belong to the user, and no link is followed.
+    /// Opens a file that several runs write to, such as the report of a build. Keeps an existing file, with its owner
+    /// and permissions, and appends to it. In a directory that other users can write to, the file must belong to the
+    /// user, and symbolic links are not followed.
     ///
     /// # Errors
     /// [`OutputError`]

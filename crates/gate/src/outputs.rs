@@ -44,7 +44,8 @@ pub struct OutputOptions {
 /// them.
 pub struct Outputs {
     options: OutputOptions,
-    /// Files as in the options; `None` is standard output.
+    /// Output of each form in [`OutputOptions::forms`]: its name, true if it is appended, and the
+    /// file. `None` is standard output.
     files: Vec<(&'static str, bool, Option<OutputFile>)>,
     baseline: Option<OutputFile>,
 }

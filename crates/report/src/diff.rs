@@ -481,7 +481,7 @@ mod tests {
         let old = profile(
             1,
             &[
-                ("grows", 10),
+                ("parse", 10),
                 ("same", 5),
                 ("shrinks", 90),
                 ("goes", 7),
@@ -496,7 +496,7 @@ mod tests {
                 ("comes", 20),
                 ("shrinks", 60),
                 ("same", 5),
-                ("grows", 1000),
+                ("parse", 1000),
             ],
         );
         let found = diff(&old, &new, Measure::Live, 10);
@@ -507,7 +507,7 @@ mod tests {
             .map(|site| (name(site), site.fate, site.change_bytes))
             .collect();
         let expected = [
-            ("grows", Fate::Grew, 990),
+            ("parse", Fate::Grew, 990),
             ("comes", Fate::Appeared, 20),
             ("twice", Fate::Grew, 0),
             ("goes", Fate::Went, -7),
@@ -522,11 +522,11 @@ mod tests {
         assert_eq!((found.same_sites, found.more_sites), (1, 0));
         let few = diff(&old, &new, Measure::Live, 2);
         let kept: Vec<_> = few.sites.iter().map(name).collect();
-        assert_eq!(kept, ["grows", "shrinks"]);
+        assert_eq!(kept, ["parse", "shrinks"]);
         assert_eq!(few.more_sites, 3);
         assert!(
             few.text(Style::default())
-                .contains("#1 +990 B  grows  grew: 10 B in 1 block -> 1000 B")
+                .contains("#1 +990 B  parse  grew: 10 B in 1 block -> 1000 B")
         );
     }
 }

@@ -4,8 +4,8 @@ use fastrand::Rng;
 use memhook_abi::{Op, RawEvent};
 
 const HEAP: u64 = 0x5555_5560_0000;
-/// Number of sequence words as in the shared region, so that sequence numbers have realistic
-/// distances.
+/// Number of sequence words, the same as in the shared region, so that sequence numbers are spaced
+/// realistically.
 const WORDS: usize = 16_384;
 
 /// Source of events.

@@ -137,8 +137,8 @@ pub const fn heap_of(address: u64) -> usize {
     1 + (address >> KEY_HEAP_SHIFT & (MAX_HEAPS as u64 - 1)) as usize
 }
 
-/// Returns the address for a key of a described heap. `window`: returns an entry of the heap's table by its number.
-/// `None` if it is not a key, or if the table lacks its window.
+/// Returns the address that `key`, a key of a described heap, stands for. `window` returns the entry with a given
+/// number from the heap's table of windows. Returns `None` if `key` is not a key, or if that entry is empty.
 pub fn address_of_key(key: u64, window: impl FnOnce(usize) -> u32) -> Option<u64> {
     if key & KEY_BIT == 0 {
         return None;

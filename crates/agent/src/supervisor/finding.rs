@@ -14,7 +14,8 @@ use memhook_process::own_processor_time;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Inverse of the maximum share of a processor's time for looks at all processes.
+/// Minimum pause between two scans of all processes, as a multiple of the processor time of a scan:
+/// scans use at most 2 % of one processor.
 const SCAN_SHARE: u32 = 50;
 
 impl Supervisor {

@@ -1,4 +1,4 @@
-//! Repeated scans of one process. Each scan returns the blocks that may be released by now.
+//! Repeated scans of one process. Each scan returns the blocks that are now safe to release.
 
 use super::choose::{reclaimable, refusal};
 use super::refusal::Refusal;

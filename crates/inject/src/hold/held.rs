@@ -250,7 +250,7 @@ impl Held {
         }
     }
 
-    /// Returns true if the watchdog has released the thread, which then goes home by itself. Records that.
+    /// Records and returns whether the watchdog has released the thread. A released thread goes home by itself.
     fn notices_let_go(&mut self) -> bool {
         self.let_go |= watchdog::has_let_go();
         self.work.went_home |= self.let_go;

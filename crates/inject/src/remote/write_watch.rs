@@ -163,8 +163,8 @@ impl WriteWatch {
         Ok(())
     }
 
-    /// Begins to watch the [watchable](WriteWatch::watchable) parts. Returns the parts that are watched now, and the
-    /// ranges of the requests, in order and disjoint.
+    /// Starts to watch mappings that [`WriteWatch::watchable`] returned. Returns the parts that the kernel agreed to
+    /// watch, and the ranges that were registered for them, in order and disjoint.
     pub fn add_all(&self, found: Neighbours) -> (Vec<Watchable>, Vec<Range<u64>>) {
         let (mut members, mut wholes) = (Vec::new(), Vec::new());
         let mut left = vec![found];

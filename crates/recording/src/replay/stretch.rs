@@ -134,7 +134,7 @@ impl<O: Observer, W: Watch<O>> Stretch<O, W> {
         self.cut_pass(self.to_ns);
     }
 
-    /// Replays the chunks from number `start` on, to the end of the stretch.
+    /// Replays the chunks from index `start` to the end of the stretch.
     pub fn run(&mut self, recording: &Recording, start: usize) -> Result<(), Error> {
         let chunks = recording.file.chunks[start..].iter();
         let frames = chunks.filter(|chunk| chunk.kind == Kind::Events);

@@ -281,7 +281,7 @@ fn table(board: &Board, places: &Places, style: crate::Style) -> Vec<Line<'stati
         } else if board.filter.is_empty() {
             "The names are being looked up."
         } else {
-            "No site has this in its functions, files or modules."
+            "No function, file or module matches the filter."
         };
         lines.push(Line::from(why).dim());
     }

@@ -38,7 +38,7 @@ pub(super) struct Definition {
 pub(super) struct Index {
     /// Variables by address.
     pub variables: Vec<DeclaredVariable>,
-    /// Definitions by the hash of the name with its scopes.
+    /// Definitions by the hash of their qualified name.
     definitions: FxHashMap<u64, Definition>,
     /// Types with which other structures begin.
     pub beginnings: Vec<TypeRef>,
@@ -46,7 +46,7 @@ pub(super) struct Index {
     pub is_whole: bool,
 }
 
-/// Hash of a name with its scopes, computed piece by piece. Spacing does not count.
+/// Hash of a qualified name, computed component by component. Ignores spacing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NameHash(u64);
 

@@ -123,7 +123,8 @@ fn a_program_that_sleeps_in_many_threads() {
         // The remaining blocks share pages with the allocator or the vectors.
         assert!(estimate > COUNT * BYTES * 9 / 10, "{kind}: {report}");
     }
-    // Arming four watchpoints for each thread may cost half of the budget for traps in 5 s.
+    // Watchpoints get half of the budget of each 5 s window. Arming all of them, four per thread,
+    // may use half of that.
     let most = 5e9 * 0.005 / 16.0 / report["evidence"]["trap_ns"].as_f64().expect("a time");
     if has_watchpoints && most < 300.0 {
         let notes = report["notes"].to_string();

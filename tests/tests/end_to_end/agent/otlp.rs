@@ -68,8 +68,8 @@ fn a_collector_gets_what_was_measured_over_http() {
         store.left() == 0
     });
     for words in [
-        "it answers 503",
-        "it answers 429",
+        "HTTP status 503",
+        "HTTP status 429",
         "incomplete response",
         "redirects are not followed",
         "check the token",
@@ -123,8 +123,8 @@ fn a_collector_that_cannot_take_a_profile_is_not_asked_twice() {
     );
     let mut agent = Agent::start_with(&folder, &text, &["--experimental-otlp"]);
     ask(&mut target, "l");
-    agent.hear("which is dropped: it answers 500");
-    agent.hear("which is dropped: it answers 400");
+    agent.hear("which is dropped: HTTP status 500");
+    agent.hear("which is dropped: HTTP status 400");
     until("both are counted", || {
         agent.metric(
             "memhook_agent_dropped_profiles_total",

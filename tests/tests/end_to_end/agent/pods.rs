@@ -144,7 +144,7 @@ fn pods_give_names_and_have_the_last_word() {
     // If the kubelet stops answering, nothing changes for the pods that it has listed.
     kubelet.wants("another token");
     agent.hear("the kubelet does not list its pods");
-    agent.hear("it answers 401: check the token");
+    agent.hear("HTTP status 401; check the token");
     assert_eq!(agent.targets().len(), 2);
     let failures = agent.metric("memhook_agent_pod_list_failures_total", &[]);
     assert!(failures.is_some_and(|failures| failures >= 1.0));

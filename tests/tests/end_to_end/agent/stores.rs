@@ -40,12 +40,12 @@ fn a_store_that_misbehaves_costs_nothing_but_time() {
     ask(&mut target, "l");
     until("the store has done all of that", || store.left() == 0);
     for words in [
-        "it answers 500",
-        "it answers 429",
+        "HTTP status 500",
+        "HTTP status 429",
         "redirects are not followed",
         "check the token",
-        "it answers 404 (there is nothing at /push.v1.PusherService/Push): check url",
-        "which is dropped: it answers 400",
+        "HTTP status 404 (nothing at /push.v1.PusherService/Push); check url",
+        "which is dropped: HTTP status 400",
     ] {
         agent.hear(words);
     }

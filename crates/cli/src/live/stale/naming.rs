@@ -58,7 +58,8 @@ impl Naming {
         self.depth
     }
 
-    /// Returns rows with names. With `waits`, it waits for the names for a limited time.
+    /// Returns one row with symbol names for each site in `found`. If `waits` is true, waits for
+    /// the names, but only for a limited time.
     pub fn sites(
         &mut self,
         session: &Session,

@@ -76,8 +76,8 @@ impl Release {
         }
     }
 
-    /// Offsets in descriptions: the thread, the lists of free blocks, their size, the number in use, and both numbers of
-    /// blocks.
+    /// Offsets of fields in page descriptors: thread id, the three free lists, block size, number of used blocks, and
+    /// the adjacent `capacity` and `reserved` counts.
     fn fields(self) -> (u64, [u64; 3], u64, u64, u64) {
         match self {
             In3_6 => (8, [16, 24, 64], 32, 40, 56),
