@@ -195,8 +195,11 @@ fn a_reclaimer_that_is_killed_leaves_a_healthy_target() {
     let pid = target.pid().to_string();
     let args = ["scan", &pid, "--reclaim", "--yes", "--twice", "50ms"];
     // On a busy machine, a thread without a processor cannot report its signal stack in time.
+    // Then it may also stay inside malloc for longer than a scan waits.
+    const STARVED: [&str; 2] = ["(not asked: ", "stayed inside malloc"];
     let mut ends = (0..10).map(|_| run(&args));
-    let end = ends.find(|(code, _, err)| *code == 0 || !err.contains("(not asked: "));
+    let end =
+        ends.find(|(code, _, err)| *code == 0 || !STARVED.iter().any(|words| err.contains(words)));
     let (code, report, err) = end.expect("its threads can be asked");
     assert_eq!(code, 0, "{err}");
     assert!(report.contains("released"), "{report}");
