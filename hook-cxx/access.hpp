@@ -1,16 +1,16 @@
 // Counts reads and writes of the program by block.
 //
-// The access runtime that a program is linked with calls our listener with each read and write. We find the block of
-// the address with an index of our own, and count in the block's record in the region, which the attacher reads if the
-// block is still live at the end. When a block is released, the counts are written to the ring, directly before the
+// The access runtime with which the program is linked calls our listener on each read and write. We look up the block
+// in an index of our own, and count the access in the block's record in the region. The attacher reads the record if
+// the block is still live at the end. When a block is released, the counts are written to the ring, directly before the
 // release, and the record is used for the next block.
 //
 // The index is a table of three levels: gigabytes, pages, and granules of 16 bytes. A page that belongs to one block as
-// a whole needs no granules. Readers take no lock, because an entry is one word. All tables are in one private mapping
-// that is reserved in one step, so that one call gives it back, and a fork child has none of its contents.
+// a whole needs no granules. Readers take no lock, because an entry is one word. All tables are in one private mapping,
+// reserved in one step. One call can therefore free it, and a forked child gets none of its contents.
 //
-// Nothing here may harm the program, regardless of how it uses its blocks: tables and records are never unmapped, so a
-// late access to a released block at worst finds a stale number, and counts for another block.
+// Nothing here may harm the program, however it uses its blocks. Tables and records are never unmapped, so at worst a
+// late access to a released block finds a stale record number, and counts for another block.
 #pragma once
 #include "ring.hpp"
 
@@ -19,8 +19,8 @@ namespace memhook {
 inline constexpr uint64_t access_unit = 1024;  // bytes of a table of granules; others are multiples of it
 inline constexpr uint64_t access_granules = 256, access_pages = 1 << 18, access_gigabytes = 1 << 17;
 
-// A larger block gets no record. Otherwise the program would wait in malloc until all of its pages are in the index,
-// and pay for the memory of the index.
+// A larger block gets no record. Otherwise the program would wait in malloc until all pages of the block are in the
+// index, and would be charged for the memory of the index.
 inline constexpr uint64_t most_accessed_bytes = 1ull << 30;
 
 struct AccessIndex {
@@ -31,11 +31,11 @@ struct AccessIndex {
 inline AccessIndex access_index;
 
 // Reserves memory for the index; returns 0 if there is none. In a program that locks all memory that it maps
-// (mlockall(2)), the whole reservation would become resident immediately. So one page is mapped, unlocked, and grown by
-// memory that is not locked either.
+// (mlockall(2)), the whole reservation would become resident immediately. So a single page is mapped and unlocked, and
+// then grown, which leaves the added memory unlocked too.
 inline uint64_t reserve_access_index(uint64_t bytes) {
   constexpr long page = 4096, none = 0, read_write = 3, private_anonymous_noreserve = 0x4022;
-  // At an address where no other code maps anything, like the region.
+  // The address is one at which no other code maps anything, as for the region.
   long hint = static_cast<long>(reinterpret_cast<uint64_t>(region) - 2 * bytes);
   auto fails = [](long result) { return result < 0 && result > -4096; };
   if (__atomic_load_n(&control()->syscalls_filtered, __ATOMIC_RELAXED)) {
@@ -56,7 +56,7 @@ inline uint64_t reserve_access_index(uint64_t bytes) {
   return 0;
 }
 
-// Empties the index, and reserves its memory the first time. Without memory, no block gets a record.
+// Empties the index, and reserves its memory on the first call. If that fails, no block gets a record.
 [[gnu::noinline, gnu::cold]] inline void open_access_index() {
   constexpr long madv_dontneed = 4, madv_dontdump = 16, madv_wipeonfork = 18;
   AccessIndex& index = access_index;
@@ -76,7 +76,7 @@ inline uint64_t reserve_access_index(uint64_t bytes) {
   __atomic_store_n(&index.next, access_gigabytes * 8 / access_unit, __ATOMIC_RELEASE);
 }
 
-// Gives back the memory of the index. Threads that still read the index find it empty.
+// Frees the memory of the index. Threads that are still reading it find it empty.
 [[gnu::noinline, gnu::cold]] inline void close_access_index() {
   constexpr long madv_dontneed = 4;
   const AccessIndex& index = access_index;
@@ -90,8 +90,8 @@ inline T* access_table(uint64_t unit) {
   return reinterpret_cast<T*>(access_index.base + unit * access_unit);
 }
 
-// Returns new tables of zeros; 0 if there is no memory. Touched memory is charged to the control groups of the program,
-// so the attacher sets the limit after checking theirs.
+// Returns new zeroed tables, or 0 if there is no memory. Touched memory is charged to the control groups of the
+// program, so the attacher sets the limit after checking theirs.
 inline uint64_t take_access_units(uint64_t count, uint64_t charged_bytes) {
   const Control* c = control();
   uint64_t limit = __atomic_load_n(&c->access_index_limit, __ATOMIC_RELAXED);
@@ -117,7 +117,8 @@ inline uint64_t* make_access_page(uint64_t address) {
   uint64_t* top = access_table<uint64_t>(0) + (address >> 30);
   uint64_t unit = __atomic_load_n(top, __ATOMIC_ACQUIRE);
   if (!unit) {
-    // Its pages are touched one by one, each for 2 MiB of the program's memory. The first page counts here.
+    // The pages of the table are touched one by one, each for 2 MiB of the program's memory. Only the first page is
+    // charged here.
     uint64_t taken = take_access_units(access_pages * 8 / access_unit, 4096);
     if (!taken) return nullptr;
     // Another thread may have been faster. The units taken then stay unused, and cost nothing.
@@ -210,9 +211,9 @@ inline void forget_accesses(uint32_t number, AccessRecord* r, uint64_t address) 
   put_access_record(number);
 }
 
-// Starts counting accesses to this block. pre: the program does not have the block yet.
+// Starts counting accesses to this block. pre: the block has not been returned to the program yet.
 [[gnu::noinline]] inline void begin_accesses(uint64_t address, uint64_t size) {
-  // The release of the last block at this address may have been missed.
+  // The release of the previous block at this address may have been missed.
   if (uint32_t old = find_accessed(address)) {
     AccessRecord* r = access_record(old);
     uint64_t start = __atomic_load_n(&r->address, __ATOMIC_RELAXED);
@@ -276,7 +277,7 @@ inline void count_access(uint64_t& own, uint64_t& others, bool is_own) {
     __atomic_fetch_add(&others, 1, __ATOMIC_RELAXED);
 }
 
-// Checks whether two threads wrote to one cache line, but not to the same bytes.
+// Checks whether two threads wrote to the same cache line, but to different bytes of it.
 inline void look_for_false_sharing(AccessRecord* r, uint64_t me, uint64_t start, uint64_t offset, uint64_t bytes) {
   uint64_t last = __atomic_load_n(&r->last_write, __ATOMIC_RELAXED);
   uint64_t writer = __atomic_load_n(&r->last_writer, __ATOMIC_RELAXED);

@@ -7,25 +7,25 @@
 // the end depend on earlier records and never on the next allocation, so sums of recorded blocks, each divided by its
 // probability, stay unbiased.
 //
-// A release is published unless its block was certainly skipped. A superfluous release concerns a block unknown to the
-// attacher, which ignores it. So the table of skipped blocks may forget, and needs no locked instruction: an entry is
-// overwritten by the next block that needs it. It must never name a recorded block. Only the owner of a block stores
-// its address, and a thread that records a block removes the block's address before another thread can release the
-// block. The allocator's synchronization puts the stores of earlier owners before those of the next owner, so an entry
-// that has lost an address never gets it back from earlier owners.
+// A release is published unless its block was certainly skipped. A superfluous release is harmless, because the
+// attacher ignores releases of blocks that it does not know. So the table of skipped blocks may forget, and needs no
+// locked instruction: an entry is overwritten by the next block that needs it. It must never name a recorded block.
+// Only the owner of a block stores its address, and a thread that records a block removes the block's address before
+// another thread can release the block. The allocator's synchronization puts the stores of earlier owners before those
+// of the next owner, so an entry that has lost an address never gets it back from earlier owners.
 #pragma once
 #include "selection.hpp"
 
 namespace memhook {
 
-// Minimum duration of sampling. It begins with the shortest time, and doubles each time the ring is soon nearly full
-// again, so that the cost of filling rings is rarely paid.
+// Bounds of the minimum duration of sampling. It begins at the shortest time, and doubles each time the ring soon fills
+// up again, so that the cost of filling rings is rarely paid.
 inline constexpr uint64_t shortest_sampling_ns = 20'000'000, longest_sampling_ns = 640'000'000;
 
 inline uint8_t noting() { return __atomic_load_n(&gate().noting, __ATOMIC_RELAXED); }
 
 // Adjacent blocks of 32 bytes and more have adjacent entries. Blocks of different arenas, which begin at multiples of
-// 64 MiB, are spread.
+// 64 MiB, are spread out.
 [[gnu::always_inline]] inline uint64_t* passed_entry(uint64_t address) {
   uint64_t arena = (address >> 26) * 0x9e3779b97f4a7c15;
   return in_report<uint64_t>(passed_blocks_offset) + (((address >> 5) ^ (arena >> 40)) & gate().table_mask);

@@ -38,7 +38,7 @@ template <typename Trace>
   return unwind(ring, tag, start, pcs, g.depth, truncated, trace);
 }
 
-// Unwinds once more, without remembered backtraces, and counts a difference.
+// Unwinds once more, without remembered backtraces, and counts the result if it differs.
 [[gnu::noinline, gnu::cold]] inline void check_memo(RingHeader* ring, uint64_t tag, const Position& start,
                                                     const Memo* memo) {
   uint64_t* pcs = scratch_of(ring);
@@ -130,7 +130,7 @@ template <typename Trace>
   return stack;
 }
 
-// Returns the id if the backtrace is remembered and nothing else has to be done, otherwise 0.
+// Returns the id if the backtrace is remembered and nothing else has to be done; otherwise returns 0.
 [[gnu::always_inline]] inline uint32_t remembered_stack(RingHeader* ring, uint32_t function, Frame frame) {
   uint64_t version = module_list() >> 32;
   Position start = caller_of(frame);

@@ -1,10 +1,10 @@
 // Fork children: how they leave inherited memory, and how they are traced from their first hooked call.
 //
-// A child may have fewer privileges than its parent by the time that it does harm, and it inherits the region that its
-// parent records to. So the child leaves the region immediately: when fork(2) returns in the child, because fork(2) has
-// a wrapper, or with the child's first hooked call if it was forked in another way. The region is replaced by memory of
-// the child's own, because the child may return into a wrapper that was running (if it was forked by a new-handler, or
-// by a signal handler that had interrupted us).
+// A child inherits the region that its parent records to, and could corrupt it later, with fewer privileges than its
+// parent. So the child leaves the region immediately: when fork(2) returns in the child, because fork(2) has a wrapper,
+// or with the child's first hooked call if it was forked in another way. The region is replaced by the child's own
+// memory, because the child may return into a wrapper that was running (if it was forked by a new-handler, or by a
+// signal handler that had interrupted us).
 //
 // A child inherits patched slots and a closed gate. If its parent's attacher follows children, the child also inherits
 // unused regions, ready to be recorded to, and the list of them. The first hooked call of the child claims a region by
@@ -56,7 +56,7 @@ inline void prepare_gate() {
   for (uint32_t i = 0; i < 16; i++) g.exact_sizes[i] = c->exact_sizes[i];
   bool has_filter = g.flags & flag_size_filter;
   g.passed_below = has_filter ? g.min_size : 0;
-  // A countdown does not know which larger sizes are left out.
+  // A countdown cannot tell which larger sizes the filter excludes.
   bool has_other_filter = has_filter && (g.max_size != ~0ull || g.exact_count != 0);
   bool counts_down = (g.flags & (flag_sample | flag_budget)) && !has_other_filter;
   g.countdown_offset = counts_down ? g.tid_offset : 0;
@@ -95,13 +95,13 @@ inline void trust(const Control* c) {
   // Read before the gate, because another thread may be faster and claim a region.
   unsigned char* inherited = __atomic_load_n(&region, __ATOMIC_ACQUIRE);
   if (__atomic_load_n(&gate().is_settled, __ATOMIC_ACQUIRE) || !inherited) return;
-  // The contents of the region are not read: the process may not have it.
+  // Does not read the region's contents, because the process may not have the region mapped.
   if (trusted.is_inherited && trusted.may_call && !trusted.charges_mappings) leave_region(inherited);
   __atomic_store_n(&gate().is_settled, true, __ATOMIC_RELEASE);
 }
 
-// Ensures that the process claims no region from now on. Returns false if a thread is doing so at this moment, and does
-// not finish soon. pre: the calling thread is not inside the hook.
+// Ensures that the process claims no region from now on. Returns false if a thread is claiming one at this moment and
+// does not finish soon. pre: the calling thread is not inside the hook.
 inline bool end_of_birth() {
   for (uint32_t i = 0; i < 1'000'000; i++) {
     uint32_t undecided = birth_undecided;
@@ -114,10 +114,10 @@ inline bool end_of_birth() {
   return false;
 }
 
-// Leaves the regions that wait for other processes, or belong to them. Children of this process are traced only after
-// an attach.
+// Leaves the regions that are reserved for other processes, or belong to them. From now on, children of this process
+// are traced only after an attach.
 [[gnu::noinline, gnu::cold]] inline void leave_spares(const unsigned char* own) {
-  // Another thread of this process may be about to read the list, but takes nothing from it.
+  // Another thread of this process may be about to read the list, but it takes nothing from it.
   for (uint64_t& place : gate_area.spares) {
     uint64_t spare = place;
     if (spare == 0) break;
@@ -144,8 +144,9 @@ inline unsigned char* take_spare() {
 }
 
 extern "C" [[gnu::visibility("hidden")]] const char __ehdr_start[], _end[];
-// Calls fork(2), and makes the child leave what it inherits. This function is in a section of its own, because the
-// handlers of pthread_atfork(3) run below it: it is not a wrapper into which a thread returns with a ring.
+// Calls fork(2), and makes the child leave what it inherits. This function is in a separate section, because the
+// handlers of pthread_atfork(3) run below it: it does not count as a wrapper to which a thread returns while it uses a
+// ring.
 [[gnu::noinline, gnu::section("memhook_fork")]] int fork_by(uint64_t original);
 extern "C" [[gnu::visibility("hidden")]] const char __start_memhook_fork[], __stop_memhook_fork[];
 
@@ -204,7 +205,7 @@ inline bool begin_life(unsigned char* own, Frame frame) {
 // epoch if the call is to be recorded.
 [[gnu::noinline, gnu::cold]] inline uint32_t be_born(Frame frame) {
   leave_inheritance();
-  // If the process was traced before, but is not any more, the gate shows when it was traced.
+  // If the process was traced before, but no longer is, the closed gate shows that: its last epoch is set.
   if (gate_area.spares[0] == 0 || gate().last_epoch != 0) return epoch_now();
   uint32_t undecided = birth_undecided;
   // Calls of other threads, and of a signal handler, pass through meanwhile.
@@ -214,7 +215,8 @@ inline bool begin_life(unsigned char* own, Frame frame) {
   // If the parent considers its attacher dead, the attacher will not come for a child either.
   unsigned char* spare = trusted.is_abandoned ? nullptr : take_spare();
   bool is_born = spare && begin_life(spare, frame);
-  // The region of the parent was left: the child is also counted where the attacher looks.
+  // The child has left its parent's region, so the missed birth is also counted in the first spare region, where the
+  // attacher looks.
   Tally* listed = tally_of(reinterpret_cast<unsigned char*>(gate_area.spares[0]));
   if (!is_born) __atomic_fetch_add(&listed->births_missed, 1, __ATOMIC_RELAXED);
   leave_spares(is_born ? spare : nullptr);

@@ -5,8 +5,8 @@
 // thread that samples checks the order after each `look_bytes` of further allocations. As with --on-full adapt, an
 // event in the ring marks the beginning of a distance, and a change is decided after one allocation and made before the
 // next. Everything else is as with --sample: the choice of calls that are skipped (selective.hpp), and of releases that
-// are recorded (recorded_blocks.hpp). Intervals between samples are exponential, so the rest of an interval may be
-// forgotten at any such moment.
+// are recorded (recorded_blocks.hpp). Intervals between samples are exponentially distributed, so the rest of an
+// interval may be discarded at any such moment.
 //
 // At these checks, something is timed: the next allocation to be recorded, or a release, if the event that reached the
 // limit is a release. A skipped call is too short to be timed alone, so a few of them are timed together.
@@ -24,13 +24,13 @@ inline constexpr uint64_t look_bytes = 32 << 10;
 inline constexpr uint64_t samples_a_timing = 16;
 // Share (1/n) of the timings that concern skipped calls.
 inline constexpr uint64_t timings_a_pass_timing = 8;
-// Longer than any recording takes, or a few skipped calls. The thread had to wait for a processor meanwhile.
+// Longer than any recording, or a few skipped calls, can take: the thread must have waited for a processor.
 inline constexpr uint64_t most_counts = 1 << 18, most_pass_counts = 1 << 13;
 
 inline void add_count(uint64_t* counter, uint64_t more) { __atomic_fetch_add(counter, more, __ATOMIC_RELAXED); }
 
-// Starts to time an action of the thread. The start time is stored in the ring: in a frame, it would be below the stack
-// that a recording uses.
+// Starts to time an action of the thread. The start time is stored in the ring: on the stack, it would be below the
+// part of the stack that a recording uses.
 [[gnu::noinline, gnu::cold]] inline void begin_timing(RingHeader* ring) {
   uint64_t first = cpu::time_stamp(), second = cpu::time_stamp();
   ring->timed_stamp = second - first;
@@ -56,7 +56,8 @@ inline void add_count(uint64_t* counter, uint64_t more) { __atomic_fetch_add(cou
 }
 
 // With the live filter: removes a block that is about to be released. Returns true if the block was in the filter, so
-// that its release has to be recorded. With a budget, this is sometimes timed. pre: begin_recording() was called.
+// that its release has to be recorded. With a budget, the removal is sometimes timed. pre: begin_recording() was
+// called.
 [[gnu::noinline]] inline bool leave_and_time(RingHeader* ring, uint64_t address) {
   if ((gate().flags & flag_budget) && !has_room(ring)) look_before_release(ring);
   bool is_recorded_one = leave_recorded(address);
@@ -101,14 +102,14 @@ inline uint32_t begin_order(RingHeader* ring, uint64_t size) {
   return is_one ? sample_or_timed(ring) : is_passed;
 }
 
-// The countdown is below 0. pre: begin_recording() was called.
+// Called when the countdown is below 0. pre: begin_recording() was called.
 [[gnu::noinline, gnu::cold]] inline uint32_t decide_by_order(RingHeader* ring, uint64_t size) {
   if (ring->sampling == wants_order || ring->sampling == wants_other_order) return begin_order(ring, size);
   if (ring->sampling == wants_timing) {
     ring->sampling = records_all;
     return is_timed;
   }
-  // Bytes left to the sample, because sample_left is below 0.
+  // Number of bytes left until the sample, because sample_left is below 0.
   auto left = static_cast<int64_t>(ring->sample_left + ring->sample_rest);
   bool is_one = left < 0;
   uint64_t order = __atomic_load_n(&tally()->sampling_order, __ATOMIC_RELAXED);

@@ -1,8 +1,9 @@
 // Times the allocator: sometimes a random allocation is timed, from the call of the original to its return.
 //
-// A ring's `limit` ends after a random number of events, as with a budget (budget.hpp). One of the allocations after
-// that is timed, also chosen at random, so that allocations after many releases are not chosen more often. Between two
-// of these limits nothing is checked. Samples are already random, so each sample is timed; with --sample, many are.
+// A ring's `limit` is reached after a random number of events, as with a budget (budget.hpp). One of the allocations
+// after that is timed, also chosen at random, so that allocations after many releases are not chosen more often.
+// Between two of these limits nothing is checked. Sampled allocations are already chosen at random, so each of them is
+// timed; with --sample, that is many.
 //
 // The event contains everything that a sum needs, because the allocation's own event may be lost or arrive in another
 // pass.
@@ -27,7 +28,7 @@ namespace memhook {
   ring->call_counts = taken < 0xffff'ffff ? taken : 0xffff'ffff;
 }
 
-// Decides about an allocation while an allocation is to be timed.
+// Decides how to record an allocation while an upcoming allocation is to be timed.
 inline uint32_t decide_call_time(RingHeader* ring) {
   if (ring->calls_to_timed > 0) {
     ring->calls_to_timed--;

@@ -14,8 +14,9 @@ namespace memhook {
 // ABI, Exception Handling, section 1.6: _UA_CLEANUP_PHASE is 2, _URC_CONTINUE_UNWIND 8.
 extern "C" [[gnu::visibility("hidden"), gnu::used]] int memhook_personality(int, int actions, uint64_t, void*, void*) {
   uint64_t word = thread_word(), epoch = word & 0xfff;
-  // This also happens after the detach: an exception that began before the detach would leave the thread marked as
-  // inside forever. It does not happen in a fork child, where the gate is wiped: the ring belongs to the parent.
+  // Clears the mark even after the detach. Otherwise, an exception that began before the detach would leave the thread
+  // marked as inside forever. Does not clear it in a fork child, where the gate is wiped, because the ring belongs to
+  // the parent.
   if ((actions & 2) && epoch != 0 && gate().last_epoch == epoch) reinterpret_cast<RingHeader*>(word - epoch)->outer = 0;
   return 8;
 }
@@ -36,7 +37,7 @@ template <uint32_t F, uint32_t V, typename... A>
   return [=]() __attribute__((always_inline)) { return original<void*>(F, V, args...); };
 }
 
-// Returns the ring if this call is to be recorded. `frame` is the wrapper's.
+// Returns the ring if this call is to be recorded. `frame` is the wrapper's frame.
 [[gnu::always_inline]] inline RingHeader* begin_call(Frame frame) {
   uint32_t epoch = gate_word();
   if (epoch == 0) {
@@ -57,13 +58,13 @@ template <uint32_t F, uint32_t V, typename... A>
   return ring;
 }
 
-// Frame of the function that this is inlined into, and that keeps a frame for this purpose.
+// Frame of the function into which this is inlined. That function keeps a frame for this purpose.
 [[gnu::always_inline]] inline Frame own_frame() { return static_cast<Frame>(__builtin_frame_address(0)); }
 
 constexpr bool is_operator_new(uint32_t function) { return function >= first_operator && function <= last_operator; }
 
-// operator new and related functions, which call malloc, and functions of allocators that call each other: the inner
-// call must not be counted again.
+// Wrappers of operator new and related functions, which call malloc, and of allocator functions that call each other.
+// The inner call must not be counted again.
 constexpr bool calls_another(uint32_t function) {
   return is_operator_new(function) || (function >= first_shape && function <= last_shape);
 }
@@ -80,7 +81,7 @@ template <typename... A>
   return block;
 }
 
-// Does the same as passing an allocation (selective.hpp), without the call of the original, and the same as a release.
+// Do the same work as passing an allocation (selective.hpp) without the call of the original, and as passing a release.
 [[gnu::noinline, gnu::cold]] inline uint64_t pass_an_allocation(RingHeader*, const void* block) {
   Claim* claim = hinted_claim();
   if (!claim || reinterpret_cast<uint64_t>(block) < once(gate().passed_below)) return 0;
@@ -103,7 +104,7 @@ inline void record_sample(RingHeader* ring, uint32_t f, Frame frame, void* block
   if (ring->sampling == records_all) {
     record_allocation(ring, f, frame, block, size);
   } else {
-    // The same state as when this was decided, before the recording.
+    // Draws the interval from the same state as when the decision was made, before the recording.
     asm volatile("" : : "r"(draw_interval(ring)));
     record_sample(ring, f, frame, block, size);
   }
@@ -113,8 +114,8 @@ inline void record_sample(RingHeader* ring, uint32_t f, Frame frame, void* block
   // Wrappers are called through slots.
   auto allocation = pass_an_allocation, release = pass_a_release;
   asm volatile("" : "+r"(allocation), "+r"(release));
-  // The wrappers are called continuously, but these functions only here: otherwise the time would include loading them
-  // into the caches.
+  // The wrappers run continuously, but these functions run only here. Without these first calls, the time would include
+  // loading them into the caches.
   allocation(ring, block);
   release(ring, block);
   uint64_t begun = cpu::time_stamp();
@@ -151,8 +152,8 @@ inline void record_sample(RingHeader* ring, uint32_t f, Frame frame, void* block
   return !was_passed(block);
 }
 
-// With the live filter: returns true if a release has to be recorded. Called once, by the call that then records the
-// release.
+// With the live filter: returns true if a release has to be recorded. Called once, by the wrapper call that then
+// records the release.
 [[gnu::always_inline]] inline bool leaves(RingHeader* ring, Frame frame, const void* block) {
   begin_recording(ring, frame);
   bool is_recorded_one = leave_and_time(ring, reinterpret_cast<uint64_t>(block));
@@ -160,7 +161,7 @@ inline void record_sample(RingHeader* ring, uint32_t f, Frame frame, void* block
   return is_recorded_one;
 }
 
-// Returns true if a release has to be recorded. Called once, by the call that then records the release.
+// Returns true if a release has to be recorded. Called once, by the wrapper call that then records the release.
 [[gnu::always_inline]] inline bool release_counts(const void* block) {
   if (__builtin_expect(gate().flags & flag_live_filter, 0)) return leave_recorded(reinterpret_cast<uint64_t>(block));
   return !was_passed(block);
@@ -229,14 +230,14 @@ struct Recording {
       leave(ring);
       return original<void>(F, V, block, args...);
     }
-    // Most allocators first read the words before the block: this cache miss can overlap with our work.
+    // Most allocators first read the words before the block. The resulting cache miss can overlap with our work.
     __builtin_prefetch(static_cast<char*>(block) - 8);
     record_release(ring, F, frame, op_release, block);
     original<void>(F, V, block, args...);
     leave(ring);
   }
 
-  // In two phases, so that no thread can own the old address before its release is published.
+  // Records in two phases, so that no thread can own the old address before its release is published.
   template <uint32_t F, uint32_t V, auto full, typename... A>
   [[gnu::always_inline]] static void* reallocate(uint64_t size, bool zero_releases, void* old, A... args) {
     return reallocate_by<F>(size, zero_releases, old, calling<F, V>(old, args...));

@@ -2,11 +2,11 @@
 //
 // The countdown is the number of bytes until an allocation may have to be recorded, plus 1. A smaller allocation is
 // passed without any other check. If the countdown is 0, every allocation is checked. It is above 0 only while the
-// thread has a ring, takes samples, and is not in a call that counts for other calls made by it; and only if no filter
-// for larger sizes has to be checked. Meanwhile it replaces RingHeader::sample_left, which keeps the value from which
-// the countdown began. A wrapper that has to check ends the countdown, and begins it again if it passes the allocation
-// after all, so no other code of the hook needs to know the countdown. It does not depend on the gate: passing a call
-// has the same effect as the program's own call, and writes nothing but the countdown.
+// thread has a ring, takes samples, and is not in a call that is recorded in place of the calls that it makes; and only
+// if no filter for larger sizes has to be checked. Meanwhile it replaces RingHeader::sample_left, which keeps the value
+// from which the countdown began. A wrapper that has to check ends the countdown, and begins it again if it passes the
+// allocation after all, so no other code of the hook needs to know the countdown. It does not depend on the gate:
+// passing a call has the same effect as the program's own call, and writes nothing but the countdown.
 //
 // A thread finds its claim by its number (`hints`). Another thread may overwrite a hint at any time, so the number and
 // the thread pointer in the claim decide whether the claim is the thread's own. Only that thread writes the countdown,
@@ -39,7 +39,8 @@ namespace memhook {
   __atomic_store_n(&own->countdown, countdown, __ATOMIC_RELAXED);
 }
 
-// pre: the ring is the calling thread's, and its next allocation has its `sample_left`, which is not below 0.
+// pre: the ring belongs to the calling thread, and its `sample_left` applies to the next allocation and is not
+// negative.
 inline void begin_countdown(const RingHeader* ring) {
   if (gate().countdown_offset == 0) return;
   Claim* claim = &claims.of_ring[number_of(ring)];

@@ -18,7 +18,7 @@ namespace memhook {
 inline constexpr int described_original = -1, described_epoch = -11, described_number = -12, described_mark = -13,
                      described_old = -14;
 
-// Description of a function by the attacher: abi::DescribedFunction::pack.
+// A function's description, as packed by the attacher (abi::DescribedFunction::pack).
 struct Described {
   uint64_t word;
 
@@ -49,9 +49,9 @@ inline uint64_t size_in(const uint64_t* frame, Described d) {
   return count ? product(number_in(frame, count), bytes) : bytes;
 }
 
-// Returns the value stored where an argument points to, which may be any number if the description is wrong: 0 if there
-// is no value. Everything on this thread's stack above the frame of the call is mapped. Other memory is read through
-// the kernel, which returns EFAULT where a load would fault. A call whose value remains unknown counts as lost.
+// Returns the value that an argument points to, or 0 if there is no value. If the description is wrong, the argument
+// may be any number. Everything on this thread's stack above the frame of the call is mapped. Other memory is read
+// through the kernel, which returns EFAULT where a load would fault. A call whose value remains unknown counts as lost.
 inline uint64_t stored_at(const RingHeader* ring, const uint64_t* frame, uint64_t place) {
   // No process maps the lowest addresses (vm.mmap_min_addr), and with four levels of page tables, there are no higher
   // addresses.
@@ -72,7 +72,7 @@ inline uint64_t old_in(const RingHeader* ring, const uint64_t* frame, Described 
   return d.old_is_indirect() ? stored_at(ring, frame, old) : old;
 }
 
-// Returns the key of a block; 0 if it cannot have a key, which is counted.
+// Returns the key of a block; 0 if the block cannot have a key. Counts such blocks.
 inline uint64_t key_of(uint64_t heap, uint64_t address) {
   auto high = static_cast<uint32_t>((address >> 32) + 1);
   auto* windows = in_report<uint32_t>(windows_offset) + heap * heap_windows;
@@ -120,7 +120,7 @@ inline void end_in_heap(RingHeader* ring, uint64_t outer) {
 }
 
 // Returns true if the call with the frame `mark` is running, and this call is part of it. A call by a signal handler
-// that has interrupted it is not part of it. pre: the ring is ours, see begin_in_heap.
+// that has interrupted the outer call is not part of it. pre: the ring is ours, see begin_in_heap.
 [[gnu::noinline]] inline bool is_part_of(RingHeader* ring, const uint64_t* frame, uint64_t mark) {
   auto here = reinterpret_cast<uint64_t>(frame);
   if (here >= mark) return false;  // a stack grows down
@@ -199,8 +199,8 @@ extern "C" void memhook_described_end(uint64_t* frame, uint64_t result) {
   uint64_t number = frame[described_number];
   auto f = static_cast<uint32_t>(first_described + number);
   Described d = described_at(number);
-  // If the call has continued in another thread, the ring differs from that at the start: the thread that has the mark
-  // will find that the mark is stale.
+  // If the call has continued in another thread, its ring is not the one that it had at the start. The thread that has
+  // the mark will find that the mark is stale.
   if (ring->described_frames[d.heap()] == reinterpret_cast<uint64_t>(frame)) {
     ring->described_frames[d.heap()] = frame[described_mark];
     ring->described_olds[d.heap()] = 0;

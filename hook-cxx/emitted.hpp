@@ -1,9 +1,9 @@
 // Blocks that were reported to listeners and are still live, so that listeners get the release of exactly these blocks.
 //
-// As with the live filter (recorded_blocks.hpp), a byte shows at the cost of one load that no such block is near. A
-// block is entered before the program has it and removed before the allocator gets it back, so the program's own
-// synchronization orders the two. Here the byte is a counter. The table replaces that of the filter, and also contains
-// each block's size: if a realloc fails, a block whose release was reported is still live, and is reported again.
+// As with the live filter (recorded_blocks.hpp), a single load of a byte shows that no such block is near. A block is
+// entered before the program has it and removed before the allocator gets it back, so the program's own synchronization
+// orders the two. Here the byte is a counter. The table replaces that of the filter, and also contains each block's
+// size: if a realloc fails, a block whose release was reported is still live, and is reported again.
 //
 // If a bucket is full, a block is lost. The counter of that block stays at `lost_one`, and from then on each release
 // that it covers is reported: a listener ignores the release of a block that it does not know, and misses no release of

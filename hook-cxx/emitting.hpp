@@ -1,14 +1,14 @@
-// Wrappers that record nothing, but report to listeners of the probes otel_memory:alloc and otel_memory:free
+// Wrappers that record nothing, but report to listeners on the probes otel_memory:alloc and otel_memory:free
 // (memhook-rs emit; the contract is design document 00003 of opentelemetry-ebpf-profiler).
 //
 // While there is no listener and no reported block is live, each wrapper jumps to the original after one load and one
-// branch. With a listener, allocations are drawn by the bytes allocated, as in jemalloc: a Poisson process, in which a
+// branch. With a listener, allocations are sampled by bytes allocated, as in jemalloc: a Poisson process, in which a
 // block of `size` bytes is drawn with the probability 1 - exp(-size / mean). Its weight is its size divided by that
 // probability, so that sums of weights are unbiased estimates of sums of bytes.
 //
 // A release is reported before the allocator gets the block back, and an allocation before the program has the block,
-// so the reports about one address are in the order of the events. A release needs no ring: in any state of the thread,
-// the table shows whether the block was reported.
+// so the reports about one address are in the order of the events. A release needs no ring: whatever state the thread
+// is in, the table shows whether the block was reported.
 #pragma once
 #include "emitted.hpp"
 #include "passage.hpp"
@@ -21,12 +21,12 @@ namespace memhook {
   return __builtin_expect(__atomic_load_n(&memhook_listeners, __ATOMIC_RELAXED) != 0, 0);
 }
 
-// Returns size / (1 - exp(-size / mean)), which is size / 2 + mean * y * coth(y) where y = size / (2 * mean). For coth,
-// it uses Lambert's continued fraction, y * coth(y) = 1 + y^2 / (3 + y^2 / (5 + ...)), in fixed point, because there
-// are no vector registers here. All terms are positive, so no precision is lost. At the largest y, the omitted terms
-// are below 1e-6.
+// Returns size / (1 - exp(-size / mean)), which is size / 2 + mean * y * coth(y) where y = size / (2 * mean). coth is
+// computed by Lambert's continued fraction, y * coth(y) = 1 + y^2 / (3 + y^2 / (5 + ...)), in fixed point, because
+// there are no vector registers here. All terms are positive, so no precision is lost. At the largest y, the omitted
+// terms are below 1e-6.
 inline uint64_t weighted_bytes(uint64_t size, uint64_t mean) {
-  // Certain to be drawn: exp(-24) is 4e-11. If the mean is 0, every block is drawn.
+  // Practically certain to be drawn: exp(-24) is 4e-11. If the mean is 0, every block is drawn.
   constexpr uint64_t most = 24, terms = 16, point = 24;
   if (size / most >= mean) return size;
   // The mean is at most 2^30, so size is below 2^35 and y below 12. Here y has 20 fractional bits.
@@ -37,7 +37,7 @@ inline uint64_t weighted_bytes(uint64_t size, uint64_t mean) {
   return ((size << (point - 1)) + mean * value + (1ull << (point - 1))) >> point;
 }
 
-// pre: the allocator has just returned the block, or has failed to move it; `ring` is the thread's, or null.
+// pre: the allocator has just returned the block, or has failed to move it; `ring` is the thread's ring, or null.
 [[gnu::noinline, gnu::cold]] inline void tell_allocation(RingHeader* ring, Frame frame, const void* block,
                                                          uint64_t size) {
   keep_frame();
@@ -81,7 +81,7 @@ extern "C" void* memhook_pass_end(Frame frame, PassedCall* call, void* block) {
   return block;
 }
 
-// For calls that cannot be skipped. Other calls never lead here.
+// Policy for calls that cannot be skipped. Other calls never get here.
 struct Telling {
   using Full = Telling;
 
@@ -159,7 +159,7 @@ struct Telling {
   }
 };
 
-// Wrappers in slots. Each decides without a frame of its own, and jumps.
+// Policy of the wrappers in slots. Each decides without a stack frame of its own, and then jumps.
 struct Emitting {
   using Full = Telling;
 
@@ -168,7 +168,7 @@ struct Emitting {
     return __builtin_expect(condition, 1) ? original<R>(F, V, args...) : full(args...);
   }
 
-  // This counts down, so it is called once for each call, and last.
+  // This decrements a counter, so it must be evaluated exactly once per call, as the last condition.
   template <uint32_t F, uint32_t V>
   [[gnu::always_inline]] static bool is_not_drawn(uint64_t size) {
     return !is_listened_to() || passes<F, V>(size);

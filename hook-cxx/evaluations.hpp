@@ -1,16 +1,16 @@
 // Finds the calls of the Python interpreter's evaluation function on the calling thread's stack, and their positions.
 //
-// Why. Since CPython 3.11, the chain of frames passes through variables of these calls: 3.11 and 3.12 have the
-// innermost frame in a variable (_PyCFrame), and from 3.12 on each call has the entry frame that its first function
-// returns to. Code that exchanges the contents of a C stack, as greenlet does, leaves these pointers for a moment, and
-// they then lead to other data. So a variable counts only if the native stack proves that it is one: the stack must
-// contain the call of the function that has this variable. The interpreter's code determines the distance of the
+// Why: since CPython 3.11, the chain of frames passes through local variables of these calls. 3.11 and 3.12 keep the
+// innermost frame in such a variable (_PyCFrame), and since 3.12 each call has an entry frame to which its first
+// function returns. When code such as greenlet swaps the contents of the C stack, these pointers briefly remain and
+// lead to unrelated data. So a variable is trusted only if the native stack proves it: the stack must contain the call
+// of the evaluation function to which the variable belongs. The interpreter's code determines the distance of the
 // variable from the end of a call's frame. This distance is the same for all calls, and is learned from a chain that
 // was read through the kernel.
 //
 // The result is cached by the native backtrace and the stack pointer, which determine the position of all frames,
-// except for functions with variable-length arrays. So if something differs, the stack is unwound again before the
-// difference is trusted.
+// except for functions with variable-length arrays. So if anything differs, the stack is unwound again before the
+// difference is believed.
 #pragma once
 #include "unwind.hpp"
 
@@ -27,9 +27,8 @@ struct Evaluations {
 };
 static_assert(sizeof(Evaluations) == 128);
 
-// Last calls found, of all threads. They are in the hook's own memory, because they show which words of a stack are
-// pointers that plain loads may follow. Only the thread that has the interpreter's lock gets here, so only one thread
-// at a time.
+// Last calls found, of all threads. They are in the hook's own memory, because they decide which words of a stack are
+// pointers that plain loads may follow. Only the thread that holds the GIL gets here, so there is only one at a time.
 inline constexpr uint64_t evaluation_places = 512;
 inline Evaluations kept_evaluations[evaluation_places];
 
@@ -40,13 +39,14 @@ inline Evaluations kept_evaluations[evaluation_places];
   return ring->memo_mask == gate().memo_mask && __atomic_load_n(&ring->granted_caches, __ATOMIC_ACQUIRE) >= 2;
 }
 
-// Distance from the end of a call's frame down to its variable, in bytes; 0 if unknown. Private to the process.
+// Distance from the end of a call's frame down to its variable, in bytes; 0 if unknown. Not shared with other
+// processes.
 struct Distances {
   uint32_t innermost, entry;
 };
 inline Distances distances;
 
-// A thread's chain was found to belong to another stack than the current one.
+// True once a thread's chain was found to belong to a stack other than the current one.
 inline bool stacks_are_exchanged;
 
 // Records the calls of the evaluation function during an unwinding.
@@ -71,7 +71,7 @@ struct EvaluationTrace {
   }
   void restores_rbp(uint64_t, uint64_t) {}
   void uses_rbp() {}
-  // After the frame of a signal, the interpreter may have been interrupted anywhere.
+  // Beyond a signal frame, the interpreter may have been interrupted at any instruction.
   [[gnu::always_inline]] void spoil() { is_cut = true; }
 };
 
@@ -87,8 +87,7 @@ struct EvaluationTrace {
   found->is_whole = !truncated && !trace.is_cut && count < max_depth;
 }
 
-// Returns the calls on the stack of the calling thread. `again`: ignores remembered calls. pre: the thread has the
-// interpreter's lock.
+// Returns the calls on the stack of the calling thread. `again`: ignore cached calls. pre: the thread holds the GIL.
 [[gnu::always_inline]] inline const Evaluations* evaluations_of(RingHeader* ring, const Position& at, uint32_t native,
                                                                 uint64_t start, uint64_t bytes, bool again) {
   uint64_t place = at.sp | (module_list() >> 32) << 48;
@@ -103,7 +102,7 @@ struct EvaluationTrace {
   return found;
 }
 
-// Knowledge about the memory at an address that a chain of frames leads to.
+// What is known about the memory at an address that a chain of frames leads to.
 enum class Memory {
   heap,     // not on a stack that we know
   proven,   // the variable of a call that is on the stack
@@ -117,8 +116,8 @@ struct Proof {
   uint64_t sp, low, high;
   uint32_t next = 0;
 
-  // `distance`: the distance of the variable; 0 if unknown. If the variable is a different one, `seen` is set to its
-  // distance, or to ~0 if it already contains a different distance.
+  // `distance`: the known distance of the variable; 0 if unknown. If the address has another distance, `seen` is set to
+  // it, or to ~0 if `seen` already holds yet another one.
   [[gnu::always_inline]] Memory at(uint64_t address, uint32_t distance, uint32_t* seen) {
     if (__builtin_expect(address - low >= high - low, 1)) return Memory::heap;
     if (address < sp) return Memory::stale;

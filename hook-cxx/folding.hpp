@@ -1,5 +1,5 @@
 // Pairs: a release whose allocation is still the last event of the ring turns the two into one event, a pair, and equal
-// pairs in a row are one event with a count. Short-lived allocations of the program then use no more ring memory, which
+// pairs in a row are one event with a count. Short-lived allocations then use no further ring memory, whose cache lines
 // would have to come back from the consumer's core.
 //
 // The attacher takes an event only in the pass after the pass that claimed it (`claimed`), at least 50 microseconds
@@ -35,7 +35,8 @@ inline uint64_t op_of(const RawEvent& event) { return (event.word0 >> 45) & 7; }
   uint64_t head = ring->head;
   RawEvent& last = event_at(ring, head - 1);
   RawEvent& before = event_at(ring, head - 2);
-  // Another thread may have released the block, and allocated a block at the same address: that release has a number.
+  // Another thread may have released the block, and allocated a block at the same address. In that case, the release
+  // has advanced the sequence number.
   uint64_t sequence = last.word0 >> 48 | last.word1 >> 58 << 16;
   uint64_t now = __atomic_load_n(sequence_word(block), __ATOMIC_ACQUIRE);
   if (((sequence ^ now) & sequence_mask) != 0) return false;

@@ -1,5 +1,5 @@
-// Call stacks along frame pointers: [rbp] is the caller's rbp, and [rbp + 8] is the return address. Correct only if
-// every function was compiled with frame pointers. Otherwise, frames are missing or invented.
+// Finds call stacks by following frame pointers: [rbp] is the caller's rbp, and [rbp + 8] is the return address.
+// Correct only if every function was compiled with frame pointers. Otherwise, frames are missing or invented.
 #pragma once
 #include "unwind.hpp"
 
@@ -20,8 +20,8 @@ namespace memhook {
   return count;
 }
 
-// Fills `pcs` as `unwind` does, and reports the same to `trace`. [sp, high) is mapped as long as the thread runs on it,
-// so the reads cannot fault. pre: depth > 0.
+// Fills `pcs` as `unwind` does, and reports to `trace` in the same way. [sp, high) is mapped as long as the thread runs
+// on it, so the reads cannot fault. pre: depth > 0.
 template <typename Trace>
 [[gnu::always_inline]] inline uint32_t walk_frame_pointers(RingHeader* ring, const Position& start, uint64_t* pcs,
                                                            uint32_t depth, Trace& trace) {
@@ -37,7 +37,7 @@ template <typename Trace>
   trace.uses_rbp();
   while (count < depth && fp > previous && (fp & 7) == 0) {
     if (fp >= high - 16) {
-      // The walk ends because of the end of the stack, which is not a word that was read.
+      // The walk ends because the stack does, and not because of a word that `trace` could record.
       trace.spoil();
       break;
     }

@@ -1,19 +1,19 @@
 // Location of a Python frame: function, file and line of the instruction that it executes.
 //
-// When the attacher looks, a code object may be gone and replaced by another. So the location is written into the stack
-// table here, once for each distinct location. Locations that the thread has seen are kept by the code object's address
-// and by its identity.
+// By the time the attacher looks, a code object may be gone and replaced by another. So the hook writes each distinct
+// location into the stack table, once. Locations that the thread has already seen are cached by the address and the
+// identity of the code object.
 //
-// Identity.  A program that throws code away and compiles other code, as exec() of a text does, may get exactly the
-// same memory back: code object, name, file and line table at the same addresses, with another line in the table. So
+// Identity.  A program that discards code and compiles other code, such as exec() of a string, may get exactly the same
+// memory back: code object, name, file and line table at the same addresses, with a different line in the table. So
 // addresses do not identify a code object. Since 3.12, each code object has a unique number (`co_version`; 0 if a
 // program has created 2^32 of them). Before that, or without a number, the contents identify it: the hashes that the
 // interpreter stores in the objects, which depend on each of their bytes. Most names have a hash, and so do the line
-// tables that the compiler has created since 3.10. Of a line table without a hash, only the length and the first and
-// the last bytes count. Of a file's name, only the length and the last bytes count, and a function's name does not
-// count, because this is done for each frame of each allocation. So before 3.12, code objects without hashes can still
-// be confused, if they differ only in other bytes: for example, code of a module that was changed and imported again,
-// or code compiled by 3.8 and 3.9.
+// tables that the compiler has created since 3.10. To keep the cost low for each frame of each allocation, only the
+// length and the first and last bytes of a line table without a hash count, only the length and the last bytes of a
+// file name, and nothing of a function name. So before 3.12, code objects without hashes can still be confused, if they
+// differ only in other bytes: for example, code of a module that was changed and imported again, or code compiled by
+// 3.8 and 3.9.
 #pragma once
 #include "evaluations.hpp"
 #include "stack_table.hpp"
@@ -26,7 +26,7 @@ inline const PythonLayout* layout() { return in_guide<PythonLayout>(python_offse
 struct Reader {
   bool direct;
 
-  // Returns `bytes` bytes at an address, in place or copied into `buffer`; null if they cannot be read.
+  // Returns a pointer to `bytes` bytes at an address, in place or copied into `buffer`; null if they cannot be read.
   [[gnu::always_inline]] const uint64_t* view(uint64_t address, uint64_t bytes, uint64_t* buffer) const {
     // User addresses end below 2^47, and objects are aligned. The 56-bit addresses of five-level page tables are only
     // given to programs that ask for them.
@@ -95,7 +95,7 @@ struct Bytes {
   }
 };
 
-// Limit on the entries of a line table: a function with a million instructions.
+// Limit on the number of entries in a line table: enough for a function with a million instructions.
 inline constexpr int most_entries = 1 << 20;
 
 // Returns the line of the instruction at `offset` (bytes), or -1 if it has no line. Returns false if the table is
@@ -155,11 +155,12 @@ inline bool line_by_locations(Bytes& table, int64_t offset, int64_t* line) {
   return false;
 }
 
-// Limits on the characters of a text, and on the bytes of a line table.
+// Limits on the characters of a string, and on the bytes of a line table.
 inline constexpr uint64_t most_text = 1 << 20, most_line_bytes = 1 << 24;
 
-// Copies the first or the last characters of a text to the end of `into`, at most `most` bytes. Stores their width in
-// `kind`, and in `cut` whether some are missing. Returns the number of bytes; -1 if it is not a text.
+// Copies the first or last characters of a string to the end of `into`, at most `most` bytes. Stores the width of the
+// characters in `kind`, and in `cut` whether some are missing. Returns the number of bytes; -1 if the object is not a
+// string.
 inline int64_t copy_text(const Reader& reader, uint64_t object, unsigned char* into, int64_t most, bool from_end,
                          uint64_t* kind, bool* cut) {
   const PythonLayout* p = layout();
@@ -180,7 +181,8 @@ inline int64_t copy_text(const Reader& reader, uint64_t object, unsigned char* i
     bytes = most;
   }
   *kind = width;
-  // Word by word from an aligned address on. Bytes after the text in its last word belong to the object.
+  // Reads word by word from an aligned address on. The bytes that follow the string in its last word still belong to
+  // the object.
   for (int64_t done = 0; done < bytes;) {
     uint64_t from = data + static_cast<uint64_t>(done), skip = from & 7;
     if (!reader.word(from - skip, &word)) return -1;
@@ -193,7 +195,7 @@ inline int64_t copy_text(const Reader& reader, uint64_t object, unsigned char* i
   return bytes;
 }
 
-// Reads where plain loads are safe and the address is that of an object.
+// Reader for code in which plain loads are safe and the address is known to be that of an object.
 struct PlainReader {
   [[gnu::always_inline]] const uint64_t* view(uint64_t address, uint64_t, uint64_t*) const {
     return reinterpret_cast<const uint64_t*>(address);
@@ -205,8 +207,8 @@ inline constexpr uint64_t mark_bits = 56;
 // Value of an object's hash until it is first needed.
 inline constexpr uint64_t no_hash = ~0ull;
 
-// Computes a mark that distinguishes a code object from others that were at its address with the same addresses of
-// name, file and line table; see above. Returns false if the object cannot be read.
+// Computes a mark that distinguishes a code object from earlier ones at the same address whose name, file and line
+// table were also at the same addresses; see above. Returns false if the object cannot be read.
 template <typename SomeReader>
 [[gnu::always_inline]] inline bool sum_of_contents(const SomeReader& reader, const uint64_t* object, uint64_t* mark) {
   const PythonLayout* p = layout();
@@ -219,11 +221,11 @@ template <typename SomeReader>
   uint64_t file_length = file[2], file_hash = file[3], lines_length = lines[2], lines_hash = lines[3];
   uint64_t sum = *name_hash + (file_hash << 21 | file_hash >> 43) + (lines_hash << 42 | lines_hash >> 22) +
                  (file_length << 36) + (lines_length << 17) + field<uint32_t>(object, p->code_first_line);
-  // The length leads to the end only in an object of the interpreter's own type that can be a file's name or a line
-  // table. In other objects, it may lead anywhere. A length of 0 leads to the word before the bytes, which belongs to
+  // The length leads to the end of the object only if the object has the interpreter's own type for file names or line
+  // tables. In other objects, it may lead anywhere. A length of 0 leads to the word before the bytes, which belongs to
   // the object too.
   if (file_hash == no_hash) {
-    // An object of a class of the program has its characters elsewhere; see copy_text().
+    // An instance of a class that the program defines has its characters elsewhere; see copy_text().
     if (file[1] != p->text_type || !(file[4] & 32) || file_length > most_text) return false;
     const uint64_t* end = reader.view(file_at + p->text_ascii + ((file_length - 1) & ~7ull), 8, &end_buffer);
     if (!end) return false;
@@ -239,7 +241,7 @@ template <typename SomeReader>
   return true;
 }
 
-// A separate function: its caller makes deeper calls, and the copies would take space on the stack.
+// A separate, noinline function: its caller makes deeper calls, during which the copies would take up stack space.
 [[gnu::noinline]] inline bool mark_of_contents(const Reader& reader, const uint64_t* object, uint64_t* mark) {
   return sum_of_contents(reader, object, mark);
 }
@@ -255,7 +257,7 @@ template <typename SomeReader>
   return *mark != 0 || mark_of_contents(reader, object, mark);
 }
 
-// A location that a thread remembers. `id` 0: the entry is empty.
+// A location cached by a thread. If `id` is 0, the entry is empty.
 struct Seen {
   uint64_t code, name, file, lines;
   int64_t offset;
@@ -266,8 +268,8 @@ struct Seen {
 };
 static_assert(sizeof(Seen) == 64);
 
-// After the frames that are being collected, on the page of the header: 1 KiB for a location, and the chunk of a line
-// table.
+// Space after the frames that are being collected, on the page of the ring header: 1 KiB for a location and a chunk of
+// a line table.
 inline uint64_t* location_words(RingHeader* ring) {
   return reinterpret_cast<uint64_t*>(in_ring(ring, ring_scratch_offset + max_depth * 8));
 }
@@ -281,7 +283,7 @@ static_assert(ring_scratch_offset + max_depth * 8 * 2 + 512 <= 4096);
   const uint64_t* lines = reader.view(seen.lines, sizeof buffer, buffer);
   if (!lines || lines[1] != p->bytes_type || lines[2] > most_line_bytes) return 0;
   int64_t line = seen.first_line;
-  // An instruction before the first one: the frame is about to start.
+  // If the offset is negative, the frame is about to start and has the first line.
   if (seen.offset >= 0) {
     Bytes table{reader, seen.lines + 32, lines[2], words + max_depth};
     bool found = p->lines == python_increments || p->lines == python_ranges
@@ -321,8 +323,8 @@ inline uint64_t frame_bytes(const PythonLayout* p) {
   return bytes;
 }
 
-// Finds a location that is not remembered, and remembers it at `place`, if that is not null. Returns 0 if the location
-// cannot be read. Other processes may write remembered data (state.hpp), so no address that is read comes from there.
+// Finds a location that is not cached, and caches it at `place` unless that is null. Returns 0 if the location cannot
+// be read. Other processes may write to cached data (state.hpp), so no address in it is ever dereferenced.
 [[gnu::noinline, gnu::cold]] inline uint32_t find_location(RingHeader* ring, const Reader& reader,
                                                            const uint64_t* object, uint64_t code, int64_t offset,
                                                            Seen* place) {
@@ -338,7 +340,8 @@ inline uint64_t frame_bytes(const PythonLayout* p) {
   if (!mark_of(reader, object, &seen.mark)) return 0;
   uint32_t id = write_location(ring, reader, seen);
   if (place == nullptr || id == 0) return id;
-  // First and last, as for a chain: a signal handler may leave this code by siglongjmp(3) at any point.
+  // `id` is written first and last, as for a chain, because a signal handler may leave this code by siglongjmp(3) at
+  // any point.
   place->id = 0;
   asm volatile("" ::: "memory");
   place->code = seen.code;
@@ -353,7 +356,7 @@ inline uint64_t frame_bytes(const PythonLayout* p) {
 }
 
 // Returns the id of the location of a frame that executes the instruction at `instruction` in a code object. Each
-// allocation needs this for each frame, so remembered data is compared in place. `anew`: ignores remembered data.
+// allocation needs this for each frame, so cached data is compared in place. `anew`: ignore cached data.
 [[gnu::always_inline]] inline uint32_t location_of(RingHeader* ring, const Reader& reader, uint64_t code,
                                                    uint64_t instruction, uint64_t bytes, bool anew) {
   const PythonLayout* p = layout();

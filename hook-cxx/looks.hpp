@@ -1,9 +1,9 @@
-// Looks: the attacher watches words of a block before the program has it.
+// Looks: the attacher watches words of a block before the program gets it.
 //
 // A few allocations are drawn at random (meet_draw() in ring.hpp). If the attacher has requested a block, such an
 // allocation offers its own block and waits, as a thread waits for space in its ring, but never longer than
-// `longest_look_wait_ns`. Then it continues, watched or not. The change of the state shows the attacher which of the
-// two happened.
+// `longest_look_wait_ns`. Then the thread continues, whether its block is watched or not. The change of the state shows
+// the attacher which of the two happened.
 #pragma once
 #include "ring.hpp"
 

@@ -1,11 +1,12 @@
 // Mappings: mmap and related functions, traced if the attacher has patched their slots (--mappings).
 //
-// There is one order of mappings for the whole process, because a call can concern any range of addresses, so the
-// sequence word of one page is not enough. A call that unmaps or replaces something takes the next number before the
-// kernel is called, and publishes after it, if it succeeded. A call that has mapped something reads the number after
-// the kernel has answered, and publishes before the program gets the address. A range is free for a new owner only
-// after the kernel has unmapped it, so the new owner reads at least the number of that call. So a mapping with number v
-// is younger than all calls numbered up to v, and older than all others, regardless of when their events arrive.
+// Mappings are ordered by one sequence for the whole process, because a call can affect any range of addresses, so the
+// sequence word of a single page is not enough. A call that unmaps or replaces something takes the next number before
+// it enters the kernel, and publishes its event after it has succeeded. A call that has mapped something reads the
+// number after the kernel has returned, and publishes before the program gets the address. A range is free for a new
+// owner only after the kernel has unmapped it, so the new owner reads at least the number of that call. So a mapping
+// with number v is newer than all calls numbered up to v, and older than all later ones, regardless of when their
+// events arrive.
 //
 // Calls from inside an allocator's function belong to the allocator, like all calls inside another hooked call:
 // begin_call() skips them. Mappings are not sampled.
@@ -75,8 +76,8 @@ inline uint64_t mapped_bytes(uint64_t bytes, int flags) {
   return (bytes + page - 1) & ~(page - 1);
 }
 
-// Returns the size of a shared memory segment in bytes; 0 if the kernel does not report it, or must not be asked.
-// struct shmid64_ds has shm_segsz after an ipc64_perm of 48 bytes (include/uapi/asm-generic/shmbuf.h).
+// Returns the size of a shared memory segment in bytes; 0 if the kernel does not report it, or if the system call must
+// not be made. struct shmid64_ds has shm_segsz after an ipc64_perm of 48 bytes (include/uapi/asm-generic/shmbuf.h).
 inline uint64_t segment_bytes(int id) {
   if (!may_call_kernel()) return 0;
   constexpr int ipc_stat = 2;
@@ -111,7 +112,7 @@ struct MappingWrappers {
     return at;
   }
 
-  // The last parameter is variadic in C, which does not change how an address is passed.
+  // The last argument is variadic in C, which does not change how an address is passed.
   MEMHOOK_WRAPPER void* Mremap(void* old, uint64_t old_bytes, uint64_t bytes, int flags, void* wanted) {
     Frame frame = own_frame();
     RingHeader* ring = begin_call(frame);
@@ -120,7 +121,7 @@ struct MappingWrappers {
     uint32_t number = next_mapping_number();
     void* at = original<void*>(F, V, old, old_bytes, bytes, flags, wanted);
     if (!has_failed(at)) {
-      // A length of 0 creates a second mapping of shared memory.
+      // An old length of 0 creates a second mapping of shared memory.
       if (!(flags & dont_unmap) && old_bytes != 0)
         record_unmapped(ring, F, frame, reinterpret_cast<uint64_t>(old), up_to_page(old_bytes), number);
       record_mapped(ring, F, frame, reinterpret_cast<uint64_t>(at), up_to_page(bytes));
@@ -144,7 +145,7 @@ struct MappingWrappers {
     Frame frame = own_frame();
     RingHeader* ring = begin_call(frame);
     if (!ring) return original<int>(F, V, end);
-    // If the kernel must not be asked, the effect of the call is unknown.
+    // If the kernel must not be queried, the effect of the call is unknown.
     auto before = may_call_kernel() ? static_cast<uint64_t>(sys::call(sys::nr_brk, 0)) : 0;
     uint32_t number = next_mapping_number();
     int result = original<int>(F, V, end);

@@ -37,8 +37,8 @@ struct Memo {
 static_assert(sizeof(Memo) == memo_header_bytes);
 
 // Four words that the unwinding read, by their positions: the distance of the first word above sp in words, and the
-// distance of each other word above the previous one. The last block is filled up with copies of the last word, so that
-// few backtraces differ in the number of rounds of the comparison, which the processor predicts.
+// distance of each other word above the previous one. The last block is padded with copies of the last word, so that
+// backtraces rarely differ in the number of comparison rounds, which the processor predicts.
 struct MemoBlock {
   uint16_t steps[4];
   uint64_t values[4];
@@ -99,9 +99,9 @@ inline uint64_t sp_and_function(const Position& at, uint32_t function) {
   return at.sp | static_cast<uint64_t>(function) << 56;
 }
 
-// Stack words that distinguish backtraces with the same beginning: the same call at the same depth, reached along
-// different paths. They are learned from the first words that differed. Offsets from sp in words; 0 if there are none
-// (the psABI's alignment of calls prevents a return address there).
+// Stack words that distinguish backtraces with the same beginning, which come from the same call at the same depth,
+// reached along different paths. They are learned from the first words that differed. Offsets from sp in words; 0 if
+// there are none (the psABI's alignment of calls prevents a return address there).
 struct MemoGuide {
   uint16_t words[2];
   uint16_t tag;   // owner of the words
@@ -134,7 +134,7 @@ struct MemoPlace {
   return {guide, hash, tag};
 }
 
-// Returns how many entries fit into a number of bytes: a power of two, for the hash.
+// Returns how many entries fit into this number of bytes, rounded down to a power of two, for the hash.
 inline uint64_t memos_in(uint64_t bytes) {
   uint64_t memos = 1;
   while (memos * 2 * gate().memo_bytes <= bytes) memos *= 2;
@@ -185,7 +185,7 @@ inline uint64_t memos_in(uint64_t bytes) {
   return nullptr;
 }
 
-// Records the word in which two backtraces with the same beginning differ.
+// Records the position of the word in which two backtraces with the same beginning differ.
 [[gnu::always_inline]] inline void learn(const MemoPlace& place, const uint64_t* word, const Position& at,
                                          uint64_t high) {
   auto address = reinterpret_cast<uint64_t>(word);
@@ -201,12 +201,12 @@ inline uint64_t memos_in(uint64_t bytes) {
   }
 }
 
-// Number of places for backtraces that have the same guide. If one of them does not match, the first word that differs
-// leads to the next.
+// Number of places for backtraces with the same guide. If one of them does not match, the first word that differs
+// selects the next.
 inline constexpr int memo_places = 4;
 
-// If remembering failed `vain_many` times more often than it helped, there are too many different backtraces, and
-// evicting other data from the caches costs more than they save. Then only a few more are remembered occasionally, in
+// If remembering failed `vain_many` times more often than it helped, there are too many different backtraces, and the
+// data that they evict from the caches costs more than they save. Then only a few more are remembered occasionally, in
 // case the program's behaviour has changed.
 inline constexpr uint16_t vain_many = 64, vain_pause = 512, vain_tries = 8;
 
@@ -223,7 +223,7 @@ inline constexpr uint16_t vain_many = 64, vain_pause = 512, vain_tries = 8;
   return true;
 }
 
-// Decides every 64 unwindings whether they were frequent: more than one in about eight allocations.
+// Decides every 64 unwindings whether unwinding is frequent: more than about one in eight allocations.
 [[gnu::always_inline]] inline void count_unwinding(RingHeader* ring) {
   uint64_t misses = ring->memo_misses + 1, head = ring->head;
   __atomic_store_n(&ring->memo_misses, misses, __ATOMIC_RELAXED);
@@ -238,7 +238,7 @@ struct FoundMemo {
   bool holds;
 };
 
-// Returns the remembered backtrace that matches, or, with `holds` false, the place for a new one. pre: the backtrace at
+// Returns the remembered backtrace that matches or, if `holds` is false, the place for a new one. pre: the backtrace at
 // the first place does not match.
 [[gnu::noinline]] inline FoundMemo find_other_memo(RingHeader* ring, MemoPlace first, uint64_t key,
                                                    const Position& start, uint32_t function, uint64_t high) {
@@ -260,7 +260,7 @@ struct FoundMemo {
   return {remembers(ring, guide) ? memo : nullptr, false};
 }
 
-// Turns the positions of four words into steps. The order in which the unwinding read the words does not matter,
+// Converts the positions of four words into steps. The order in which the unwinding read the words does not matter,
 // because all of them are compared.
 inline void make_steps(MemoBlock& block) {
   for (int i = 1; i < 4; i++) {
@@ -277,8 +277,8 @@ inline void make_steps(MemoBlock& block) {
   for (int i = 3; i > 0; i--) block.steps[i] = static_cast<uint16_t>(block.steps[i] - block.steps[i - 1]);
 }
 
-// Completes the memo into which `trace` has written words, or leaves it empty. The key of the memo comes last: a signal
-// handler may leave this code by siglongjmp(3) at any point.
+// Completes the memo into which `trace` has written words, or leaves it empty. The key of the memo is stored last,
+// because a signal handler may leave this code by siglongjmp(3) at any point.
 [[gnu::always_inline]] inline void remember(const MemoTrace& trace, uint64_t key, const Position& start,
                                             uint32_t function, uint32_t stack, bool truncated) {
   Memo* memo = trace.memo;

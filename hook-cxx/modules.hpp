@@ -61,7 +61,8 @@ struct Way {
   uint64_t loader_count;
 };
 
-// Returns the way for `caller`. The caller's code is not searched for the instruction, because it may be execute-only.
+// Returns the method to call the loader on behalf of `caller`. The caller's code is not searched for the instruction,
+// because it may be execute-only.
 [[gnu::noinline, gnu::cold]] inline Way way_for(uint64_t caller) {
   uint64_t loader_count = 0;
   for (bool has_asked = false;; has_asked = true) {
@@ -91,7 +92,7 @@ struct Way {
   return false;
 }
 
-// Follows a call that may have opened libraries. Counts libraries whose calls may be missing from the trace. musl
+// Runs after a call that may have opened libraries. Counts libraries whose calls may be missing from the trace. musl
 // counts only the libraries that a program asks for, and not their dependencies.
 [[gnu::noinline, gnu::cold]] inline void libraries_opened(uint64_t loader_count_before) {
   if (gate_word() == 0 || modules_changed() || gate_word() == 0) return;
@@ -104,7 +105,7 @@ struct Way {
   });
 }
 
-// Precedes a call of the loader that is not followed. The attacher checks the modules later.
+// Runs before a call of the loader that the hook does not follow. The attacher checks the modules later.
 [[gnu::noinline, gnu::cold]] inline void leaves_unfollowed() {
   __atomic_fetch_add(&tally()->module_requests, 1, __ATOMIC_ACQ_REL);
   __atomic_fetch_add(&tally()->unwatched_libraries, 1, __ATOMIC_RELAXED);

@@ -1,22 +1,22 @@
 // Calls made while this thread is already inside a hooked call.
 //
 // Nearly all such calls are part of the hooked call: operator new calls malloc. Two kinds are not: calls of a signal
-// handler that has interrupted the hooked call, and calls after the hooked call was left in a way that no code of ours
-// sees (longjmp, a switch to another coroutine). Neither kind can be recognized by the frame's address alone, so if a
-// call may be of one of these kinds, the stack is unwound.
+// handler that has interrupted the hooked call, and calls after the hooked call was left in a way that our code does
+// not see (longjmp, a switch to another coroutine). Neither kind can be recognized by the frame's address alone, so if
+// a call may be of one of these kinds, the stack is unwound.
 #pragma once
 #include "backtrace.hpp"
 #include "seats.hpp"
 
 namespace memhook {
 
-// The frames of a signal handler have at least this number of bytes above them: the red zone, siginfo_t and ucontext_t
-// (psABI 3.2.2; struct rt_sigframe of the kernel). An allocator function puts less between itself and another allocator
+// At least this number of bytes lies above the frame of a signal handler: the red zone, siginfo_t and ucontext_t (psABI
+// 3.2.2; struct rt_sigframe of the kernel). An allocator function puts less between itself and another allocator
 // function that it calls.
 inline constexpr uint64_t signal_frame_bytes = 768;
 // Usual number of frames between a call through the passage and its callee.
 inline constexpr uint32_t few_frames = 4;
-// Number of consecutive calls that all seem to be part of one call.
+// Of consecutive calls that all seem to be part of one call, one in this many is checked by unwinding the stack.
 inline constexpr uint64_t many_nested = 64;
 
 // Searches for the return address of one frame.

@@ -4,7 +4,7 @@
 
 namespace memhook {
 
-// The call is skipped, and calls made by it are part of it.
+// The call is not recorded, and calls made inside it are treated as part of it.
 inline constexpr uint64_t is_left_out = ~0ull;
 
 extern "C" uint64_t memhook_pass_begin(Frame frame, PassedCall* call) {

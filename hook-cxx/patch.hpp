@@ -27,9 +27,9 @@ struct LoaderInfo {
 };
 static_assert(__builtin_offsetof(LoaderInfo, unloaded) == 40);
 
-// Runs `work(count)`, with the loader's counts as in Control::loader_count_seen, while no module can be unmapped or
-// removed from the loader's list. Returns its result, or no_loader if that is not possible. pre: the caller is not
-// inside the loader.
+// Runs `work(count)`, with the loader's counts in the form of Control::loader_count_seen, while no module can be
+// unmapped or removed from the loader's list. Returns its result, or no_loader if that is not possible. pre: the caller
+// is not inside the loader.
 template <typename Work>
 [[gnu::noinline, gnu::cold]] inline long with_loader_still(uint64_t iterate_modules, Work work) {
   struct Call {
@@ -60,13 +60,13 @@ inline bool lists_are_current(uint64_t count) {
 // sorted by address, so that two calls are enough for all slots of a page.
 class WritablePage {
  public:
-  // `may_call`: no seccomp filter may end the process for mprotect(2) or process_vm_readv(2). If a filter may, no page
-  // is writable here, and the attacher writes the words from outside. Filters are suspended during its calls, but not
-  // after it is killed.
+  // `may_call`: true if no seccomp filter could kill the process for calling mprotect(2) or process_vm_readv(2).
+  // Otherwise, pages are not made writable here, and the attacher writes the words from outside. Filters are suspended
+  // while the attacher makes calls, but not after the attacher is killed.
   explicit WritablePage(bool may_call) : may_call_(may_call) {}
   ~WritablePage() { close(); }
 
-  // Returns slot_patched if the slot can be written, otherwise a state that shows why not.
+  // Returns slot_patched if the slot can be written, otherwise a state that gives the reason.
   uint32_t open(uint64_t address, uint64_t protection) {
     uint64_t page = address & ~4095ull;
     if (page == page_) return state_;
@@ -75,7 +75,8 @@ class WritablePage {
     protection_ = protection;
     if (!may_call_) return state_ = slot_refused;
     uint64_t word;
-    // If the attacher's information about the page is wrong, the kernel returns an error instead of a SIGSEGV.
+    // If the attacher's information about the page is wrong, the kernel returns an error here, whereas a plain access
+    // would raise SIGSEGV.
     if (!sys::read_own(address, &word, sizeof word)) return state_ = slot_changed;
     changed_ = !(protection_ & prot_write);
     if (changed_ && protect(protection_ | prot_write) != 0) {

@@ -27,8 +27,8 @@ struct Walk {
   uint32_t innermost_seen, entry_seen;
   bool is_stale;
 
-  // Member by member: without vector registers, compilers copy and clear a structure as a whole by a string
-  // instruction, which takes tens of cycles before its first byte.
+  // Initializes member by member: without vector registers, compilers copy and clear a whole structure with a string
+  // instruction, which takes tens of cycles before it stores the first byte.
   [[gnu::always_inline]] Walk(Reader reader, bool proves, Proof proof)
       : reader{reader.direct},
         proves(proves),
@@ -37,8 +37,8 @@ struct Walk {
         entry_seen(0),
         is_stale(false) {}
 
-  // Returns true if a frame's memory may be read. `Memory` describes it. If it may differ from the expected memory, it
-  // is read through the kernel, and so is everything that it leads to.
+  // Returns true if a frame in memory of this kind may be read. If the memory may not be what it is expected to be, it
+  // is read through the kernel, and so is everything to which it leads.
   [[gnu::always_inline]] bool may_read(Memory memory) {
     if (memory == Memory::unknown) reader.direct = false;
     if (memory == Memory::stale) is_stale = true;
@@ -68,7 +68,8 @@ struct Walk {
   return state;
 }
 
-// A thread's state is larger: it contains the variable of a thread that evaluates nothing.
+// Length of the part of a thread's state that contains the variable of a thread that evaluates nothing. The state
+// itself is longer.
 inline constexpr uint64_t state_reach = 320;
 
 // Finds the innermost frame of a thread's state. Returns false if there is none.
@@ -146,7 +147,7 @@ inline uint8_t entry_of(const PythonLayout* p, const uint64_t* words) {
     // If the value is not a pointer, only the lower half of the word belongs to it.
     uint64_t differs = field<uint64_t>(words, p->frame_instruction) ^ link->instruction;
     if (p->instruction_kind <= python_unit) differs = static_cast<uint32_t>(differs);
-    // Loaded from the frame: remembered data is only compared.
+    // The code object comes from the frame. Remembered data is only compared with it, never followed.
     uint64_t code = code_of(p, words);
     if ((code ^ link->code) | differs) return false;
     // The frame has a reference to its code object, so the object exists, but it may differ from the previous one.
@@ -180,7 +181,7 @@ inline uint8_t entry_of(const PythonLayout* p, const uint64_t* words) {
     const uint64_t* words = reader.view(frame, bytes, buffer);
     if (!words) return 0;
     uint8_t entry = entry_of(p, words);
-    // Only entry frames are on stacks, and they are only there.
+    // Entry frames are on the thread's stack, and no other frames are.
     if (walk.proves && is_function(p, entry) != (memory == Memory::heap)) return 0;
     if (!reader.direct) chain = nullptr;
     frame = field<uint64_t>(words, p->frame_previous);
@@ -222,7 +223,7 @@ inline void learn(uint32_t seen, uint32_t* distance) {
   if (seen != 0 && seen != ~0u) __atomic_store_n(distance, seen, __ATOMIC_RELAXED);
 }
 
-// Returns the backtrace of a chain that is walked completely. `chain`: place to remember it, or null.
+// Walks a chain completely and returns its backtrace. `chain`: place to remember it, or null.
 [[gnu::noinline]] inline uint32_t walk_chain(RingHeader* ring, Walk& walk, uint32_t function, uint32_t native,
                                              uint64_t frame, Chain* chain, uint64_t key) {
   auto* words = reinterpret_cast<uint64_t*>(in_ring(ring, ring_scratch_offset));
@@ -297,7 +298,7 @@ inline bool are_alike(uint64_t a, uint64_t b) {
   return chain->id;
 }
 
-// Does the same for the calling thread, whose unwinding began at `at`.
+// Like `with_frames_of`, for the calling thread, whose unwinding began at `at`.
 [[gnu::noinline]] inline uint32_t with_frames(RingHeader* ring, uint32_t function, uint32_t native, const Position& at,
                                               bool is_release) {
   if (native == 0) return 0;

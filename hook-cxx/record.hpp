@@ -1,8 +1,8 @@
 // From a call to an event: which thread records, and what it records.
 //
-// `outer` in the ring tells what this thread is doing: 0: nothing; frame: inside a hooked call
-// (calls made by it are part of it: operator new calling malloc is one event, of kind new);
-// frame | 1: recording. A signal handler that allocates while we record is skipped and counted.
+// The ring's `outer` states what this thread is doing: 0: nothing; frame: inside a hooked call (calls made by it are
+// part of it: operator new calling malloc is one event, of kind new); frame | 1: recording. A signal handler that
+// allocates while we record is skipped and counted.
 #pragma once
 #include "access.hpp"
 #include "call_times.hpp"
@@ -50,7 +50,7 @@ namespace memhook {
   asm volatile("" ::: "memory");
 }
 
-// Decides about an allocation if not all allocations are simply recorded. pre: begin_recording() was called.
+// Decides whether to record an allocation, unless all allocations are recorded. pre: begin_recording() was called.
 [[gnu::noinline, gnu::cold]] inline uint32_t decide(RingHeader* ring, uint64_t size) {
   uint32_t flags = gate().flags;
   uint32_t decided = flags & flag_budget ? decide_by_order(ring, size) : uint32_t{decide_sample(ring, size)};
@@ -71,7 +71,7 @@ namespace memhook {
 // Returns true if this allocation is recorded. Called once, before the allocation is made. pre: enter() returned true.
 [[gnu::always_inline]] inline uint32_t is_sample(RingHeader* ring, Frame frame, uint64_t size) {
   if (__builtin_expect(ring->sampling == records_all, 1)) return is_recorded;
-  // No block has this size, and the countdown would start over.
+  // No block can have such a size, and subtracting it would increase the countdown.
   if (static_cast<int64_t>(size) < 0) return is_passed;
   if (ring->sampling == wants_call_time) return decide_by_time(ring, frame);
   ring->sample_left -= size;
@@ -82,7 +82,7 @@ namespace memhook {
   return decided;
 }
 
-// The same decision after the call, which cannot be timed any more.
+// Makes the same decision after the call, when it is too late to time the call.
 [[gnu::always_inline]] inline uint32_t is_sample_behind(RingHeader* ring, Frame frame, uint64_t size) {
   uint32_t decided = is_sample(ring, frame, size);
   return decided == is_call_timed ? is_a_sample : decided;
@@ -100,7 +100,7 @@ namespace memhook {
   bool is_entered = (gate().flags & flag_live_filter) && (noting() != marks_pages || ring->sampling != records_all);
   if (!is_entered) note_recorded(block);
   uint32_t stack = capture_stack(ring, function, frame);
-  // The allocator's own synchronization makes this at least the number of the last release.
+  // The allocator's own synchronization ensures that this number is at least that of the last release.
   uint32_t sequence = __atomic_load_n(sequence_word(address), __ATOMIC_ACQUIRE);
   if (reserve(ring)) {
     if (is_entered) enter_recorded(address);
@@ -110,7 +110,7 @@ namespace memhook {
     if ((gate().flags & flag_accesses) && !(address & key_bit)) begin_accesses(address, size);
     if (__builtin_expect(is_drawn, 0) && !(address & key_bit)) wait_for_look(ring, address, size);
   } else {
-    // The event is lost, and its time does not belong to the next event.
+    // The event is lost, and its time must not be attributed to the next event.
     ring->call_counts = 0;
   }
   end_recording(ring, frame);

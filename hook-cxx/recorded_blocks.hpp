@@ -8,18 +8,18 @@
 //   unsure    the page may have recorded blocks that are not in the table: all its releases are recorded, and the
 //             attacher ignores releases that it cannot match
 //
-// If the table has no space for a block, its page becomes unsure. A block is entered before the program has it and
-// removed before the allocator gets it back, so the program's own synchronization orders the two.
+// If the table has no space for a block, its page becomes unsure. A block is entered before the program gets it and
+// removed before the allocator gets it back, so the program's own synchronization orders the two operations.
 //
 // Without a budget, the byte counts the page's blocks in the table in place of the first mark, so that releases on a
 // page without recorded blocks again cost only one load. The count is increased before a block is entered and decreased
-// after it was removed, so it is never lower than the number of blocks there, and every change belongs to one bit of
-// the table. A count that has reached its highest value stays there.
+// after it was removed, so it is never lower than the number of blocks there, and every change corresponds to one bit
+// of the table. A count that has reached its maximum stays there.
 //
 // With a budget (budget.hpp), threads that record everything enter nothing and mark pages as unsure. Nearly all pages
-// are already marked by then, so this is a load and a branch. The hook removes no marks in this case. The attacher does
-// so when it enters all live blocks. It could not do that with counts, because it may enter a block that is being
-// released. There are two marks of each kind:
+// are already marked by then, so this is a load and a branch. In this mode, the hook removes no marks. The attacher
+// removes them when it enters all live blocks. It could not do that with counts, because it may enter a block that is
+// being released. There are two marks of each kind:
 //
 //   phase 0   the first marks are set
 //   phase 1   the second marks are set
@@ -40,12 +40,12 @@
 
 namespace memhook {
 
-// The number of recorded blocks has the bits above the marks.
+// The number of recorded blocks is stored in the bits above the marks.
 inline constexpr uint8_t one_recorded = 0x10, most_recorded = 0xf0;
 static_assert(((entered_marks | unsure_marks) & most_recorded) == 0);
 
 [[gnu::always_inline]] inline uint8_t* page_marks(uint64_t address) {
-  // The low half of an address has the bits of as many pages.
+  // The low 32 bits of an address distinguish this many pages.
   static_assert(filter_pages == 1ull << (32 - 12));
   return in_report<uint8_t>(static_cast<uint32_t>(address) >> 12) + filter_offset;
 }
@@ -55,7 +55,7 @@ static_assert(((entered_marks | unsure_marks) & most_recorded) == 0);
   return __atomic_load_n(page_marks(reinterpret_cast<uint64_t>(block)), __ATOMIC_ACQUIRE) != 0;
 }
 
-// Position of a block in the table, if it is there: in one of two adjacent words.
+// Where a block may be in the table: in one of two adjacent words.
 struct TablePlace {
   uint64_t* words;  // the first of the two
   uint64_t first;   // the one to check first

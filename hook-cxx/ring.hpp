@@ -58,12 +58,13 @@ inline void use_caches(RingHeader* ring, bool all) {
   if (__atomic_load_n(&tally()->abandoned, __ATOMIC_ACQUIRE)) return false;
   __atomic_store_n(&trusted.is_abandoned, false, __ATOMIC_RELAXED);
   uint32_t epoch = word & ~suspended;
-  // Only from `word`: a detach may have closed the gate, or the next attach may have opened it with another epoch.
+  // The epoch is exchanged only if it is still `word`: a detach may have closed the gate, or the next attach may have
+  // opened it with another epoch.
   return __atomic_compare_exchange_n(&gate().epoch, &word, epoch, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
          word == epoch;
 }
 
-// Takes the first free one of `rings` rings for this thread. Returns null if no ring is free.
+// Takes the first free ring for this thread, out of `rings` rings. Returns null if no ring is free.
 inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
   uint64_t stride = ring_prefix_bytes + trusted.ring_bytes;
   for (uint32_t i = 0; i < rings; i++) {
@@ -115,8 +116,8 @@ inline constexpr uint64_t sweeps_for_all = 3;
 inline constexpr uint64_t longest_wait_for_ring_ns = has_test_patience ? test_patience_ns : 2'000'000'000;
 
 // Rings of threads that have ended are free only when the attacher has noticed the end. A thread waits for this as it
-// waits when a ring is full. One wait in vain is enough: there are more living threads than rings, and no thread waits
-// again.
+// waits when a ring is full. After one unsuccessful wait, no thread waits again, because there are more living threads
+// than rings.
 [[gnu::noinline, gnu::cold]] inline RingHeader* wait_for_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
   if (gate().flags & (flag_drop_when_full | flag_adapt_when_full)) return nullptr;
   // With fewer rings, there is not enough memory, and waiting is useless.
@@ -144,8 +145,8 @@ inline constexpr uint64_t longest_wait_for_ring_ns = has_test_patience ? test_pa
   uint64_t left = thread_word();
   if ((left & 0xfff) == epoch) return reinterpret_cast<RingHeader*>(left - epoch);
   const Control* c = control();
-  // A thread without a ring asks again only every 4096th time, because the search is long, and so is the wait for
-  // admission.
+  // A thread without a ring asks for one again only on every 4096th event, because the search is long, and so is the
+  // wait for admission.
   uint64_t still_waiting = static_cast<uint64_t>(epoch) << 24;
   if ((left & 0xfff) == 0 && left > still_waiting && left < still_waiting + (1 << 24)) {
     own_no_ring(left - (1 << 12));
@@ -166,8 +167,8 @@ inline constexpr uint64_t longest_wait_for_ring_ns = has_test_patience ? test_pa
   return nullptr;
 }
 
-// Returns the calling thread's ring, or null. `epoch`: the gate's word on entry; the epoch on return, if there is a
-// ring.
+// Returns the calling thread's ring, or null. `epoch` is the gate's word on entry, and the epoch on return if there is
+// a ring.
 [[gnu::always_inline]] inline RingHeader* ring_of(uint32_t& epoch, uint64_t sp) {
   RingHeader* ring = seated_ring(epoch);
   if (__builtin_expect(ring == nullptr, 0)) {
@@ -187,11 +188,11 @@ inline bool look_for_room(RingHeader* ring) {
   if (granted <= capacity || granted - 1 > gate().ring_mask) return true;
   uint64_t missing = (capacity - head) & (granted - 1);
   if (missing >= reserve_events) {
-    // This leads here again directly before the next opportunity.
+    // This limit makes the owner call this function again directly before the next opportunity.
     if (ring->limit - head > missing) ring->limit = head + missing;
     return true;
   }
-  // The same clock value adds no information. There is space for these events.
+  // Ticks that repeat the clock value carry no information. There is space for them.
   for (; missing > 0; missing--) event_at(ring, head++) = {op_tick << 45, ring->last_tick};
   __atomic_store_n(&ring->mask, granted - 1, __ATOMIC_RELAXED);
   __atomic_store_n(&ring->head, head, __ATOMIC_RELEASE);
@@ -205,11 +206,11 @@ inline bool look_for_room(RingHeader* ring) {
 // never for much longer than a second.
 //
 // The thread waits when its ring is nearly full. The last quarter is for events after it has used up its waiting time:
-// samples, and releases, which are always published. So an attacher that gets no processor for a moment causes neither
+// samples, and releases, which are always published. So an attacher that is not scheduled for a moment causes neither
 // delays nor lost events.
 inline constexpr int64_t wait_allowance_ns = 20'000'000, longest_wait_ns = 10'000'000;
-// Maximum wait of a thread whose ring is full of releases, for an attacher that gets no processor. It is longer than
-// the other limits: on an overloaded machine, a shorter wait would lose events that a few milliseconds more would have
+// Maximum wait of a thread whose ring is full of releases, for an attacher that is not scheduled. It is longer than the
+// other limits: on an overloaded machine, a shorter wait would lose events that a few milliseconds more would have
 // saved.
 inline constexpr int64_t starved_attacher_ns = has_test_patience ? test_patience_ns : 100'000'000;
 inline constexpr uint64_t wait_share = 20, most_waited_ns = 3 * wait_allowance_ns;
@@ -282,8 +283,8 @@ inline uint64_t draw_look_distance(RingHeader* ring) { return 64 + (draw_random(
   ring->sample_left = ~0ull;  // below 0 already: the next allocation looks here
 }
 
-// Chooses one of the next allocations. Programs allocate in rhythms, and a check often falls on the same beat, as
-// events are folded. So the distance is the sum of two random numbers, each longer than most rhythms.
+// Chooses one of the next allocations. Programs allocate in rhythms, and because events are folded, checks often fall
+// on the same beat. So the distance is the sum of two random numbers, each longer than most rhythms.
 inline constexpr uint64_t call_choices = 128;
 inline void choose_call(RingHeader* ring) {
   uint64_t x = draw_random(ring) >> 32;
@@ -396,7 +397,7 @@ inline void meet_draw(RingHeader* ring) {
   publish(ring, head, op, address, sequence, size, stack);
 }
 
-// The same if the gate is `simple` and the size needs no extension.
+// Like `commit`, if the gate is `simple` and the size needs no extension.
 [[gnu::always_inline]] inline void commit_simple(RingHeader* ring, uint64_t op, uint64_t address, uint32_t sequence,
                                                  uint64_t size, uint32_t stack) {
   uint64_t head = ring->head;

@@ -1,8 +1,8 @@
 // Finds the ring of the calling thread.
 //
-// The hook has no thread-local storage. A loader that provides it takes locks of the C library that decide whether a
-// stack can be created, and the loader may have no storage left. And if the hook is mapped without a loader, nothing
-// could provide it. So a thread is recognized by its thread pointer and its number, and it finds both without a call:
+// The hook has no thread-local storage. To provide it, the loader would take C library locks on which the creation of
+// stacks depends, and it may have no storage left. If the hook is mapped without a loader, nothing could provide it at
+// all. Therefore a thread is identified by its thread pointer and its number, both of which it finds without a call:
 // the number is a word in the C library's data at an offset from the thread pointer (Control::tid_offset, which the
 // attacher has verified).
 //
@@ -21,12 +21,12 @@
 //
 // A claim also has the thread's countdown, see countdowns.hpp.
 //
-// Only words of the current attach lead anywhere: the memory of an earlier attach may be gone. Epochs are reused, so
+// Only words of the current attach are followed: the memory of an earlier attach may be gone. Epochs are reused, so
 // each attach begins with empty seats.
 //
-// Threads that find no free ring count down in `waiting`, by the same hash, in words that contain their numbers: a new
-// thread with the memory of an ended thread asks immediately. Two threads with the same word evict each other, which
-// only changes how often they ask.
+// Threads that find no free ring count down to their next attempt in `waiting`, indexed by the same hash. The words
+// contain the threads' numbers, so a new thread that inherits the memory of an ended thread tries immediately. Two
+// threads with the same word evict each other, which only changes how often they try.
 #pragma once
 #include "arch.hpp"
 #include "state.hpp"
@@ -44,9 +44,9 @@ struct alignas(64) Claim {
 inline constexpr uint64_t hint_count = 4096;
 
 struct Claims {
-  // Belongs to no thread. Hints lead here until there is a better claim.
+  // Belongs to no thread. Hints point here until they can point at a real claim.
   Claim of_nobody;
-  // Byte offsets of claims in this table, by the number of the claim's thread.
+  // Byte offsets of claims in this table, indexed by the number of the claiming thread.
   uint32_t hints[hint_count];
   Claim of_ring[max_rings];
 };
@@ -58,7 +58,7 @@ struct alignas(16) Seat {
 
 inline constexpr uint64_t seat_count = 4096, seat_window = 4, waiting_count = 256;
 
-// An epoch of 12 bits above 24 others (state.hpp). A thread's number has 22 bits at most (PID_MAX_LIMIT).
+// A 12-bit epoch above 24 other bits (state.hpp). A thread's number has at most 22 bits (PID_MAX_LIMIT).
 inline constexpr uint64_t waiting_bits = 36;
 
 inline Claims claims;
@@ -67,8 +67,7 @@ inline uint64_t passed_frames[max_rings];
 inline Seat seats[seat_count];
 inline uint64_t waiting[waiting_count];
 
-// The distance between two thread control blocks is some power of two. The high bits of the product depend on all of
-// their bits.
+// Thread control blocks may be any power of two apart. The high bits of the product depend on all of their bits.
 inline uint64_t hash_of_thread(uint64_t thread_pointer) { return (thread_pointer * 0x9e37'79b9'7f4a'7c15ull) >> 40; }
 
 inline uint64_t ring_stride() { return ring_prefix_bytes + trusted.ring_bytes; }
@@ -85,7 +84,7 @@ inline uint64_t number_of(const RingHeader* ring) {
 }
 
 // In a process that was forked without the C library's knowledge, the number stored for the first thread is that of the
-// forking thread in the parent. seated_ring() never finds such a thread, but thread_word() does.
+// forking thread in the parent. seated_ring() never recognizes that thread, but thread_word() does.
 inline uint32_t own_number(uint64_t thread_pointer) {
   uint32_t kept = kept_number(thread_pointer);
   return kept == gate().stale_number ? gate().true_number : kept;
@@ -132,7 +131,7 @@ inline void take_seat(uint64_t home, uint64_t thread_pointer, uint64_t word) {
   return reinterpret_cast<RingHeader*>(word - epoch);
 }
 
-// The thread has no ring, or another thread has taken its seat.
+// The thread has no ring, or another thread has overwritten its seat.
 [[gnu::noinline, gnu::cold]] inline uint64_t search_claims(uint64_t home, uint64_t thread_pointer, uint32_t tid) {
   for (uint64_t i = 0; i < max_rings; i++)
     if (uint64_t word = word_if_owned(i, thread_pointer, tid)) {
@@ -144,7 +143,8 @@ inline void take_seat(uint64_t home, uint64_t thread_pointer, uint64_t word) {
 }
 
 // Returns the calling thread's ring in this epoch if its seat is in the usual place. Otherwise returns null, and
-// thread_word() has to be called. `epoch`: the gate's word, except 0; no ring is found while the hook is suspended.
+// thread_word() has to be called. `epoch`: the gate's word, except 0; which means that the hook is suspended and no
+// ring may be found.
 [[gnu::always_inline]] inline RingHeader* seated_ring(uint32_t epoch) {
   uint64_t thread_pointer = cpu::thread_pointer();
   const Seat& seat = seats[hash_of_thread(thread_pointer) % seat_count];
@@ -163,7 +163,7 @@ inline void take_seat(uint64_t home, uint64_t thread_pointer, uint64_t word) {
   return search_claims(home, thread_pointer, tid);
 }
 
-// Called when an attach or the life of a fork child begins: from here on, no claim belongs to one of its threads.
+// Called when an attach or the life of a fork child begins: no claim made before belongs to a thread of this attach.
 inline void clear_claims() {
   for (Claim& claim : claims.of_ring)
     if (__atomic_load_n(&claim.thread_pointer, __ATOMIC_RELAXED) != 0)
@@ -172,7 +172,7 @@ inline void clear_claims() {
 
 // Called when an attach begins.
 inline void clear_seats() {
-  // A seat that was never taken is on a page that may have no memory yet.
+  // A seat that was never taken may be on a page that is not backed by memory yet.
   for (Seat& seat : seats)
     if (__atomic_load_n(&seat.thread_pointer, __ATOMIC_RELAXED) != 0)
       __atomic_store_n(&seat.thread_pointer, 0ull, __ATOMIC_RELAXED);
@@ -184,8 +184,8 @@ inline void clear_seats() {
   uint32_t tid = own_number(thread_pointer);
   uint64_t first = reinterpret_cast<uint64_t>(region) + rings_offset;
   uint64_t mine = (reinterpret_cast<uint64_t>(ring) - first) / ring_stride();
-  // A signal handler may have claimed a ring while this thread was about to. One of the two rings has to become the
-  // thread's. The other ring is returned when the thread has ended.
+  // A signal handler may have claimed a ring for this thread while the thread itself was claiming one. The thread keeps
+  // only one of the two. The other is returned when the thread ends.
   for (uint64_t i = 0; i < max_rings; i++)
     if (i != mine && word_if_owned(i, thread_pointer, tid))
       __atomic_store_n(&claims.of_ring[i].thread_pointer, 0ull, __ATOMIC_RELAXED);
@@ -197,7 +197,7 @@ inline void clear_seats() {
   take_seat(hash_of_thread(thread_pointer), thread_pointer, reinterpret_cast<uint64_t>(ring) | epoch);
 }
 
-// Called when the thread has no ring. `word` tells when it asks again.
+// Called when the thread has no ring. `word` contains the countdown to its next attempt.
 inline void own_no_ring(uint64_t word) {
   uint64_t thread_pointer = cpu::thread_pointer(), home = hash_of_thread(thread_pointer);
   uint64_t tid = own_number(thread_pointer);

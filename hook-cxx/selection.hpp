@@ -13,9 +13,9 @@ inline constexpr uint32_t selects = flag_size_filter | flag_sample;
   return false;
 }
 
-// Returns the bytes to the next sample: a random quantile of the exponential distribution, interpolated. Sampling is
-// then a Poisson process over the bytes allocated, so that the attacher knows each block's probability, 1 - exp(-size /
-// mean).
+// Returns the bytes to the next sample: a random quantile of the exponential distribution, interpolated. This makes
+// sampling a Poisson process over the allocated bytes, so the attacher knows the probability with which each block is
+// recorded, 1 - exp(-size / mean).
 [[gnu::noinline, gnu::cold]] inline uint64_t draw_interval(RingHeader* ring) {
   uint64_t x = draw_random(ring);
   auto* quantiles = in_guide<uint64_t>(sample_offset);
@@ -37,7 +37,7 @@ inline constexpr uint32_t selects = flag_size_filter | flag_sample;
     int64_t left = static_cast<int64_t>(ring->sample_left - size);
     ring->sample_left = static_cast<uint64_t>(left);
     if (__builtin_expect(left >= 0, 1)) return false;
-    // A thread's first allocation draws its first interval and is not a sample, unless it is longer than the interval.
+    // A thread's first allocation draws the first interval. It is not a sample unless it is larger than that interval.
     if (ring->random == 0) {
       left = static_cast<int64_t>(draw_interval(ring) - size);
       ring->sample_left = static_cast<uint64_t>(left);

@@ -1,14 +1,14 @@
 // Wrappers for traces that skip most calls, because sizes are filtered or allocations are sampled.
 //
-// Each wrapper decides without a frame of its own and writes nothing except the sampling countdown. Then it jumps to
-// the original, or to the full wrapper, which finds the stack as its caller left it.
+// Each wrapper decides without a stack frame, and writes nothing except the sampling countdown. Then it jumps to the
+// original or to the full wrapper, which finds the stack as the caller left it.
 #pragma once
 #include "wrappers.hpp"
 
 namespace memhook {
 
-// The call that counts an allocation of this function: the call itself, a call that it makes, or either. The last value
-// is for operator new, which may only call another hooked function with the same size: its bit in
+// Which call counts an allocation of this function: the call itself, a call that it makes, or either. The last value is
+// for operator new, which may only call another hooked function with the same size: its bit in
 // Control::forwarding_operators shows this.
 inline constexpr uint32_t counts_itself = 32, counts_within = 33;
 template <uint32_t F, uint32_t V>
@@ -53,27 +53,27 @@ template <uint32_t F, uint32_t V>
     if (size - g.min_size > g.max_size - g.min_size) return true;
     if (g.exact_count != 0) return false;
   }
-  // With a budget, `sample_left` is below 0 while all allocations are recorded.
+  // With a budget, `sample_left` is negative while all allocations are recorded.
   if (!(g.flags & (flag_sample | flag_budget))) return false;
   uint32_t epoch = gate_word();
   RingHeader* ring = epoch != 0 ? seated_ring(epoch) : nullptr;
   if (!ring) return false;
   uint64_t left = ring->sample_left - size;
-  // A size that no block has would make the countdown start over.
+  // Without this check, a size that no block can have would make the countdown wrap around.
   if (ring->outer != 0 || static_cast<int64_t>(left | size) < 0) return false;
   if (bit == counts_itself) ring->sample_left = left;
   begin_countdown(ring);
   return true;
 }
 
-// Returns true if a release can be skipped, for a block on a page that may have recorded blocks.
+// Returns true if the release of a block can be skipped. The block is on a page that may have recorded blocks.
 [[gnu::noinline]] inline bool passes_release(const void* block) {
   if (!is_recorded_block(reinterpret_cast<uint64_t>(block))) return true;
   end_countdown();
   return false;
 }
 
-// `full` is the wrapper that records. Rarely needed code is in separate functions, so that the other functions need no
+// `full` is the wrapper that records. Rarely needed code is in separate functions, so that this function needs no
 // stack.
 struct Passing {
   using Full = Recording;

@@ -1,8 +1,9 @@
 // Space on the stack on which a call was made.
 //
 // The hook runs on stacks of the program, and some of them are small: stacks of coroutines, of signal handlers, of
-// threads with PTHREAD_STACK_MIN. Every call needs little more stack than an allocator does. Code that needs more
-// checks the space first, and works without it if there is not enough: the backtrace of a call is then its call site.
+// threads with PTHREAD_STACK_MIN. Every call needs little more stack than an allocator does. Code that needs more first
+// checks how much space is left, and makes do with less if there is not enough: the backtrace of a call is then its
+// call site.
 //
 // If the bounds of the stack are known, they decide. Otherwise, the rest of the page that contains the stack pointer is
 // available, and so are the pages below that can be read, which a guard page cannot. A stack that ends in the middle of
@@ -15,8 +16,8 @@ namespace memhook {
 // A wrapper's own frame: [0] the caller's rbp, [1] the return address into the caller.
 using Frame = const uint64_t*;
 
-// Upper bounds on the stack used by a call in bytes. A test compares them with the compiler's figures. A call that uses
-// none of this takes up to 704.
+// Upper bounds on the stack used by a call in bytes. A test compares them with the compiler's figures. A call that
+// needs neither takes up to 704.
 inline constexpr uint64_t room_for_unwinding = 1024;
 inline constexpr uint64_t room_for_python = 2048;
 

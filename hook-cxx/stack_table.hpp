@@ -153,7 +153,8 @@ inline uint32_t most_frames() {
   return used <= limit / 8 * 7 ? 16 : 8;
 }
 
-// Adds a backtrace, or its innermost frames if there is too little space for all of them, which sets `truncated`.
+// Adds a backtrace. If there is too little space for all of its frames, adds only the innermost ones, and sets
+// `truncated`.
 [[gnu::noinline, gnu::cold]] inline uint32_t insert_backtrace(IndexPlace place, uint64_t mask, uint64_t hash,
                                                               uint32_t function, const uint64_t* pcs, uint32_t count,
                                                               bool* truncated) {

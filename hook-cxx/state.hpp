@@ -26,7 +26,7 @@ inline constexpr uint8_t takes_passed_out = 1, marks_pages = 2;
 struct Gate {
   uint32_t epoch;       // 0: tracing is off; with `suspended`: until the attacher is back
   uint32_t last_epoch;  // that of the last attach, which may be over
-  // Owner of the region, see Control::owner; 0 in a fork child. These three members are accessed from outside by their
+  // Owner of the region, see Control::owner; 0 in a fork child. The attacher accesses these three members by their
   // offsets (HookDescription::gate).
   uint64_t owner;
   uint32_t birth;  // in a fork child, see birth.hpp; known from outside, too
@@ -34,7 +34,7 @@ struct Gate {
   uint32_t depth;
   uint32_t clock_mode;
   uint32_t tid_offset;  // Control::tid_offset
-  // Remembered backtraces, coarse clock, no filter: the cases handled by the fast half of record.hpp. It does not
+  // True if the fast half of record.hpp applies: remembered backtraces, coarse clock, no filter. That half does not
   // handle allocations with a Python function on their stack, but it does handle releases.
   bool simple;
   bool simple_releases;
@@ -43,7 +43,7 @@ struct Gate {
   uint8_t noting;   // further duty of recording a block: one of the above, or 0
   bool is_settled;  // false in a fork child that has not yet left its inheritance: see birth.hpp
   // Together with the members above, this is everything that skipped calls read, in one cache line of the program.
-  // Equals `tid_offset` while there may be countdowns (countdowns.hpp), otherwise 0.
+  // Equals `tid_offset` if there may be countdowns (countdowns.hpp), otherwise 0.
   uint32_t countdown_offset;
   uint64_t table_mask;       // Control::table_mask
   uint64_t passed_below;     // smaller allocations are passed without any other question
@@ -78,7 +78,7 @@ struct GateArea {
 };
 static_assert(__builtin_offsetof(GateArea, spares) == spares_behind_gate);
 
-// Everything that the hook calls, and the bounds of its writes. A fork child has a copy.
+// Everything that the hook calls, and the bounds of its writes. A fork child has its own copy.
 struct Trusted {
   uint64_t region_bytes;
   uint64_t ring_bytes;
@@ -125,21 +125,21 @@ inline uint32_t epoch_now() {
   return word & suspended ? 0 : word;
 }
 
-// In the data from the attacher to the hook, which is mapped read-only.
+// Returns a pointer into the data from the attacher to the hook, which is mapped read-only.
 template <typename T>
 inline const T* in_guide(uint64_t offset) {
   return reinterpret_cast<const T*>(region + offset);
 }
 
-// In the data from the hook to the attacher. Other processes may write it at any time (SECURITY.md), so every value
-// read here is only a number: it is never used as an address to call or load, and it is bounded where it is used as an
-// index. A value that is checked and then used is loaded once.
+// Returns a pointer into the data from the hook to the attacher. Other processes may write to it at any time
+// (SECURITY.md), so every value read here is only a number: it is never used as an address to call or load, and it is
+// bounded where it is used as an index. A value that is checked and then used is loaded once.
 template <typename T>
 inline T* in_report(uint64_t offset) {
   return reinterpret_cast<T*>(region + offset);
 }
 
-// Loads exactly once, which the compiler might otherwise change.
+// Loads the value exactly once. Otherwise, the compiler might load it again.
 template <typename T>
 [[gnu::always_inline]] inline T once(const T& word) {
   return __atomic_load_n(&word, __ATOMIC_RELAXED);

@@ -1,17 +1,17 @@
 // Functions of the C library that read or write bytes for the program, counted like the program's own accesses. Their
 // slots are exchanged only if the program reports its accesses.
 //
-// Some functions show only after the call how much they have written (read, strlen). They are counted then, from a
-// frame of ours. All others are counted first and left by a jump, so that no frame of ours is on the stack while they
-// wait. Pointers passed by the program are never dereferenced, because the kernel returns EFAULT where we would crash.
-// No wrapper has a mark or takes a lock, so a signal handler may call them at any moment, and a thread that is
-// cancelled inside leaves nothing behind. Errno is the original's, as no code of ours changes it.
+// For some functions (read, strlen), the number of bytes is known only after the call. They are counted then, from a
+// frame of ours. All others are counted before the call and entered by a jump, so that no frame of ours is on the stack
+// while they wait. Pointers passed by the program are never dereferenced, because the kernel returns EFAULT where we
+// would crash. No wrapper has a mark or takes a lock, so a signal handler may call them at any moment, and a thread
+// that is cancelled inside leaves nothing behind. Errno is the original's, as no code of ours changes it.
 #pragma once
 #include "calls.hpp"
 
 namespace memhook {
 
-// The program reads or writes these bytes through a function of the C library.
+// Counts bytes that the program reads or writes through a function of the C library.
 [[gnu::always_inline]] inline void note_touch(uint64_t address, uint64_t bytes, bool is_write) {
   if (bytes == 0 || epoch_now() == 0 || !(gate().flags & flag_accesses)) return;
   // A call that will fail may name any length.
@@ -27,7 +27,7 @@ struct TouchWrappers {
   MEMHOOK_WRAPPER void Access(uint64_t address, uint64_t what) {
     if (epoch_now() != 0 && gate().flags & flag_accesses) note_access(address, what >> 1, what & 1);
   }
-  // memcpy and similar functions. The fourth parameter exists in the checked forms; the other functions ignore the
+  // memcpy and similar functions. Only the checked variants take the fourth parameter; the other functions ignore its
   // register.
   MEMHOOK_WRAPPER uint64_t CopyBytes(uint64_t to, uint64_t from, uint64_t bytes, uint64_t room) {
     note_touch(from, bytes, false);
@@ -48,7 +48,7 @@ struct TouchWrappers {
     note_touch(text, length + 1, false);
     return length;
   }
-  // read and similar functions have up to three more parameters. They may return more than fits into the buffer
+  // read and similar functions have up to three more parameters. Their result may exceed the size of the buffer
   // (MSG_TRUNC of recv(2)).
   MEMHOOK_WRAPPER uint64_t ReadInto(uint64_t file, uint64_t to, uint64_t bytes, uint64_t x, uint64_t y, uint64_t z) {
     uint64_t result = original<uint64_t>(F, V, file, to, bytes, x, y, z);

@@ -39,7 +39,7 @@ inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
   const ModuleEntry& module = modules[low - 1];
   // memhook_call_via returns through this instruction, so the instruction before it does not matter.
   if (!exact && pc == module.ret_gadget) return cfa_rsp | 8ull << 32;
-  // A return address may be the first byte of the next function, so the call before it is used.
+  // A return address may be the first byte of the next function, so the address of the call before it is looked up.
   uint64_t offset = pc - !exact - module.base;
   uint64_t first = module.first_row, rows = module.row_count;
   if (offset >> 32 || first + rows > max_rows) return cfa_stop;
@@ -57,7 +57,7 @@ inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
   auto* numbers = in_guide<uint16_t>(row_rules_offset) + first;
   auto* rules = in_guide<uint64_t>(rules_offset);
   uint64_t rule = row == 0 ? uint64_t{cfa_stop} : rules[numbers[row - 1]];
-  // There is no call before it, but a function begins here: no call was made, because makecontext(3) starts a stack
+  // No call precedes this address, but a function begins here. No call was made, because makecontext(3) starts a stack
   // like this (glibc's __start_context, whose own CFI leads into its arguments).
   if ((rule & 0xff) == cfa_stop && !exact && row < module.row_count && offsets[row] == offset + 1) return cfa_end;
   if ((rule & 0xff) == cfa_stop && module.keeps_frame_pointers) return rule_made;
@@ -88,8 +88,8 @@ inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
   return rule;
 }
 
-// Stack bounds of a ring's owner; empty if unknown, or if `checks_owner` (probe.cc) is set and this is another
-// thread.
+// Stack bounds of a ring's owner; empty if unknown, or if `checks_owner` (probe.cc) is set and the calling thread is
+// another one.
 struct Bounds {
   uint64_t low, high;
 };
@@ -103,7 +103,7 @@ inline constexpr bool checks_owner = true;
 [[gnu::always_inline]] inline Bounds bounds_of(const RingHeader* ring) {
   uint64_t place = (reinterpret_cast<uint64_t>(ring) - reinterpret_cast<uint64_t>(region)) >> bounds_shift;
   const StackBounds* bounds = in_guide<StackBounds>(bounds_offset) + place;
-  // In this order: see set_stack_bounds() of the stream crate.
+  // The order of these loads matters: see set_stack_bounds() of the stream crate.
   uint64_t high = __atomic_load_n(&bounds->high, __ATOMIC_ACQUIRE), low = once(bounds->low);
   if constexpr (checks_owner)
     if (once(bounds->tid) != kept_number(cpu::thread_pointer())) return {0, 0};
@@ -155,8 +155,8 @@ struct Position {
   uint64_t pc, sp, rbp;
 };
 
-// Fills `pcs` with at most `depth` return addresses, and returns their number. `trace` gets every stack word that the
-// result depends on. pre: depth > 0.
+// Fills `pcs` with at most `depth` return addresses, and returns their number. `trace` receives every stack word on
+// which the result depends. pre: depth > 0.
 template <typename Trace>
 [[gnu::always_inline]] inline uint32_t unwind(RingHeader* ring, uint64_t tag, Position at, uint64_t* pcs,
                                               uint32_t depth, bool* truncated, Trace& trace) {
@@ -185,7 +185,7 @@ template <typename Trace>
       }
       trace.reads(place, cfa);
     } else if (kind == cfa_made) {
-      // The frame pointer has to be valid: in the stack, and higher.
+      // The frame pointer has to be valid: aligned, in the stack, and not below the stack pointer.
       trace.uses_rbp();
       if ((at.rbp & 7) || at.rbp < at.sp) {
         *truncated = true;
@@ -223,7 +223,7 @@ template <typename Trace>
     }
     trace.reads(cfa - 8, caller);
     if (caller == 0) return count;
-    // If frame pointers were not kept, they do not lead to a return address into known code.
+    // Without frame pointers, rbp does not lead to a return address in known code.
     if (__builtin_expect(kind == cfa_made, 0) && (rule_of(ring, tag, caller, false) & 0xff) == cfa_stop) {
       *truncated = true;
       return count;

@@ -5,7 +5,7 @@
 
 namespace memhook {
 
-// Time limit that tests give their attacher, which may get no processor for seconds.
+// Time limit that tests set for their attacher, which may get no processor for seconds.
 #ifdef MEMHOOK_TEST_PATIENCE_NS
 inline constexpr bool has_test_patience = true;
 inline constexpr int64_t test_patience_ns = MEMHOOK_TEST_PATIENCE_NS;
@@ -14,12 +14,12 @@ inline constexpr bool has_test_patience = false;
 inline constexpr int64_t test_patience_ns = 0;
 #endif
 
-// If the clock word does not advance for this time, the attacher is considered dead.
+// If the clock word does not advance for this long, the attacher is considered dead.
 inline constexpr int64_t dead_attacher_ns = has_test_patience ? test_patience_ns : 300'000'000;
 
-// Under a seccomp filter, a system call of ours might end the program.
+// Under a seccomp filter, a system call made by the hook might kill the program.
 inline bool may_call_kernel() {
-  // The target may have installed a filter since the attach.
+  // The target may have installed a seccomp filter since the attach.
   return trusted.may_call && __atomic_load_n(&control()->syscalls_filtered, __ATOMIC_RELAXED) == 0;
 }
 
@@ -29,19 +29,19 @@ inline void rest_ns(int64_t ns) {
   for (int64_t i = 0; i < ns; i += 32) cpu::pause();
 }
 
-// Nanoseconds since some moment. Without the kernel's help, this is slower than real time, never faster.
+// Nanoseconds since some fixed moment. Without the kernel's help, this clock is slower than real time, never faster.
 inline int64_t waiting_clock() {
   if (may_call_kernel()) return sys::monotonic_ns();
   return static_cast<int64_t>(cpu::time_stamp() / cpu::most_counts_per_ns);
 }
 
-// Considers the attacher dead, whose clock word stood still at `clock`: from here on, calls pass through until it
-// reports back. The gate comes first: a resume between the two stores finds `abandoned` still clear and opens the gate
-// immediately, and the attacher assumes a gap that did not exist. In the other order, calls skipped meanwhile would be
-// in no gap.
+// Considers the attacher dead, because its clock word has stopped at `clock`. From here on, calls pass through until
+// the attacher reports back. The gate comes first. Then a resume between the two stores finds `abandoned` still clear
+// and opens the gate immediately, and the attacher assumes a gap that did not exist. In the other order, calls skipped
+// meanwhile would be in no gap.
 [[gnu::noinline, gnu::cold]] inline void suspend(uint64_t clock) {
   uint32_t epoch = gate_word();
-  // A detach may have closed the gate, and another thread may have been faster.
+  // A detach may have closed the gate, or another thread may have been faster.
   if (epoch != 0 && !(epoch & suspended))
     __atomic_compare_exchange_n(&gate().epoch, &epoch, epoch | suspended, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
   if (__atomic_load_n(&tally()->abandoned, __ATOMIC_RELAXED)) return;
@@ -50,12 +50,12 @@ inline int64_t waiting_clock() {
   __atomic_store_n(&trusted.is_abandoned, true, __ATOMIC_RELAXED);
 }
 
-// A wait. `patience_ns`: maximum time for which the clock word may stand still.
+// State of a wait. `patience_ns`: maximum time for which the clock word may stand still.
 class Wait {
  public:
   explicit Wait(int64_t patience_ns = dead_attacher_ns) : patience_ns_(patience_ns) {}
 
-  // Waits for a short time. Returns false if the attacher is considered dead, and nothing is recorded now.
+  // Waits for a short time. Returns false if the attacher is considered dead, so that nothing is recorded now.
   bool a_moment() {
     if (started_ == 0) started_ = waiting_clock();
     rest_ns(50'000);

@@ -1,8 +1,8 @@
 // One wrapper for each signature, instantiated for every hooked function and variant.
 //
 // A policy decides how wrappers treat allocations and releases: `Recording` (calls.hpp), `Passing` (selective.hpp),
-// `Telling` and `Emitting` (emitting.hpp). A policy that only decides calls, or jumps to, the same wrapper of its
-// `Full`.
+// `Telling` and `Emitting` (emitting.hpp). A policy that only makes a decision then calls, or jumps to, the same
+// wrapper of its `Full` policy.
 #pragma once
 #include "mappings.hpp"
 #include "marks.hpp"
@@ -29,14 +29,14 @@ struct ModuleWrappers {
     libraries_opened(loader_count);
     return handle;
   }
-  // Returns a way without an instruction if the call cannot be followed, or is not followed, as in a fork child.
+  // Returns a `Way` without an instruction if the call cannot be followed, or is not followed, as in a fork child.
   [[gnu::always_inline]] static Way way() {
     if (epoch_now() == 0) return {};
     Way by = way_for(reinterpret_cast<uint64_t>(__builtin_return_address(0)));
     if (by.gadget == 0) leaves_unfollowed();
     return by;
   }
-  // If the call is not followed, it is a jump: the loader sees the caller's return address.
+  // A call that is not followed becomes a jump, so that the loader sees the caller's return address.
   MEMHOOK_WRAPPER void* Dlopen(const char* file, int mode) {
     Way by = way();
     return by.gadget ? traced_dlopen<F, V>(file, mode, by.gadget, by.loader_count) : original<void*>(F, V, file, mode);
@@ -88,7 +88,7 @@ struct Wrappers : ModuleWrappers, MappingWrappers, TouchWrappers {
   MEMHOOK_WRAPPER void FreeXX(void* block, uint64_t x, uint64_t y) {
     Policy::template release<F, V, Full::template FreeXX<F, V>>(block, x, y);
   }
-  // realloc(p, 0) releases p and returns null in glibc. A null for any other size is a failure.
+  // realloc(p, 0) releases p and returns null in glibc. Null for any other size means failure.
   MEMHOOK_WRAPPER void* Realloc(void* old, uint64_t size) {
     return Policy::template reallocate<F, V, Full::template Realloc<F, V>>(size, size == 0, old, size);
   }
@@ -99,8 +99,9 @@ struct Wrappers : ModuleWrappers, MappingWrappers, TouchWrappers {
   MEMHOOK_WRAPPER void* Rallocx(void* old, uint64_t size, int flags) {
     return Policy::template reallocate<F, V, Full::template Rallocx<F, V>>(size, false, old, size, flags);
   }
-  // Functions of allocators that take a heap first, or an alignment or similar last. If a function has fewer arguments
-  // than these, the remaining registers have other values (psABI 3.2.3), which are passed on without effect.
+  // Allocator functions that take a heap as first argument, or an alignment or the like as last. If a function has
+  // fewer arguments than these, the remaining registers have other values (psABI 3.2.3), which are passed on without
+  // effect.
   MEMHOOK_WRAPPER void* CountSizeXX(uint64_t count, uint64_t size, uint64_t x, uint64_t y) {
     return Policy::template allocate<F, V, Full::template CountSizeXX<F, V>>(product(count, size), count, size, x, y);
   }

@@ -1,4 +1,4 @@
-//! Builds the replayer for embedding. It is the C++ program that makes the recorded calls.
+//! Builds the replayer, the C++ program that makes the recorded calls, so that it can be embedded.
 
 use std::{
     env,
@@ -16,7 +16,7 @@ fn main() {
         .args([
             "-std=c++20",
             "-O2",
-            // This makes the address of malloc the address of the function itself, not of a stub in
+            // Makes the address of malloc that of the function itself rather than that of a stub in
             // this program.
             "-fPIE",
             "-pie",

@@ -23,9 +23,9 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts an agent with these rules and stores. The agent keeps its state in the folder,
-    /// listens on a port that it chooses, and has no limit on its resource use, because the targets
-    /// of tests share two processors with it.
+    /// Starts an agent with these rules and stores. The agent keeps its state in the directory,
+    /// listens on a port that it chooses, and has no limit on its resource use, because it shares
+    /// two processors with the tests' targets.
     pub fn start(folder: &Arc<Folder>, configuration: &str) -> Agent {
         Agent::start_with(folder, configuration, &[])
     }
@@ -42,7 +42,8 @@ impl Agent {
         Agent::launch_with(folder, configuration, &[])
     }
 
-    /// Starts an agent whose long pauses are divided by this number; nothing else changes.
+    /// Starts an agent whose long pauses are divided by this number, and which is otherwise
+    /// unchanged.
     pub fn start_hastily(folder: &Arc<Folder>, configuration: &str, by: u32) -> Agent {
         let by = by.to_string();
         let mut command = Command::new(binary());
@@ -230,7 +231,7 @@ fn configure(folder: &Folder, configuration: &str) {
          [http]\nlisten = \"127.0.0.1:0\"\n{configuration}",
         folder.path("state")
     );
-    // The file is replaced as a whole, because the agent may read it at any time.
+    // The file is replaced atomically, because the agent may read it at any time.
     let beside = folder.path("agent.toml.part");
     std::fs::write(&beside, text).expect("written");
     std::fs::rename(beside, folder.path("agent.toml")).expect("renamed");
@@ -271,8 +272,8 @@ pub fn wrapped_slots(pid: u32) -> usize {
         .count()
 }
 
-/// Returns the body of an answer. Retries if the agent has disconnected the client because its
-/// request was late.
+/// Returns the body of a response. Retries if the agent closed the connection because the request
+/// came too late.
 pub fn get(address: SocketAddr, path: &str) -> String {
     let mut found = None;
     until("it answers", || {
@@ -282,12 +283,12 @@ pub fn get(address: SocketAddr, path: &str) -> String {
     found.expect("an answer")
 }
 
-/// Returns the body of the answer to a single request, without a retry.
+/// Returns the body of the response to a single request, without a retry.
 pub fn get_at_once(address: SocketAddr, path: &str) -> String {
     ask(address, path).expect("an answer")
 }
 
-/// Returns `None` if the connection ends without an answer.
+/// Returns `None` if the connection ends without a response.
 fn ask(address: SocketAddr, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
@@ -310,7 +311,7 @@ pub fn free_address() -> SocketAddr {
     listener.local_addr().expect("an address")
 }
 
-/// Asks a server that may not be ready; accepts any form of answer.
+/// Sends a request to a server that may not be ready yet, and accepts any form of response.
 pub fn get_if_ready(address: SocketAddr, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     // HTTP/1.0 has no chunked answers.
@@ -398,7 +399,7 @@ impl Request {
     }
 }
 
-/// A store with scripted reactions, after which it accepts everything.
+/// A store that first answers as scripted, and then accepts everything.
 pub struct ScriptedStore {
     address: SocketAddr,
     requests: Arc<Mutex<Vec<Request>>>,
@@ -450,7 +451,7 @@ impl ScriptedStore {
         taken.flat_map(Request::profiles).collect()
     }
 
-    /// Returns the number of scripted reactions that are still unused.
+    /// Returns the number of scripted responses that are still unused.
     pub fn left(&self) -> usize {
         lock(&self.script).len()
     }

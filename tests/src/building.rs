@@ -14,8 +14,9 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Returns a Cargo command with the environment of a shell. The variables that Cargo sets for tests
-/// would make build scripts run again, and would rebuild everything that depends on their crates.
+/// Returns a Cargo command with the environment of a shell. With the variables that Cargo sets for
+/// tests, build scripts would run again, and everything that depends on their crates would be
+/// rebuilt.
 pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(env!("CARGO"));
     for (name, _) in std::env::vars_os() {
@@ -31,7 +32,7 @@ pub(crate) fn cargo() -> Command {
     cargo
 }
 
-/// Returns the built program whose path has this suffix, from the messages of Cargo.
+/// Returns the path of the built program with this suffix, from Cargo's messages.
 pub(crate) fn built(messages: &[u8], end: &str) -> Option<PathBuf> {
     let text = String::from_utf8_lossy(messages);
     let messages = text.lines().map(serde_json::from_str::<serde_json::Value>);
@@ -42,8 +43,8 @@ pub(crate) fn built(messages: &[u8], end: &str) -> Option<PathBuf> {
     programs.next_back()
 }
 
-/// Builds a Rust service of `tests/services` with this allocator linked in, and names it after its
-/// program. `None` if it cannot be built here; the reason is printed on standard error.
+/// Builds a Rust service from `tests/services` with this allocator linked in, and names the result
+/// after its program. `None` if it cannot be built here; the reason is printed on standard error.
 pub fn build_service(allocator: &str, name: &str) -> Option<PathBuf> {
     // A separate target folder keeps Cargo from rebuilding the tests' dependencies with other
     // features, and from waiting for its lock.
@@ -73,9 +74,9 @@ pub fn binary_is(path: &str) {
 pub fn binary() -> &'static Path {
     BINARY.get_or_init(|| {
         let mut build = cargo();
-        // Uses the features of `cargo test --workspace`, for which Cargo needs all packages and a
-        // test. With the features of `-p memhook-cli`, half of the dependencies would be rebuilt
-        // while the first test waits.
+        // Uses the features of `cargo test --workspace`, for which Cargo must be given all packages
+        // and a test. With the features of `-p memhook-cli`, half of the dependencies would be
+        // rebuilt while the first test waits.
         build.args(["build", "-q", "--workspace", "--bin", "memhook-rs"]);
         build.args(["--test", "rooms", "--message-format=json"]);
         if !cfg!(debug_assertions) {
@@ -92,7 +93,7 @@ pub fn source(file: &str) -> PathBuf {
     root().join("tests/targets").join(file)
 }
 
-/// Returns the folder for built targets, next to the binary. Each state of the sources has a
+/// Returns the folder for built targets, next to the binary. Each version of the sources has a
 /// separate folder, so that no target is built twice.
 pub(crate) fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
@@ -114,8 +115,8 @@ pub(crate) fn folder() -> &'static Path {
     })
 }
 
-/// Creates a file, and moves it into place when it is complete, because another process may be
-/// waiting for it.
+/// Creates a file under another name, and moves it into place when it is complete, because another
+/// process may be waiting for it.
 fn whole(to: &Path, make: impl FnOnce(&Path)) {
     let mut unfinished = to.as_os_str().to_owned();
     unfinished.push(format!(".{}", std::process::id()));
@@ -146,7 +147,7 @@ pub fn build_target(name: &str, flags: &[&str]) -> PathBuf {
     build_for(Release::asked_for().as_ref(), name, flags)
 }
 
-/// Builds a target for the C library of a release; `None` means this system's library.
+/// Builds a target against the C library of a release; `None` means this system's library.
 pub(crate) fn build_for(release: Option<&Release>, name: &str, flags: &[&str]) -> PathBuf {
     let file = format!("{name}-{}", flags.join("").replace(['/', ','], "_"));
     build(release, name, &file, &["-pthread"], flags)

@@ -1,20 +1,20 @@
-//! Packages of other Debian releases and processors, unpacked into a folder, without changes to this system.
+//! Packages of other Debian releases and architectures, unpacked into a directory without changing this system.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// An archive of packages, with a separate folder for apt's state.
+/// An archive of packages, with its own directory for apt's state.
 pub struct DebianPackages {
     state: PathBuf,
     options: Vec<String>,
 }
 
 impl DebianPackages {
-    /// Fetches the lists of these suites for a processor (`amd64`, `arm64`); the last of several suites takes
-    /// precedence. `state` is a new folder.
+    /// Fetches the package lists of these suites for an architecture (`amd64`, `arm64`). If there are several suites,
+    /// the last takes precedence. `state` must be a new directory.
     ///
     /// # Errors
-    /// The command that failed, or a message that no Debian mirror is configured.
+    /// Returns the command that failed, or a message that no Debian mirror is configured.
     pub fn new(state: &Path, suites: &[&str], processor: &str) -> Result<Self, String> {
         let failed = |e: std::io::Error| format!("{}: {e}", state.display());
         for folder in ["state/lists/partial", "cache/archives/partial", "debs"] {
@@ -51,7 +51,7 @@ impl DebianPackages {
     /// Fetches packages and unpacks them.
     ///
     /// # Errors
-    /// The command that failed.
+    /// Returns the command that failed.
     pub fn unpack(&self, names: &[&str], into: &Path) -> Result<(), String> {
         let debs = self.state.join("debs");
         let failed = |e: std::io::Error| format!("{}: {e}", debs.display());
@@ -72,7 +72,7 @@ impl DebianPackages {
     /// Returns the dependency of a metapackage.
     ///
     /// # Errors
-    /// The metapackage, if it has no dependency.
+    /// Returns the metapackage if it has no dependency.
     pub fn dependency_of(&self, name: &str) -> Result<String, String> {
         let output = self.apt("apt-cache").args(["depends", name]).output();
         let output = output.map_err(|e| format!("apt-cache: {e}"))?;

@@ -323,7 +323,7 @@ impl Attacher {
     }
 
     /// Asks the attacher to detach, and returns the final report. Returns `None` if the target
-    /// temporarily ran untraced because the attacher got no processor.
+    /// temporarily ran untraced because the attacher was not scheduled.
     pub fn finish_unless_late(self) -> Option<serde_json::Value> {
         self.signal(libc::SIGINT);
         let (status, output, errors) = self.outcome();

@@ -201,7 +201,7 @@ impl Listener {
         Some(Listener { rings })
     }
 
-    /// Returns the data since the last call, in order of time. Fails if any data was lost.
+    /// Returns the data since the last call, in chronological order. Fails if any data was lost.
     pub fn take(&mut self) -> Vec<Told> {
         let mut all: Vec<(u64, Told)> = Vec::new();
         for ring in &mut self.rings {

@@ -21,7 +21,7 @@ impl MappingStalls {
         number.expect("microseconds")
     }
 
-    /// Repeats `work` until the longest wait during a run is within the limit, and returns the
+    /// Repeats `work` until the longest wait in one run is within the limit, and returns the
     /// longest wait of each run. On a busy machine, the holder of the lock sometimes has to wait
     /// for a processor, but not in every run.
     pub fn waits_during(&mut self, limit_us: u64, mut work: impl FnMut()) -> Vec<u64> {

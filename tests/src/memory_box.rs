@@ -1,4 +1,4 @@
-//! A control group with a memory limit, as for a container.
+//! A control group with a memory limit, like that of a container.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

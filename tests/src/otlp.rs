@@ -1,4 +1,4 @@
-//! Profiles in the format for OpenTelemetry collectors, decoded with the published messages
+//! Profiles in OpenTelemetry's format, decoded with the published message definitions
 //! (opentelemetry-proto, `profiles/v1development`).
 
 use crate::agents::Pprof;

@@ -53,8 +53,8 @@ pub fn line<R: Read + AsRawFd>(reader: &mut BufReader<R>) -> String {
     line
 }
 
-/// Stops a process like Ctrl-Z, and waits until none of its threads runs. The kernel stops the threads only when one of
-/// them is scheduled, and until then they continue (signal(7), kernel/signal.c: do_signal_stop).
+/// Stops a process as Ctrl-Z does, and waits until none of its threads runs. The kernel stops the threads only when one
+/// of them is scheduled, and until then they continue (signal(7), kernel/signal.c: do_signal_stop).
 pub fn stop(pid: u32) {
     // SAFETY: kill takes plain integers.
     assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGSTOP) }, 0);
@@ -76,8 +76,9 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Messages which say that memhook-rs or its target got no processor in time. Each of these failures is acceptable on a
-/// busy machine. A test also retries after other failures with these words, so it detects only persistent failures.
+/// Messages that report that memhook-rs or its target was not scheduled in time. On a busy machine, these failures are
+/// acceptable. A test also retries after any other failure whose message contains these words, so it detects only
+/// persistent failures of that kind.
 const SAID_WITHOUT_A_PROCESSOR: [&str; 8] = [
     // No thread could be held, or not for long enough.
     "for each turn on a processor",
@@ -92,7 +93,7 @@ const SAID_WITHOUT_A_PROCESSOR: [&str; 8] = [
     "othing was seen from",
 ];
 
-/// Returns true if memhook-rs reports that it or its target got no processor.
+/// Returns true if memhook-rs reports that it or its target was not scheduled in time.
 pub fn is_for_want_of_a_processor(said: &str) -> bool {
     let mut all = SAID_WITHOUT_A_PROCESSOR.iter();
     all.any(|words| said.contains(words))
@@ -101,8 +102,8 @@ pub fn is_for_want_of_a_processor(said: &str) -> bool {
 /// Maximum number of attempts at an operation that a busy machine may prevent.
 pub const TRIES: usize = 6;
 
-/// Runs a test, and repeats it if its failure says that memhook-rs got no processor. The test fails if every attempt
-/// fails.
+/// Runs a test, and repeats it if the failure message says that memhook-rs was not scheduled in time. The test fails if
+/// every attempt fails.
 pub fn patiently(test: impl Fn()) {
     for _ in 1..TRIES {
         let run = std::panic::AssertUnwindSafe(&test);

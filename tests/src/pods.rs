@@ -1,6 +1,8 @@
-//! Control groups of pods, laid out as by a kubelet, and an endpoint that answers like a kubelet.
+//! Control groups of pods, laid out the way a kubelet does it, and an endpoint that answers like a
+//! kubelet.
 //!
-//! A real kubelet needs a container runtime and an API server, but an agent only requests one list.
+//! A real kubelet would need a container runtime and an API server, but the agent only requests one
+//! list.
 
 use crate::agents::read;
 use crate::until;
@@ -11,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Control group of a container in a pod. Dropping it removes the group, whose processes must have
-/// exited.
+/// Control group of a container in a pod. Dropping it removes the group; its processes must have
+/// exited by then.
 pub struct PodGroup {
     folders: Vec<PathBuf>,
     uid: String,

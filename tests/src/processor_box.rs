@@ -10,8 +10,8 @@ pub struct ProcessorBox {
 }
 
 impl ProcessorBox {
-    /// Creates a group without a limit, of version 1 or 2, depending on the machine. Returns `None`
-    /// without permission.
+    /// Creates a group without a limit, in version 1 or 2 of control groups, depending on the
+    /// machine. Returns `None` if this is not permitted.
     pub fn new(name: &str) -> Option<ProcessorBox> {
         let name = format!("memhook-{name}-{}", std::process::id());
         [("/sys/fs/cgroup/cpu", true), ("/sys/fs/cgroup", false)]

@@ -31,9 +31,9 @@ pub fn leave_without_user_namespaces() {
     }
 }
 
-/// Returns the path of pivot_root(8), which gives a namespace another root, as in containers. Skips
-/// the test in a chroot(2): user namespaces cannot be created there (user_namespaces(7)), and the
-/// kernel prefixes paths in such a namespace with our own root.
+/// Returns the path of pivot_root(8), which gives a namespace a different root, as containers do.
+/// Skips the test in a chroot(2): user namespaces cannot be created there (user_namespaces(7)), and
+/// the kernel would prefix paths in a namespace with our own root.
 pub fn pivot_root() -> PathBuf {
     leave_without_user_namespaces();
     installed("pivot_root")
@@ -83,8 +83,9 @@ impl Drop for Folder {
     }
 }
 
-/// Copies a program for execution, in a separate process: a child forked by a parallel test would
-/// briefly inherit our open file, and a file that is open for writing cannot be executed (ETXTBSY).
+/// Copies a program so that it can be executed. A separate process makes the copy: a child forked
+/// by a parallel test would briefly inherit our open file, and a file that is open for writing
+/// cannot be executed (ETXTBSY).
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let (from, to) = (from.as_ref(), to.as_ref());
     let status = Command::new("cp").arg(from).arg(to).status();
@@ -92,8 +93,8 @@ pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     assert!(is_copied, "{from:?} to {to:?}");
 }
 
-/// Writes a script that all users may execute, in a separate process, because a script that is open
-/// for writing cannot be executed either.
+/// Writes a script that all users may execute. A separate process writes it, because a script that
+/// is open for writing cannot be executed either.
 pub fn write_script(to: impl AsRef<Path>, text: &str) {
     let to = to.as_ref();
     let draft = to.with_extension("draft");
@@ -142,8 +143,8 @@ pub fn many_templates(types: u32) -> String {
         .collect()
 }
 
-/// Configures nginx as a single process that serves the files of the folder through `socket` in it.
-/// `http` contains additional directives. Returns the path of the configuration.
+/// Configures nginx as a single process that serves the files of the folder through `socket` in
+/// that folder. `http` contains additional directives. Returns the path of the configuration.
 pub fn nginx_configuration(folder: &Folder, http: &str) -> String {
     let text = format!(
         "daemon off; master_process off; pid {pid}; error_log stderr crit;\n\

@@ -1,4 +1,5 @@
-//! Targets on the C libraries of other Debian releases, unpacked by `cargo xtask debian-roots`.
+//! Targets that run on the C libraries of other Debian releases, unpacked by
+//! `cargo xtask debian-roots`.
 
 use crate::building::{build_for, folder, source};
 use crate::not_run_here;
@@ -153,7 +154,7 @@ impl Release {
                 with("-L", &lib),
                 with("-L", &usr),
                 with("", &source("before_glibc_2.32.cc")),
-                // libstdc++ has only weak references to libpthread, so the linker would drop the
+                // libstdc++ references libpthread only weakly, so the linker would drop the
                 // library.
                 "-Wl,--no-as-needed".to_owned(),
                 with("", &lib.join("libpthread.so.0")),

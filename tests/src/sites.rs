@@ -13,7 +13,7 @@ pub fn sites(report: &Value, file: &str) -> Sites {
         let frames = site["stack"].as_array().expect("a stack");
         let planted = frames.iter().find(|f| {
             let of_target = f["file"].as_str().is_some_and(|path| path.ends_with(file));
-            // Lambdas and templates are inlined into the planting function.
+            // Lambdas and templates are inlined into the function that plants the blocks.
             of_target && f["inlined"] == false
         });
         let function = planted.and_then(|f| f["function"].as_str()).unwrap_or("?");

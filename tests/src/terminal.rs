@@ -63,7 +63,8 @@ impl Terminal {
         self.wait_for(expected);
     }
 
-    /// Sends these characters unchanged, such as the codes of a mouse, and waits for the effect.
+    /// Sends these characters, such as the escape codes of a mouse, unchanged, and waits for the
+    /// effect.
     pub fn send(&self, text: &str, expected: &str) {
         self.tmux(&["send-keys", "-l", text]);
         self.wait_for(expected);

@@ -56,7 +56,7 @@ impl Elsewhere {
     }
 }
 
-/// Returns the output of a command that does not use cached names.
+/// Returns the output of a command that is run without cached names.
 fn output(command: &mut Command) -> Output {
     command
         .env("XDG_CACHE_HOME", "/dev/null")
@@ -85,7 +85,7 @@ fn shown(output: &Output) -> String {
     format!("{}\n{out}{errors}", output.status)
 }
 
-/// Returns a machine with this processor. If there is none here, prints the reason and returns `None`.
+/// Returns an emulated machine with this processor. If none is available, prints the reason and returns `None`.
 fn machine(processor: &str) -> Option<Machine> {
     let machine = Machine::new(processor, LIMIT);
     machine.map_err(|why| not_run_here(&why)).ok()

@@ -1,5 +1,5 @@
-//! Profiles that run memhook-rs with few privileges, and the checks of a release. Each file is
-//! tested with the program that reads it.
+//! Tests the profiles that run memhook-rs with few privileges, and the checks of a release. Each
+//! file is tested with the program that reads it.
 
 // Provides a `#[test]` that lets a test pass if its requirements are not installed.
 #[macro_use]
@@ -63,8 +63,8 @@ fn selinux_compiles_the_module() {
     succeeds(packer.arg(sources.join("memhook_agent.fc")));
 }
 
-/// Checks that the kernel knows each name. The last test checks that the list contains every call
-/// that the commands need.
+/// Checks that the kernel knows each system call in the profile. The last test checks that the list
+/// contains every call that the commands need.
 #[test]
 fn seccomp_knows_the_system_calls() {
     let file = std::fs::read(root().join("fleet/seccomp/memhook-rs.json")).expect("a profile");

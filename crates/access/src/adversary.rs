@@ -1,5 +1,5 @@
-//! Programs that may deceive an estimate from single words. Each is simulated many times, to count
-//! how often the interval contains the truth.
+//! Programs that may deceive an estimate made from single watched words. Each is simulated many
+//! times, to count how often the interval contains the truth.
 
 use crate::looks::{Look, Looks};
 use crate::random::{Random, mixed};
@@ -10,27 +10,27 @@ use rustc_hash::FxHashMap;
 const BLOCKS: u64 = 2000;
 const WORDS: u64 = 16;
 const OLDER_MS: u32 = 30_000;
-/// End of a simulation. It is late enough that looks before the last period T count too.
+/// End of a simulation, late enough that watches before the last period T count too.
 const END_MS: u32 = 5 * OLDER_MS;
 const SLOTS: usize = 4;
 const STEP_MS: usize = 20;
 
-/// Function that returns the next touch of a word of a block after a given time. Without a word, it
-/// returns the next touch of the block.
+/// Function that returns the next access to a word of a block after a given time, or, without a
+/// word, the next access to any part of the block.
 type Touch = fn(block: u64, word: Option<u64>, after_ms: u32) -> Option<u32>;
 
 fn unit(number: u64) -> f64 {
     (mixed(number) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Returns the next touch of a block that is touched at `phase`, and every `period` from then on.
+/// Returns the next access to a block that is accessed at `phase` and every `period` from then on.
 fn periodic(period: u32, phase: u32, after: u32) -> Option<u32> {
     let next = after + 1;
     let rounds = next.saturating_sub(phase).div_ceil(period);
     Some(phase + rounds * period)
 }
 
-/// Returns the share of the intervals that contain the truth, and their mean ends.
+/// Returns the share of intervals that contain the true value, and the means of their ends.
 fn coverage(touch: Touch) -> (f64, f64, f64, f64) {
     const RUNS: u64 = 10;
     let (mut held, mut lows, mut highs, mut truths) = (0, 0.0, 0.0, 0.0);
@@ -79,7 +79,8 @@ fn coverage(touch: Touch) -> (f64, f64, f64, f64) {
         });
         let truth = stale.count() as f64 / BLOCKS as f64;
         let share = looks.share(Site::Stack(1), Stratum::Open, OLDER_MS);
-        // The share is unknown if the program's word of the block has only just been found.
+        // The share is unknown if the word that the program accesses in the block has only just
+        // been found.
         let share = share.unwrap_or(Share::unknown(0.0));
         held += u32::from((share.low - 0.005..=share.high + 0.005).contains(&truth));
         (lows, highs, truths) = (lows + share.low, highs + share.high, truths + truth);

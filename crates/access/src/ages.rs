@@ -4,11 +4,11 @@
 
 use crate::pages::THRESHOLDS_MS;
 
-/// Upper ends of the bands. A last band contains everything older.
+/// Upper ends of the age bands. One more band contains everything older.
 pub const AGES_MS: [u32; 6] = [1000, 2000, 4000, 8000, 16_000, 32_000];
 /// Number of bands.
 pub const BANDS: usize = AGES_MS.len() + 1;
-/// Maximum number of points. Beyond it, every second one is dropped.
+/// Maximum number of points. When there are more, every second point is dropped.
 const MOST_POINTS: usize = 1024;
 
 /// Returns the band of an idle time.
@@ -21,14 +21,14 @@ pub fn band(idle_ms: u32) -> usize {
 pub struct AgePoint {
     /// Time of the point in ms since the attach.
     pub at_ms: u32,
-    /// Live bytes by the time for which they were certainly not written, and no read of them was
-    /// seen.
+    /// Live bytes by the time for which they were certainly not written and were not seen to be
+    /// read.
     pub bytes: [u64; BANDS],
     /// Number of pages by their monitoring threshold.
     pub pages: [u64; THRESHOLDS_MS.len()],
 }
 
-/// Moments of a watch. Their memory is bounded, regardless of the length of the watch.
+/// Points of a watch. Their memory is bounded, regardless of the length of the watch.
 #[derive(Clone, Debug, Default)]
 pub struct AgeHistory {
     points: Vec<AgePoint>,
@@ -36,7 +36,7 @@ pub struct AgeHistory {
 }
 
 impl AgeHistory {
-    /// Adds a moment, unless it is too close to the previous one.
+    /// Adds a point, unless it is too close to the previous one.
     pub fn add(&mut self, point: AgePoint) {
         let is_due = |last: &AgePoint| point.at_ms >= last.at_ms.saturating_add(self.apart_ms);
         if !self.points.last().is_none_or(is_due) {

@@ -1,4 +1,4 @@
-//! Combines a census and the looks to the stale blocks, by site.
+//! Combines a census and the looks into the stale blocks of each site.
 
 use crate::looks::Looks;
 use crate::sites::{Site, SiteBlocks, Stratum};
@@ -14,13 +14,13 @@ pub struct SiteAnswer {
     pub live_bytes: u64,
     /// Live blocks.
     pub live_blocks: u64,
-    /// Best estimate of the bytes that were not touched for the time in question.
+    /// Best estimate of the bytes that were not touched for the requested time.
     pub stale_bytes: u64,
     /// Low end of its 95 % interval.
     pub stale_bytes_low: u64,
     /// High end of the interval.
     pub stale_bytes_high: u64,
-    /// Bytes of blocks that were certainly not written for the time in question.
+    /// Bytes of blocks that were certainly not written for the requested time.
     pub unwritten_bytes: u64,
     /// Part of these bytes that were certainly not read either.
     pub unaccessed_bytes: u64,
@@ -31,7 +31,7 @@ pub struct SiteAnswer {
     /// The block that is probably stale with the most bytes for the longest time, if any block is.
     pub stale_block: Option<u64>,
     /// Stale bytes multiplied by the time without a touch, in seconds. It uses the best estimate if
-    /// the state of the site is known, and the low end otherwise, so that no guess ranks before a
+    /// the state of the site is known, and the low end otherwise, so that no guess ranks above a
     /// known value.
     pub stale_byte_seconds: f64,
 }
@@ -89,7 +89,7 @@ pub fn answer(
             },
             _,
         ) => Share::unknown(0.0),
-        // Without watchpoints, a block is stale if it was not written.
+        // Without watchpoints, a block that was not written counts as stale.
         (
             Evidence {
                 has_watchpoints: false,
@@ -106,7 +106,8 @@ pub fn answer(
         ) => Share::unknown(0.0),
         (_, stratum) => {
             let seen = |stratum| looks.share(site, stratum, older_ms);
-            // Unwritten blocks are mostly not read either, and similar sites behave alike.
+            // Blocks that are not written are mostly not read either, and similar sites behave
+            // alike.
             let guess = match stratum {
                 Stratum::Unwritten => 1.0,
                 Stratum::Open => seen(Stratum::Unwritten).map_or(0.0, |share| share.estimate),
@@ -120,7 +121,7 @@ pub fn answer(
             part(&of_unwritten) * unwritten.bytes as f64 + part(&of_open) * open.bytes as f64;
         idle.bytes as f64 + looked_at
     };
-    // Blocks with a touched word are not stale, even if few other blocks were looked at.
+    // Blocks with a touched word are not stale, even if few other blocks were inspected.
     let most = idle.bytes + (unwritten.bytes + open.bytes).saturating_sub(blocks.hit_bytes);
     let bytes = |amount: f64| (amount.round() as u64).min(most);
     let stale = bytes(sum(|share| share.estimate));
@@ -165,7 +166,7 @@ pub(crate) fn note_known(
 ) {
     for (site, blocks) in sites {
         let found = || answer(*site, blocks, looks, older_ms, evidence).state() != State::Unknown;
-        // Evaluating looks takes a while, so it is done only after new looks.
+        // Evaluating the looks takes a while, so it is done only when there are new ones.
         let is_known = looks.is_known(*site).unwrap_or_else(found);
         looks.note_known(*site, is_known);
         blocks.is_known = is_known;

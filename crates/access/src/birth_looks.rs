@@ -34,8 +34,8 @@ const KNOWN_NS: u64 = 10_000_000;
 const SILENT_NS: u64 = 300_000;
 /// Fraction (1/n) of the block's age for which a watchpoint stays silent beyond that.
 const SILENT_PART: u64 = 50;
-/// Age at which a look is abandoned, if it is also older than a part of the run, so that other
-/// blocks get their turn.
+/// Age at which a look is abandoned so that other blocks get their turn, if the look has also taken
+/// more than a certain part (1/n) of the run.
 const LONGEST_NS: u64 = 1_000_000_000;
 const LONGEST_PART: u64 = 4;
 /// Approximate wait of a thread in addition to the time for arming: it waits for our next turn, and
@@ -306,7 +306,7 @@ impl BirthLooks {
             return;
         }
         region.draw_blocks_at(self.distance.saturating_mul(UNASKED_DISTANCES));
-        // Threads also have costs while they are prepared for watchpoints.
+        // Threads also cost time while they are prepared for watchpoints.
         if self.active.is_empty() && !self.is_resting {
             self.rest(now, region);
         }
@@ -326,8 +326,8 @@ impl BirthLooks {
     fn meet(&mut self, block: NewBlock, region: &Region) {
         let begun = monotonic_ns();
         self.is_asked = false;
-        // The thread may have named its block directly after our last turn, which is long ago if
-        // our processor is busy.
+        // The thread may have named its block directly after our last turn. If our processor is
+        // busy, that turn was long ago.
         let unseen_ns = (begun.saturating_sub(self.turned_ns) as f64).min(LONGEST_WAIT_NS);
         // The distance between selected blocks is reduced if a block takes long to arrive, and
         // increased if one arrives immediately. So the hook's threads check no more often than

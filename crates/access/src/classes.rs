@@ -1,5 +1,5 @@
-//! Measures how long four watched words take to distinguish the untouched sites of a simulated
-//! server from sites that are touched occasionally.
+//! Measures how long it takes, with four watched words at a time, to distinguish the untouched
+//! sites of a simulated server from sites that are touched occasionally.
 
 use crate::answer::{Evidence, State, answer};
 use crate::looks::{Look, Looks, kept_ms};
@@ -49,7 +49,7 @@ fn live(site: usize, random: &mut Random) -> SiteBlocks {
     blocks
 }
 
-/// Returns the time in seconds from which the state of each site was known permanently, and the
+/// Returns the time in seconds after which the state of each site was known for good, and the
 /// number of wrong answers.
 fn run(seed: u64, seconds: u32) -> ([Option<u32>; SITES.len()], usize) {
     let mut random = Random::seeded(seed);
@@ -106,7 +106,7 @@ fn run(seed: u64, seconds: u32) -> ([Option<u32>; SITES.len()], usize) {
 fn sites_are_told_apart() {
     const RUNS: u64 = 6;
     const SECONDS: u32 = 240;
-    // Most runs take three times the time in question. Improvements must stay below this bound.
+    // Most runs take three times `OLDER_MS`. Improvements must stay below this bound.
     const BOUND_S: u32 = 150;
     let runs: Vec<_> = (0..RUNS).map(|seed| run(seed * 101 + 7, SECONDS)).collect();
     for (at, (period, state)) in SITES.iter().enumerate() {

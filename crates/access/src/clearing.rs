@@ -1,6 +1,6 @@
-//! Clears the accessed marks of page tables so that the process hardly waits. The clearing is done
-//! in slices. If the kernel can only clear all marks in one step, it is done only if that step is
-//! short.
+//! Clears the accessed marks in page tables with hardly any wait for the process. This is done in
+//! slices. If the kernel can only clear all marks in one step, they are cleared only if that step
+//! is short.
 
 use crate::lock_slices::LockSlices;
 use memhook_inject::{Pace, RangeMarks, clear_access_marks};
@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 /// Time of the slices of one turn.
 const TURN: Duration = Duration::from_millis(3);
-/// Maximum duration of clearing all marks in one step. The estimate is the time for reading all
-/// marks, which takes about as long.
+/// Maximum duration of clearing all marks in one step. It is estimated by the time that reading all
+/// marks takes, which is about as long.
 const LONGEST_WHOLE: Duration = Duration::from_millis(5);
 
 /// Progress of the clearing.

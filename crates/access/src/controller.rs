@@ -1,5 +1,5 @@
-//! Choice of the pages and words to watch next. The decisions are pure functions, made once a
-//! second from the results of earlier looks.
+//! Chooses the pages and words to watch next. The decisions are pure functions, made once a second
+//! from the results of earlier looks.
 
 use crate::pages::{PAGE_BYTES, Pages, THRESHOLDS_MS};
 use crate::random::mixed;
@@ -88,7 +88,7 @@ impl Controller {
         (self.fault_count, self.trap_count)
     }
 
-    /// Processes the result of a look at the pages. `written` has the written ranges.
+    /// Processes the result of a look at the pages. `written` lists the written ranges.
     pub fn looked(&mut self, written: &[Range<u64>], now_ms: u32) {
         let faults = self.pages.looked(written, now_ms);
         self.fault_count += faults as u64;
@@ -136,7 +136,7 @@ impl Controller {
             .filter(|(_, page)| is_open(page) && page.at_ms <= now_ms);
         let mut due: Vec<(u64, u64)> = due
             .map(|(address, page)| {
-                // The page with the longest wait relative to its own threshold comes first. Ties
+                // The page that has waited longest relative to its own threshold comes first. Ties
                 // are broken at random.
                 let threshold = THRESHOLDS_MS[usize::from(page.level)];
                 let waited = u64::from(now_ms - page.at_ms) * 16 / u64::from(threshold);

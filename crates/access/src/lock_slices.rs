@@ -1,6 +1,6 @@
-//! Size of the slices in which the kernel walks a process's memory. Meanwhile, threads of the
-//! process that map or unmap memory wait, so each request should be short. Its duration depends on
-//! the machine and on the memory's contents, and is measured continuously.
+//! Size of the slices in which the kernel walks a process's memory. During a slice, threads of the
+//! process that map or unmap memory have to wait, so each request should be short. Its duration
+//! depends on the machine and on the memory's contents, and is measured continuously.
 
 use memhook_inject::Pace;
 use std::time::Duration;
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Walks memory in which each 2 MB take a given time. Returns the time of each slice.
+    /// Walks memory in which each 2 MB takes a given time. Returns the time of each slice.
     fn walk(slices: &mut LockSlices, each: &[Duration]) -> Vec<Duration> {
         let (mut at, end) = (0, each.len() as u64 * LEAST_SLICE_BYTES);
         let mut times = Vec::new();
@@ -118,8 +118,8 @@ mod tests {
     }
 
     proptest! {
-        /// The density of the memory is arbitrary. After an empty part, at most one slice is too
-        /// long, and its size limits its time.
+        /// The density of the memory may change arbitrarily. After an empty part, at most one slice
+        /// is too long, and its size limits its time.
         #[test]
         fn no_slice_is_much_longer_than_the_one_before(
             parts in proptest::collection::vec((1usize..200, 0u64..60), 1..20),

@@ -1,4 +1,4 @@
-//! The choice of words to watch, and the results by site, stratum and place in the block.
+//! Chooses the words to watch, and keeps the results by site, stratum and place in the block.
 
 use crate::pages::THRESHOLDS_MS;
 use crate::random::Random;
@@ -6,7 +6,7 @@ use crate::sites::{LiveBlock, STRATA, Site, SiteBlocks, Stratum};
 use crate::survival::{Share, Watched, stale_share};
 use rustc_hash::FxHashMap;
 
-/// One look: a word of a block, watched from one moment on.
+/// One look: a word of a block that is watched from a certain moment on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Look {
     /// The block.
@@ -57,15 +57,15 @@ struct SiteLooks {
     is_known: Option<bool>,
 }
 
-/// Share (1/n) of the looks at a site that explore another place of the block.
+/// Share (1/n) of the looks at a site that explore a different place in the block.
 const EXPLORING: u64 = 4;
 /// Expected length of the first look, in seconds.
 const LOOK_S: f64 = 1.0;
 /// Time for which a place is explored, long enough to see touches within a second.
 const EXPLORED_MS: u32 = 2000;
-/// Number of first looks of random length. Later looks last for the whole time.
+/// Number of initial looks, which have a random length. Later looks last for the whole time.
 const ENOUGH_SHORT: usize = 8;
-/// Share (1/n) of the later looks that have a random length, so that a change of a part is noticed.
+/// Share (1/n) of the later looks that have a random length, so that changes in a part are noticed.
 const SOMETIMES_SHORT: u64 = 8;
 /// Number of looks at a place before it is compared.
 const ENOUGH_LOOKS: u32 = 4;
@@ -75,7 +75,7 @@ const APART: f64 = 1.5;
 const MOST_OFFSETS: usize = 64;
 /// Maximum number of looks that are remembered for a part of a site.
 const MOST_LOOKS: usize = 1024;
-/// Relative worth of a look at a site with a known state. It is not 0, because the program may
+/// Relative value of a look at a site with a known state. It is not 0, because the program may
 /// change.
 const WORTH_OF_KNOWN: f64 = 0.05;
 
@@ -84,9 +84,9 @@ const WORTH_OF_KNOWN: f64 = 0.05;
 /// The question is whether a block is touched, and a look sees one word of it. A block may be in
 /// use although some of its words are never touched, and blocks of a site mostly have the same
 /// layout. So the words of a site are watched at one offset in the block. At first this is the
-/// first word (an object's table of functions, the head of a structure), and one look in four
-/// explores a random offset. If it finds an offset that is touched more often, that offset is
-/// watched instead.
+/// first word (an object's vtable pointer, the head of a structure), and one look in four explores
+/// a random offset. If it finds an offset that is touched more often, that offset is watched
+/// instead.
 #[derive(Clone, Debug, Default)]
 pub struct Looks {
     sites: FxHashMap<Site, SiteLooks>,
@@ -94,8 +94,8 @@ pub struct Looks {
 
 impl Looks {
     /// Chooses the next look, in proportion to its expected information. Most looks go to sites
-    /// with an unknown state, and to the parts of these sites by bytes and uncertainty. Removes the
-    /// block from the drawn ones.
+    /// with an unknown state, and are divided among the parts of these sites by bytes and
+    /// uncertainty. Removes the chosen block from the drawn blocks.
     pub fn choose(
         &self,
         sites: &mut FxHashMap<Site, SiteBlocks>,
@@ -136,10 +136,10 @@ impl Looks {
         })
     }
 
-    /// Returns the maximum length of a look. A few short looks show the words that are touched all
-    /// the time. After that, looks last for the whole time in question. They are most informative
-    /// about words that are touched occasionally, because such a look ends with the touch, which a
-    /// short look would mostly miss.
+    /// Returns the maximum length of a look. A few short looks find the words that are touched all
+    /// the time. After that, looks last for the whole time in question. Long looks are most
+    /// informative about words that are touched occasionally, because such a look ends with the
+    /// touch, which a short look would mostly miss.
     fn length_ms(
         &self,
         site: Site,
@@ -163,8 +163,8 @@ impl Looks {
     /// Returns the weight of a part: about the standard error of its stale share, divided by the
     /// root of the usual length of its looks. This is the best way to spend time on samples of
     /// several kinds (Neyman's allocation). The part's size counts by the root of its bytes. With
-    /// the bytes themselves, a large half-stale part would take all looks from small ones
-    /// permanently. A look without a touch counts by its length, because a short one shows little.
+    /// the bytes themselves, a large half-stale part would permanently take all looks from small
+    /// parts. A look without a touch counts by its length, because a short one shows little.
     fn worth(&self, site: Site, index: usize, bytes: u64, older_s: f64) -> f64 {
         let watched = self.sites.get(&site).map(|looks| &looks.watched[index]);
         let (mut touched, mut untouched, mut seconds) = (0.0, 0.0, 0.0);
@@ -195,8 +195,8 @@ impl Looks {
         }
     }
 
-    /// Records the result of a look: its word was touched, or has not been touched until now. The
-    /// block is still live.
+    /// Records the result of a look: whether its word was touched, or has not been touched until
+    /// now. The block must still be live.
     pub fn ended(&mut self, look: &Look, touched_ms: Option<u32>, now_ms: u32) {
         let site = self.sites.entry(look.block.site).or_default();
         site.is_known = None;
@@ -293,7 +293,7 @@ impl SiteLooks {
         if random.below(EXPLORING) != 0 {
             return Some(self.main).filter(fits).unwrap_or(0);
         }
-        // A place that was touched once is checked again, in case the touch was chance.
+        // A place that was touched once is checked again, in case the touch was a coincidence.
         let known = self.best_other().map(|(at, _)| at).filter(fits);
         let known = known.filter(|_| random.below(2) == 0);
         known.unwrap_or_else(|| random.below(words) * 8)
@@ -356,7 +356,7 @@ mod tests {
         }
     }
 
-    /// The blocks have a single used word. It is found, and the estimate is about that word.
+    /// Only one word of the blocks is used. It is found, and the estimate is based on it.
     #[test]
     fn the_place_that_is_used_is_found() {
         let mut random = Random::seeded(3);

@@ -1,5 +1,5 @@
-//! Simulated programs with many sites that share pages. They show for how many sites single words
-//! decide whether the site is stale.
+//! Simulated programs with many sites that share pages. They show for how many sites the looks at
+//! single words decide whether the site is stale.
 
 use crate::answer::{Evidence, State, answer, note_known};
 use crate::looks::{Look, Looks};
@@ -89,8 +89,8 @@ fn states(programs: &[Program], rounds: u32, seed: u64) -> (Vec<State>, u64) {
     ((0..programs.len()).map(state).collect(), count)
 }
 
-/// Large sites must not take all looks from small ones. One of the sites is half stale, which no
-/// number of looks can decide.
+/// Large sites must not take all looks from small ones. One of the sites is half stale, so no
+/// number of looks can decide its state.
 #[test]
 fn small_sites_become_known_beside_large_ones() {
     const MIB: u64 = 1 << 20;

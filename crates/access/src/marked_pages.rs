@@ -1,11 +1,11 @@
-//! Finds the mappings of a process without an accessed page, by the accessed marks in its page
+//! Finds mappings in which a process has accessed no page, by the accessed marks in its page
 //! tables.
 //!
-//! The kernel adds up the marks of a mapping, and brk(2)'s heap is one mapping. Memory of different
-//! userfaultfds is in different mappings, so the heap is split into pieces that belong to two
-//! userfaultfds alternately. (Nothing else is split, because mremap(2) refuses ranges of several
-//! mappings, and a program may call it on its own memory.) When the descriptors are closed, the
-//! kernel merges the pieces again.
+//! The kernel reports only the sum of a mapping's marks, and the brk(2) heap is a single mapping.
+//! Memory that is registered with different userfaultfds is in different mappings, so the heap is
+//! split into pieces that are registered with two userfaultfds alternately. (Nothing else is split,
+//! because mremap(2) refuses ranges of several mappings, and a program may call it on its own
+//! memory.) When the descriptors are closed, the kernel merges the pieces again.
 //!
 //! Clearing the marks does not flush the processors' caches of the page tables (`clear_refs_write`
 //! of fs/proc/task_mmu.c), and a page whose translation is cached gets no new mark.
@@ -26,7 +26,7 @@ use std::time::Duration;
 const MOST_RESIDENT_BYTES: u64 = 4 << 30;
 /// Maximum time to read one mapping's marks, during which threads that map or unmap memory wait.
 const LONGEST_READING: Duration = Duration::from_millis(5);
-/// Number of consecutive slow readings that cannot all be waits for a processor.
+/// Number of consecutive slow readings that waiting for a processor cannot explain.
 const MOST_SLOW_READINGS: u32 = 5;
 /// Assumed time to read a page before the first reading. The real time is some 50 to 100 ns.
 const FIRST_PAGE_NS: f64 = 150.0;
@@ -42,11 +42,11 @@ const MOST_MAPPINGS: usize = 20_000;
 const LEAST_PIECE_BYTES: u64 = 64 * PAGE_BYTES;
 /// Length beyond which the processor does not flush page by page.
 const FLUSHED_BYTES: u64 = 34 * PAGE_BYTES;
-/// Maximum bytes of a mapping that are searched for pages in memory.
+/// Maximum number of bytes of a mapping that are searched for resident pages.
 const MOST_LOOKED_AT_BYTES: u64 = 64 << 20;
 /// Size of huge pages, which pieces must not split.
 const HUGE_BYTES: u64 = 2 << 20;
-/// Inverse of the maximum share of our own time for reading the marks.
+/// Inverse of the maximum share of our own time that is spent on reading the marks.
 const READING_SHARE: u32 = 50;
 const LEAST_APART_MS: u32 = 2000;
 
@@ -60,7 +60,7 @@ pub struct MarkedPages {
     piece_count: usize,
     accesses: PageAccesses,
     clearing: Clearing,
-    /// Range that is protected when the current clearing of marks ends.
+    /// Range to protect when the current clearing of marks ends.
     to_flush: Option<Range<u64>>,
     scans: Option<u64>,
     next_look_ms: u32,
@@ -76,7 +76,8 @@ pub struct MarkedPages {
 const TOO_LARGE: &str = "the process is so large that looking at its pages would make it wait";
 
 impl MarkedPages {
-    /// Prepares the evidence. Until the heap is split into pieces, nothing changes for the process.
+    /// Prepares to collect evidence. Until the heap is split into pieces, nothing changes for the
+    /// process.
     pub fn of(pid: i32) -> MarkedPages {
         let mut marks = MarkedPages {
             pid,
@@ -126,7 +127,8 @@ impl MarkedPages {
         ))
     }
 
-    /// Returns how often the marks were cleared, and the process's longest wait for it.
+    /// Returns how often the marks were cleared, and the longest time that the process waited for
+    /// that.
     pub fn clears(&self) -> (u64, Duration) {
         (self.clears, self.clearing.longest())
     }
@@ -164,8 +166,8 @@ impl MarkedPages {
         true
     }
 
-    /// Takes a turn, once a second, after the pages were checked for writes. `clock` returns the
-    /// time since the attach.
+    /// Takes a turn. Call this once a second, after the pages have been checked for writes. `clock`
+    /// returns the time since the attach.
     pub fn turn(&mut self, pages: &Pages, older_ms: u32, clock: impl Fn() -> u32) {
         let now_ms = clock();
         let is_clear_due = now_ms >= self.next_clear_ms;
@@ -237,7 +239,7 @@ impl MarkedPages {
     /// Returns true if a mapping has so many resident pages that reading its marks would take too
     /// long. Counting the resident pages is several times as fast, and is done in slices.
     fn has_larger_mapping(&self) -> bool {
-        // The mean covers many mappings, and some pages take longer than others.
+        // The mean covers many mappings, but some pages take longer than others.
         let pages = LONGEST_READING.as_nanos() as f64 / (2.0 * self.page_ns.clamp(20.0, 1e4));
         let most = pages as u64 * PAGE_BYTES;
         let Ok(scan) = PageScan::open(self.pid) else {
@@ -254,7 +256,7 @@ impl MarkedPages {
     }
 
     /// Begins to clear the marks of accessed memory. Memory that was not accessed has no marks, and
-    /// must not lose a mark that is set now.
+    /// must not lose a mark that is set in the meantime.
     fn begin_clearing(
         &mut self,
         pages: &Pages,
@@ -310,7 +312,7 @@ impl MarkedPages {
         pages: &mut Pages,
         clock: &impl Fn() -> u32,
     ) {
-        // The protection is lifted first, so that protecting has an effect.
+        // The protection is lifted first; otherwise, protecting would have no effect.
         let mut protected = Vec::new();
         let runs = std::slice::from_ref(&flushed);
         let _ = watch.lift(flushed.clone());
@@ -326,7 +328,8 @@ impl MarkedPages {
     }
 }
 
-/// Returns true if the memory has its own marks in the kernel.
+/// Returns true if the memory is private, writable and anonymous, so that its accessed marks are
+/// its own.
 fn is_private(m: &Mapping) -> bool {
     m.read && m.write && !m.shared && m.file_id.2 == 0
 }
@@ -351,7 +354,7 @@ fn piece_bytes(pid: i32, mappings: &[Mapping]) -> Option<u64> {
     (bytes > 0).then_some(piece)
 }
 
-/// Returns true if the kernel makes huge pages of memory that did not request them.
+/// Returns true if the kernel uses huge pages for memory that did not request them.
 fn always_huge() -> bool {
     std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")
         .is_ok_and(|text| text.contains("[always]"))

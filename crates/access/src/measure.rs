@@ -1,4 +1,4 @@
-//! Cost of a fault and of a trap on this machine, measured in this process.
+//! Costs of a page fault and of a watchpoint trap on this machine, measured in this process.
 
 use crate::controller::Costs;
 use crate::pages::PAGE_BYTES;

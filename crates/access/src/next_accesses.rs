@@ -1,6 +1,6 @@
 //! The next accesses, by any thread, to words that a caller selects.
 //!
-//! Unlike [`Watcher`](crate::Watcher), this keeps to no budget. Each reported access costs the
+//! Unlike [`Watcher`](crate::Watcher), this has no overhead budget. Each reported access costs the
 //! thread a trap, and a thread with a watchpoint pays whenever it is scheduled. There is no cost
 //! while no word is watched.
 
@@ -21,13 +21,13 @@ pub struct NextAccesses {
     threads: WatchedThreads,
     slots: usize,
     sees_kernel: bool,
-    /// Words by address, with the time from which they are watched.
+    /// Watched words by address, with the time since which each is watched.
     words: BTreeMap<u64, (u64, WatchedWord)>,
     followed: Option<Instant>,
 }
 
 impl NextAccesses {
-    /// Starts for a process, with no watched words.
+    /// Prepares to watch a process, with no watched words yet.
     ///
     /// # Errors
     /// Fails with [`Error::NoEvidence`] without hardware watchpoints, or without permission to use
@@ -121,8 +121,8 @@ impl NextAccesses {
                 ..Access::default()
             }));
         }
-        // A ring may still contain accesses to a word that was forgotten meanwhile, and perhaps is
-        // watched again.
+        // A ring may still contain accesses to a word that has been forgotten since, and that may
+        // be watched again.
         found.retain(|access| {
             let word = self.words.get(&access.address);
             word.is_some_and(|(since_ns, _)| access.time_ns >= *since_ns)

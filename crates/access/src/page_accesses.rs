@@ -1,6 +1,6 @@
-//! Memory without any access, according to the marks in the page tables. The kernel adds them up by
-//! mapping: either no part of a mapping was accessed since the marks were cleared, or at least one
-//! part was.
+//! Memory without any access, according to the marks in the page tables. The kernel combines the
+//! marks of each mapping, and reports only whether any part of it was accessed since the marks were
+//! cleared.
 
 use std::ops::Range;
 
@@ -10,8 +10,8 @@ pub struct PageAccesses {
     /// Time at which the marks were last cleared.
     cleared_ms: Option<u32>,
     looked_ms: u32,
-    /// Memory without an access up to the last look, with the start of the idle time. Sorted by
-    /// address, disjoint.
+    /// Memory that was idle at the last look, with the start of its idle time. Sorted by address
+    /// and disjoint.
     idle: Vec<(Range<u64>, u32)>,
 }
 
@@ -31,8 +31,8 @@ impl PageAccesses {
         *self = PageAccesses::default();
     }
 
-    /// Records the sorted mappings without a mark at a look. Memory that was already idle at the
-    /// previous look stays idle since then.
+    /// Records the mappings that have no mark at this look, sorted by address. Memory that was
+    /// already idle at the previous look keeps its earlier start.
     pub fn looked(&mut self, unmarked: &[Range<u64>], now_ms: u32) {
         let Some(cleared_ms) = self.cleared_ms else {
             return;
@@ -83,8 +83,8 @@ impl PageAccesses {
     }
 }
 
-/// Splits a mapping at the multiples of `piece_bytes`. Each piece comes with its parity, which
-/// differs between neighbours.
+/// Splits a mapping at the multiples of `piece_bytes`. Each piece is returned with its parity,
+/// which alternates between neighbours.
 pub fn pieces(mapping: Range<u64>, piece_bytes: u64) -> impl Iterator<Item = (Range<u64>, bool)> {
     let mut at = mapping.start;
     std::iter::from_fn(move || {

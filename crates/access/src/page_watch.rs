@@ -1,4 +1,4 @@
-//! The pages of a process, protected and marked as the controller plans, to detect writes.
+//! The pages of a process, protected and marked according to the controller's plan, to detect writes.
 
 use crate::controller::Controller;
 use crate::marked_pages::MarkedPages;
@@ -16,8 +16,8 @@ const MOST_AREA_BYTES: u64 = 256 << 30;
 /// Maximum number of watched mappings that stay separate until the process ends. These are new mappings next to watched
 /// ones, which the kernel would otherwise have merged, and the last page of a heap, which may grow again.
 const MOST_APART: usize = 2048;
-/// The last page of a heap is watched once the heap has not grown for the requested age divided by this number, or for
-/// the nearest time within [`REST_MS`].
+/// The last page of a heap is watched once the heap has not grown for the requested age divided by this number, clamped
+/// to [`REST_MS`].
 const REST_SHARE: u32 = 4;
 const REST_MS: std::ops::RangeInclusive<u32> = 1_000..=30_000;
 
@@ -35,7 +35,7 @@ pub(crate) struct PageWatch {
 }
 
 impl PageWatch {
-    /// Starts for this process. The error is the reason why that is impossible.
+    /// Starts watching this process. The error is the reason why this is impossible.
     pub fn start(pid: i32, means: &Means) -> Result<PageWatch, String> {
         let none = |why: &dyn std::fmt::Display| format!("writes to pages are not seen: {why}");
         if let Some(error) = &means.no_pages {
@@ -186,13 +186,11 @@ impl PageWatch {
     }
 }
 
-/// Unregisters watched memory slice by slice. On close of a userfaultfd, the kernel would
-/// unregister all of it in one step, and threads of the process that map or unmap memory would wait
-/// for that.
+/// Unregisters watched memory slice by slice. When a userfaultfd is closed, the kernel unregisters all of its memory in
+/// one step, and threads of the process that map or unmap memory wait for that.
 impl Drop for PageWatch {
     fn drop(&mut self) {
-        // Older kernels let any process remove another's registration. Closing the descriptors
-        // removes ours.
+        // Older kernels let one process remove the registrations of another. Closing the descriptors removes only ours.
         if has_userfaultfd(self.pid) {
             return;
         }
@@ -200,7 +198,7 @@ impl Drop for PageWatch {
         let mut pace = Pace::default();
         let maps = mappings(self.pid).unwrap_or_default();
         for area in to_let_go(&maps, &may_have_blocks) {
-            // Fails if the area is not watched, or if another program watches it.
+            // Fails if the area is not watched, or is watched by another program.
             let _ = pace.let_go(area, |slice| {
                 let removed = self.watch.remove(slice.clone());
                 let _ = removed.or_else(|error| match other {

@@ -1,4 +1,4 @@
-//! Last write to each page, by write protection.
+//! Determines the last write to each page by write protection.
 //!
 //! A page is either guarded (protected, and not written since) or open (written since it was
 //! protected, or never protected). The time after which an open page is guarded again follows
@@ -39,7 +39,8 @@ impl Page {
         }
     }
 
-    /// Records a write. The threshold is lowered once for each time that it passed without a write.
+    /// Records a write. The threshold is lowered by one level each time that it has passed without
+    /// a write.
     fn written(&mut self, now_ms: u32) {
         let mut idle_ms = now_ms.saturating_sub(self.at_ms);
         if idle_ms <= THRESHOLDS_MS[usize::from(self.level)] {
@@ -295,7 +296,7 @@ mod tests {
             pages.guard(std::slice::from_ref(&hot), now);
         }
         assert_eq!(pages.thresholds(), [3, 0, 0, 1]);
-        // After a time without writes that exceeds each threshold, the page is in its initial
+        // After a time without writes that exceeds every threshold, the page is back in its initial
         // state.
         pages.looked(std::slice::from_ref(&hot), now + 40_000);
         assert_eq!(pages.thresholds(), [4, 0, 0, 0]);

@@ -1,6 +1,6 @@
 //! Random choices, reproducible by a seed.
 
-/// Random generator SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
+/// The random number generator SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
 /// generators).
 #[derive(Clone, Debug)]
 pub struct Random(u64);
@@ -22,7 +22,7 @@ impl Random {
         (self.number() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Returns a number uniform below `bound`; 0 if `bound` is 0.
+    /// Returns a uniformly distributed number below `bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.number()) * u128::from(bound)) >> 64) as u64
     }

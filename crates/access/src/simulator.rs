@@ -8,7 +8,8 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Pages of a program, in groups. Each group is written with a period, which changes occasionally.
+/// Pages of a program, in groups. Each group is written periodically; its period changes now and
+/// then.
 struct Program {
     pages: u64,
     /// Period of each group in ms; 0 for never.
@@ -144,8 +145,8 @@ proptest! {
         prop_assert!(controller.counts().0 <= program.total);
     }
 
-    /// Each page is guarded at some time within a bound, regardless of the number of pages that may
-    /// be guarded together. No reported page was written.
+    /// Each page is guarded at least once within a bounded time, however many pages may be guarded
+    /// at once. No page that was reported as unwritten had been written.
     #[test]
     fn every_page_is_looked_at_and_reports_are_true(
         pages in 1u64..200,
@@ -196,8 +197,8 @@ proptest! {
     }
 }
 
-/// Guarding all pages again each second would cost more in a program that writes some pages
-/// continuously.
+/// Guarding all pages again every second would cost more in a program that keeps writing some of
+/// them.
 #[test]
 fn what_is_written_all_the_time_is_looked_at_less() {
     let mut program = Program::new(200, vec![100, 0, 0, 0], u64::MAX);

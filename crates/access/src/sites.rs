@@ -1,4 +1,4 @@
-//! The live blocks of a process by site, with the known times of their touches.
+//! The live blocks of a process by site, with their known access times.
 
 use crate::ages::{BANDS, band};
 use crate::pages::Writes;
@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 pub enum Site {
     /// Blocks that a call stack has allocated, by its id.
     Stack(u32),
-    /// Blocks from before the attach of one type and size, given by the number of that kind.
+    /// Pre-attach blocks of one type and size; the value is the index of that kind.
     Kind(u32),
     /// Pages from before the attach whose blocks are unknown.
     Pages,
@@ -34,8 +34,8 @@ pub struct LiveBlock {
 pub enum Stratum {
     /// The block has not been written for the required time, but may have been read.
     Unwritten,
-    /// The block may have been written. Its pages are shared with blocks that were written, or were
-    /// not guarded for long enough.
+    /// The block may have been written: it shares pages with blocks that were, or its pages have
+    /// not been write-protected for long enough.
     Open,
 }
 
@@ -49,18 +49,17 @@ pub struct Part {
     pub bytes: u64,
     /// Number of blocks.
     pub blocks: u64,
-    /// Bytes multiplied by the time for which no access to them was seen, in ms.
+    /// Bytes multiplied by the time in ms during which no access to them was seen.
     pub idle_byte_ms: f64,
     /// The block with the largest product of bytes and time.
     pub most_idle: Option<LiveBlock>,
     most_idle_byte_ms: f64,
-    /// A sample of the blocks, drawn with replacement. The probability of a block is proportional
-    /// to its size.
+    /// A sample of the blocks, drawn with replacement and with probability proportional to size.
     pub drawn: Vec<LiveBlock>,
 }
 
-/// Sample size of each part. Each block is observed only once: a block that is always touched
-/// quickly must not be observed repeatedly while an untouched block is still being watched.
+/// Sample size of each part. Each block is observed only once. Otherwise, a block that is always
+/// accessed soon would be observed repeatedly while an idle block is still being watched.
 const DRAWN: usize = 32;
 
 impl Part {
@@ -82,7 +81,7 @@ impl Part {
             return;
         }
         // This block replaces each element of the sample with a probability equal to its share of
-        // the bytes so far. If the share is small, it hardly ever replaces more than one element.
+        // the bytes so far. A block with a small share rarely replaces more than one element.
         let probability = block.bytes as f64 / self.bytes as f64;
         let expected = probability * DRAWN as f64;
         if expected < 0.1 {
@@ -106,17 +105,18 @@ pub struct SiteBlocks {
     pub live_bytes: u64,
     /// Number of all live blocks.
     pub live_blocks: u64,
-    /// Bytes of blocks that were certainly touched within the time.
+    /// Bytes of blocks that were certainly accessed within the required time.
     pub touched_bytes: u64,
-    /// Blocks that were certainly neither read nor written within the time. No such block is drawn.
+    /// Blocks that were certainly neither read nor written within the required time. They are never
+    /// drawn.
     pub idle: Part,
     /// The other blocks, by stratum.
     pub parts: [Part; 2],
-    /// Last time at which a block of the site was certainly touched.
+    /// Last time at which a block of the site was certainly accessed.
     pub last_access_ms: Option<u32>,
-    /// Bytes of blocks with a watched word that was touched within the time.
+    /// Bytes of blocks with a watched word that was accessed within the required time.
     pub hit_bytes: u64,
-    /// True if the site's state is known, so that looks at other sites are more informative.
+    /// True if the site's state is known well enough that watching other sites is more informative.
     pub is_known: bool,
 }
 
@@ -133,8 +133,8 @@ pub struct Census<'a> {
 }
 
 impl<'a> Census<'a> {
-    /// Creates an empty census. `hits` has addresses of blocks with the times of their last
-    /// observed touches.
+    /// Creates an empty census. `hits` maps block addresses to the times of their last observed
+    /// accesses.
     pub fn new(older_ms: u32, now_ms: u32, hits: &'a FxHashMap<u64, u32>, random: Random) -> Self {
         Census {
             older_ms,
@@ -146,9 +146,9 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Counts a block with the known `writes` of its pages. `written_ms` is the time until which
-    /// they may have been written. `idle_since` is the time since which they were certainly not
-    /// accessed, if that is long enough.
+    /// Counts a block, given the known `writes` to its pages. `written_ms` is the latest time at
+    /// which the pages may have been written. `idle_since` is the time since which they have
+    /// certainly not been accessed, if that is long enough.
     pub fn add(
         &mut self,
         block: &LiveBlock,
@@ -227,7 +227,7 @@ mod tests {
             4000,
             None,
         );
-        // The block counts as not accessed, unless a hit shows otherwise.
+        // The block counts as not accessed unless a hit shows otherwise.
         census.add(&block(6, 7, Some(4)), Writes::NoneSince(5), 5, Some(3000));
         let site = census.sites.get_mut(&Site::Stack(1)).expect("counted");
         let idle = (site.idle.bytes, site.idle.blocks, site.idle.idle_byte_ms);

@@ -137,8 +137,7 @@ pub fn stale_share(watched: &[Watched], older_s: f64) -> Option<Share> {
     })
 }
 
-/// Returns the logarithm of the likelihood if this share is stale, with the best proportions of
-/// rates.
+/// Returns the log-likelihood if this share is stale, with the best proportions of rates.
 fn fit(groups: &[Alike], likely: &[Vec<f64>], stale: f64) -> f64 {
     let count = likely.first().map_or(0, Vec::len);
     let mut weights = vec![(1.0 - stale) / count as f64; count];

@@ -1,17 +1,17 @@
 //! Cost of watchpoints when a thread is scheduled or descheduled. Each time, the kernel writes the
-//! debug registers, which causes an exit from a virtual machine, and it has more work for a thread
-//! with events of any kind.
+//! debug registers, which causes an exit if it runs in a virtual machine. Events of any kind also
+//! add work to each switch of a thread.
 
 use memhook_process::SchedulingFile;
 use std::collections::BTreeMap;
 
-/// Cost of scheduling a thread that has a ring for its accesses. It was measured in a virtual
-/// machine, where it is highest: docs/scores-evaluation.md.
+/// Cost of scheduling a thread that has a ring for its accesses. Measured in a virtual machine,
+/// where the cost is highest (docs/scores-evaluation.md).
 const RING_NS: f64 = 1_000.0;
 /// Additional cost of each watchpoint of the thread.
 const WATCHPOINT_NS: f64 = 500.0;
-/// Cost of opening, arming and closing an event of a running thread, because its processor is
-/// interrupted for each step. A sleeping thread pays nothing.
+/// Cost of opening, arming and closing an event of a running thread, whose processor is interrupted
+/// for each step. A sleeping thread costs nothing.
 const EVENT_NS: f64 = 15_000.0;
 
 /// Counts how often threads are scheduled.
@@ -59,13 +59,13 @@ impl Switches {
     }
 }
 
-/// Returns the cost of scheduling a thread with the given number of watchpoints once.
+/// Returns the cost of scheduling a thread once, with the given number of watchpoints.
 pub fn switch_ns(watchpoints: usize) -> f64 {
     RING_NS + WATCHPOINT_NS * watchpoints as f64
 }
 
-/// Returns an upper bound on the cost when `events` threads get an event each, or one thread gets
-/// all of them. At most as many threads run as there are processors.
+/// Returns an upper bound on the cost when `events` threads get one event each, or one thread gets
+/// all of them. No more threads can run than there are processors.
 pub fn events_ns(events: usize, processors: usize) -> f64 {
     EVENT_NS * events.min(processors) as f64
 }
@@ -87,7 +87,7 @@ mod tests {
         let tid = memhook_inject::own_thread();
         let mut switches = Switches::default();
         assert_eq!(switches.take(pid, &[tid], 1), 0);
-        // If the time is over before the thread leaves its processor, it stays there.
+        // A sleep that ends before the thread has left its processor is not a context switch.
         let slept = || -> u64 {
             let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
             let mut lines = status.lines();

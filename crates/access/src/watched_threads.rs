@@ -36,9 +36,9 @@ pub struct WatchedThreads {
 }
 
 impl WatchedThreads {
-    /// Starts for the threads of a process, as far as a budget (share of its time) allows. Returns
-    /// the number of watchpoints available in each thread, or the reason why watching is
-    /// impossible. Limitations are added to `notes`.
+    /// Starts watching the threads of a process, as far as a budget (a share of the process's time)
+    /// allows. Returns the number of watchpoints available in each thread, or the reason why
+    /// watching is impossible. Limitations are added to `notes`.
     pub fn within(
         pid: i32,
         means: &Means,
@@ -89,7 +89,7 @@ impl WatchedThreads {
     /// the program itself uses some.
     pub(crate) fn slots(&self) -> io::Result<usize> {
         let mut taken = Vec::new();
-        // The kernel does not know an initial thread that has ended.
+        // The kernel no longer finds an initial thread that has ended.
         let tid = living_thread(self.pid);
         for _ in 0..MOST_SLOTS {
             // The watchpoint is not armed. It only occupies a debug register.
@@ -102,8 +102,8 @@ impl WatchedThreads {
         Ok(taken.len())
     }
 
-    /// Returns the number of threads that are watched whenever any are, and the number of all
-    /// threads.
+    /// Returns the number of threads that are watched while any thread is watched, and the number
+    /// of all threads.
     pub fn counts(&self) -> (usize, usize) {
         (self.watched, self.all)
     }
@@ -175,7 +175,7 @@ impl WatchedThreads {
         })
     }
 
-    /// Returns the thread with this number in its own namespace.
+    /// Returns the thread that has this id in its own pid namespace.
     pub fn outer_tid(&self, inner: u32) -> Option<i32> {
         let tid = inner as i32;
         if self.rings.contains_key(&tid) && inner_tid(self.pid, tid) == Some(inner) {
@@ -186,8 +186,8 @@ impl WatchedThreads {
             .find(|&tid| inner_tid(self.pid, tid) == Some(inner))
     }
 
-    /// Watches a word or byte in one thread, or in all if the thread is unknown; `None` if none
-    /// can.
+    /// Watches a word or byte in one thread, or in all threads if the thread is unknown; `None` if
+    /// no watchpoint could be set.
     pub fn watch_first(
         &mut self,
         tid: Option<i32>,
@@ -212,7 +212,7 @@ impl WatchedThreads {
         })
     }
 
-    /// Watches a word in all other threads too. Returns their number.
+    /// Watches a word in all other threads too. Returns the number of these threads.
     pub fn extend(&self, word: &mut WatchedWord) -> usize {
         let before = word.threads();
         for (&tid, ring) in &self.rings {
@@ -226,7 +226,7 @@ impl WatchedThreads {
         word.threads() - before
     }
 
-    /// Makes a word that has fired for a thread fire once more.
+    /// Rearms the watchpoint on a word that has fired in a thread.
     pub fn arm_again(&self, word: &WatchedWord, tid: i32) {
         if let Some(watchpoint) = word.by_thread.get(&tid) {
             // Fails for a thread that has ended, which accesses nothing.
@@ -243,8 +243,8 @@ impl WatchedThreads {
         found
     }
 
-    /// Takes the watchpoints that have fired in threads without a ring. Nothing else is known about
-    /// these accesses.
+    /// Collects the watchpoints that have fired in threads without a ring. Nothing else is known
+    /// about the accesses.
     pub fn take_unrecorded(&self, word: &mut WatchedWord) -> Vec<i32> {
         let without_ring = |tid: &i32| matches!(self.rings.get(tid), Some(None));
         let fired = word.by_thread.iter();

@@ -16,10 +16,10 @@ use memhook_stream::monotonic_ns;
 use rustc_hash::FxHashMap;
 use std::time::Duration;
 
-/// Minimum time between two looks at the pages, which take at most a small share of our time.
+/// Minimum time between two checks of the pages, which may take only a small share of our time.
 const SECOND_MS: u32 = 1000;
 const LOOKING_SHARE: u32 = 5;
-/// Maximum delay until a release is seen. Until then, an access may have been made by free().
+/// Maximum delay until a release is seen. An access within that time may have been made by free().
 const RELEASE_DELAY_MS: u32 = 500;
 
 /// Last observed access at a site.
@@ -53,7 +53,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Begins to watch a process. `now_ms` is the time since the attach, as in all methods.
+    /// Begins to watch a process. `now_ms` is the time since the attach in ms, as in all methods.
     ///
     /// # Errors
     /// Fails if neither pages nor words can be watched.
@@ -115,8 +115,8 @@ impl Watcher {
         self.pages.is_some()
     }
 
-    /// Returns how often the marks of accesses in the page tables were cleared, and the duration of
-    /// the longest clearing.
+    /// Returns how often the accessed bits in the page tables were cleared, and how long the
+    /// slowest clearing took.
     pub fn clears(&self) -> (u64, Duration) {
         self.marks()
             .map_or((0, Duration::ZERO), MarkedPages::clears)
@@ -131,7 +131,7 @@ impl Watcher {
         now_ms.saturating_sub(self.began_ms)
     }
 
-    /// Returns the share of its time that watching has cost the process until now.
+    /// Returns the share of the process's time that watching has cost so far.
     pub fn cost(&self, now_ms: u32) -> f64 {
         let time_ns = f64::from(self.watched_ms(now_ms).max(1)) * 1e6;
         self.controller.spent_ns() / time_ns
@@ -188,7 +188,7 @@ impl Watcher {
         }
     }
 
-    /// Takes a census of the live blocks, which `each_block` passes on one by one.
+    /// Takes a census of the live blocks, which `each_block` enumerates.
     pub fn census(&mut self, now_ms: u32, each_block: impl FnOnce(&mut dyn FnMut(LiveBlock))) {
         let older_ms = self.controller.settings().older_ms;
         let is_due = |ended: &Ended| now_ms.saturating_sub(ended.ended_ms) >= RELEASE_DELAY_MS;
@@ -258,16 +258,16 @@ impl Watcher {
         }
     }
 
-    /// Returns the stale blocks by site, according to the last census. Sites with the most bytes
-    /// for the longest known time come first.
+    /// Returns the stale blocks by site, according to the last census. Sorted by bytes multiplied
+    /// by the known idle time, largest first.
     pub fn answers(&self, now_ms: u32) -> Vec<SiteAnswer> {
         let older_ms = self.controller.settings().older_ms;
         let evidence = Evidence {
             has_watchpoints: self.has_watchpoints(),
             is_too_early: self.watched_ms(now_ms) < older_ms,
         };
-        // Looks that are still active count for their time so far. Long looks are mostly at
-        // untouched words.
+        // Watches that are still active count with their time so far, because the long ones are
+        // mostly on words that are not accessed.
         let mut looks = self.looks.clone();
         for active in self.words.iter().flat_map(WordWatch::active) {
             looks.ended(active, None, now_ms);
@@ -289,8 +289,8 @@ impl Watcher {
         answers
     }
 
-    /// Returns the live bytes by the time for which they were not touched, over the watch; empty if
-    /// writes are not seen.
+    /// Returns the live bytes by idle time, over the course of the watch; empty if writes cannot be
+    /// seen.
     pub fn history(&self) -> &[AgePoint] {
         if self.has_pages() {
             self.history.points()

@@ -1,4 +1,4 @@
-//! Looks at words of blocks, by watchpoints in all threads, within the controller's budget.
+//! Watches words of blocks with watchpoints in all threads, within the controller's budget.
 
 use crate::controller::Controller;
 use crate::looks::{Look, Looks};
@@ -15,11 +15,11 @@ use rustc_hash::FxHashMap;
 const FOLLOW_MS: u32 = 100;
 /// Time between two counts of how often the threads were scheduled.
 const SWITCHES_MS: u32 = 20;
-/// Scheduling cost in seconds. Threads are watched again only if the budget has space for this
-/// cost, or nearly all of the budget is free.
+/// Scheduling cost in seconds. Threads are watched again only if the budget has room for this cost,
+/// or if nearly all of the budget is free.
 const WORTH_S: f64 = 1.0;
 const NEARLY_ALL: f64 = 0.9;
-/// Share of the time for which threads are left alone, from which it is reported.
+/// Share of time with the threads left alone at or above which that time is reported.
 const MUCH_REST: f64 = 0.1;
 
 /// An active look.
@@ -52,8 +52,8 @@ pub(crate) struct WordWatch {
 }
 
 impl WordWatch {
-    /// Starts for this process. The error is the reason why that is impossible. Limitations are
-    /// added to `notes`.
+    /// Starts to watch the words of this process. The error says why that is impossible.
+    /// Limitations are added to `notes`.
     pub fn start(
         pid: i32,
         means: &Means,
@@ -75,7 +75,7 @@ impl WordWatch {
         })
     }
 
-    /// Returns the note that words are not watched all the time, for a watch of `watched_ms`.
+    /// Returns the note that words were not watched all the time, for a watch of `watched_ms`.
     pub fn rest_note(&self, watched_ms: u32, now_ms: u32) -> Option<String> {
         let since = self.resting_since_ms;
         let rested_ms = self.rested_ms + since.map_or(0, |at| now_ms.saturating_sub(at));
@@ -119,7 +119,7 @@ impl WordWatch {
         }
     }
 
-    /// Ends looks at words that were touched, or whose time is over.
+    /// Ends looks at words that were touched, or whose time has expired.
     pub fn poll(&mut self, controller: &mut Controller, ended: &mut Vec<Ended>, now_ms: u32) {
         let accesses = self.threads.take();
         let now_ns = monotonic_ns();
@@ -127,7 +127,8 @@ impl WordWatch {
         for active in std::mem::take(&mut self.active) {
             let word = active.look.word();
             let mut of_word = accesses.iter().filter(|access| access.address == word);
-            // The first access counts, because several threads may have trapped together.
+            // Only the first access counts, because several threads may have trapped at the same
+            // time.
             let first = of_word.next();
             let unrecorded = self.threads.touched_unrecorded(&active.word);
             traps += unrecorded;
@@ -154,7 +155,7 @@ impl WordWatch {
     }
 
     /// Charges the cost of scheduling threads with watchpoints. Stops watching the threads if the
-    /// budget does not allow the same cost again.
+    /// budget could not pay the same cost again.
     fn pay_for_switches(
         &mut self,
         controller: &mut Controller,
@@ -185,7 +186,7 @@ impl WordWatch {
         if controller.words_room_ns(now_ms) >= next_ns {
             return;
         }
-        // These looks show that the word was untouched for as long as they lasted.
+        // These looks show that the word was untouched for their whole duration.
         let given_up = std::mem::take(&mut self.active).into_iter();
         ended.extend(given_up.map(|active| Ended {
             look: active.look,

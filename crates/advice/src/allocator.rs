@@ -6,14 +6,14 @@ use memhook_report::{ResidentPoint, RssReport, bytes, count, counted};
 
 /// Number of arenas that MALLOC_ARENA_MAX=2 would leave.
 const ARENAS_KEPT: usize = 2;
-/// Minimum number of arenas that can be the reason for free memory.
+/// Number of arenas from which on they may be the cause of free memory.
 const MANY_ARENAS: usize = 8;
 /// Name in an account for stacks whose threads have ended.
 const ENDED: &str = "stacks kept of threads that have ended";
 /// Bytes of a page.
 const PAGE_BYTES: u64 = 4096;
 
-/// Finds memory without live blocks that could be returned.
+/// Finds memory that holds no live blocks and could be returned to the system.
 pub fn findings(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
     let all = [
         retention(facts, account),
@@ -32,8 +32,8 @@ pub fn findings(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
 const TRIM_COST: &str =
     "one thread is held while the allocator works, and pages that are used again fault in";
 
-/// Returns the free memory that was in use within the observed time, and most likely will be again.
-/// For samples, this is an upper bound.
+/// Returns the free memory that was in use at some time of the observation, and will most likely be
+/// used again. For samples, this is an upper bound.
 fn needed_again(facts: &Facts<'_>) -> u64 {
     let points = facts.profile.timeline.iter().map(|point| point.live);
     let Some(peak) = points.max_by_key(|live| live.bytes) else {
@@ -47,8 +47,8 @@ fn needed_again(facts: &Facts<'_>) -> u64 {
     }
 }
 
-/// Returns the part of the memory that is free at the last look that was free for the whole time. An
-/// allocator that returns memory by itself had less of it before.
+/// Of the memory that is free at the last look, returns the part that was free the whole time. An
+/// allocator that returns memory by itself had less free memory before.
 fn always_free(facts: &Facts<'_>, free: u64) -> u64 {
     let profile = facts.profile;
     let points = &profile.resident;
@@ -70,8 +70,8 @@ fn always_free(facts: &Facts<'_>, free: u64) -> u64 {
     least.min(free.saturating_sub(needed_again(facts)))
 }
 
-/// Returns the live bytes of the trace at the last look. The trace ends later, and a burst may begin
-/// meanwhile.
+/// Returns the live bytes of the trace at the last look. The trace ends later, and a burst may
+/// begin between the two.
 fn live_at_look(facts: &Facts<'_>) -> u64 {
     let profile = facts.profile;
     let looks = profile.looks.as_ref();
@@ -94,7 +94,7 @@ fn retention(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let looks = facts.profile.looks.as_ref();
     let others = looks.map_or(&[][..], |looks| &looks.allocators);
     let is_malloc = 2 * of_malloc >= account.trim_bytes;
-    // With only a single look, the name of the allocator is unknown.
+    // With only one look, the name of the allocator is unknown.
     let other = others.first().map_or("the allocator", String::as_str);
     let name = if is_malloc { "malloc" } else { other };
     Some(Finding {
@@ -136,7 +136,7 @@ fn remedy_of(allocator: &str, target: &str) -> String {
     format!("memhook-rs trim {target} gives it back now; from then on, {setting}")
 }
 
-/// Finds arenas whose free memory a trim does not return, or that will fill again.
+/// Finds arenas whose free memory is not returned by a trim, or will be used again after one.
 fn arenas(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let arenas = &account.arenas;
     if arenas.len() < MANY_ARENAS {
@@ -244,7 +244,7 @@ fn stacks(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     })
 }
 
-/// Finds free memory by the statistics of another allocator.
+/// Finds free memory from the statistics of another allocator.
 fn of_other_allocator(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let said = account.allocator.as_ref()?;
     let free = balance::part(account, "free inside the allocator");
@@ -340,7 +340,7 @@ pub fn mappings(facts: &Facts<'_>) -> Option<Finding> {
             (Some((site, _)), _) => {
                 format!("Unmap what {} maps when it is no longer needed", site.name)
             }
-            // The stacks of threads are mapped by the C library, and glibc's are known.
+            // The C library maps the stacks of threads. Those that glibc maps are known.
             (None, Some(looks)) if looks.mapped.is_empty() => "Find the code that maps it: no traced call did. It calls the kernel directly, or it is in the C library, as for stacks of threads that nobody joins".into(),
             (None, _) => "Find the code that maps it, and unmap it there".into(),
         },

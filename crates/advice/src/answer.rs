@@ -18,7 +18,7 @@ impl Tried {
     }
 }
 
-/// Returns the answer to the question whether it is a leak, fragmentation or retention.
+/// Answers whether the problem is a leak, fragmentation or retention.
 pub fn answer(first: &Finding, account: Option<&RssReport>) -> String {
     let what = match first.kind {
         Kind::Leak => "A leak",

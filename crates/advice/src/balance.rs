@@ -55,13 +55,15 @@ pub fn part(account: &RssReport, name: &str) -> u64 {
     found.map_or(0, |part| part.bytes)
 }
 
-/// Returns the growth of a part between two looks; `None` with a single look.
+/// Returns the growth of a part between the first and the last look; `None` if there was only one
+/// look.
 pub fn grown(facts: &Facts<'_>, name: &str) -> Option<f64> {
     let before = part(facts.before()?, name) as f64;
     Some(part(facts.account?, name) as f64 - before)
 }
 
-/// Returns the growth of the resident memory without our own memory; `None` without two looks.
+/// Returns the growth of the resident memory, excluding our own memory; `None` unless it was
+/// measured twice.
 pub fn resident(facts: &Facts<'_>) -> Option<f64> {
     if let (Some(before), Some(after)) = (facts.before(), facts.account) {
         let own = |account: &RssReport| account.rss_bytes.saturating_sub(part(account, OURS));
@@ -73,13 +75,13 @@ pub fn resident(facts: &Facts<'_>) -> Option<f64> {
     Some(last.anonymous_bytes as f64 - first.anonymous_bytes as f64)
 }
 
-/// Returns the growth of the live heap, by two walks over it.
+/// Returns the growth of the live heap between two heap walks.
 pub fn live(facts: &Facts<'_>) -> Option<f64> {
     let (before, after) = facts.profile.looks.as_ref()?.live_bytes?;
     Some(after as f64 - before as f64)
 }
 
-/// Returns the growth of memory in which a heap may be that was not walked.
+/// Returns the growth of memory that may contain a heap and was not walked.
 pub fn unread(facts: &Facts<'_>) -> f64 {
     let parts = ["mappings", "heap of another allocator, and mappings"];
     let grown = parts.iter().filter_map(|name| grown(facts, name));

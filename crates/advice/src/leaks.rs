@@ -27,7 +27,7 @@ pub fn leaks(facts: &Facts<'_>) -> Vec<(Finding, Site)> {
             None => named.push((site, leak.clone())),
         }
     }
-    // Blocks without a site most likely belong to a site that loses similar blocks.
+    // Blocks without a site most likely belong to a site that leaks similar blocks.
     let unseen = named.iter().position(|(site, _)| !site.is_known());
     let unseen = unseen.map(|at| named.remove(at));
     let mut unseen = unseen.filter(|(_, leak)| all_of(leak) >= facts.least());
@@ -48,7 +48,7 @@ pub fn leaks(facts: &Facts<'_>) -> Vec<(Finding, Site)> {
     found
 }
 
-/// Returns the bytes of a leak with everything that it holds.
+/// Returns the bytes of a leak, including everything that it holds.
 fn all_of(leak: &LeakSite) -> u64 {
     leak.bytes + leak.held_bytes
 }

@@ -36,7 +36,7 @@ const SCHEMA: &str = "memhook-rs/advice/1";
 const LEAST_BYTES: u64 = 1 << 20;
 /// Maximum number of findings that are shown.
 const MOST_FINDINGS: usize = 5;
-/// Minimum share of the resident memory that a finding must return.
+/// Minimum share of the resident memory that the remedy of a finding must return.
 const LEAST_SHARE: f64 = 0.02;
 /// Gap in the evidence about an untraced process.
 const NOT_TRACED: &str = "nothing was traced, so it is not known what grows, which call stacks allocated the blocks, \
@@ -84,15 +84,16 @@ pub struct Advice {
     pub rss_bytes: Option<u64>,
     /// Class of the process: the kind of the first finding, `nothing`, or `unsure`.
     pub class: &'static str,
-    /// Resident bytes of no known part, if they are enough to cast doubt on the findings.
+    /// Resident bytes that belong to no known part, if there are enough of them to cast doubt on
+    /// the findings.
     pub unexplained_bytes: Option<u64>,
     /// The answer in one line: the largest part of the bytes that can be returned; `None` if there
     /// is nothing to do.
     pub answer: Option<String>,
-    /// Further seconds of observation that are necessary; `None` if the observation was long
-    /// enough.
+    /// Number of additional seconds of observation that are needed; `None` if the observation was
+    /// long enough.
     pub more_seconds: Option<u64>,
-    /// The site that has to be observed for longer, and its growth.
+    /// The site that must be observed for longer, and its growth.
     pub unsure_site: Option<String>,
     /// Reason why an answer without findings is not certain; `None` if everything necessary was
     /// examined, or if there are findings.
@@ -133,7 +134,7 @@ pub struct Line {
     pub bytes: u64,
     /// Bytes at the start; `None` if not examined.
     pub bytes_before: Option<u64>,
-    /// Predicted growth in an hour; `None` if the part was not followed.
+    /// Predicted growth in an hour; `None` if the growth was not observed.
     pub bytes_an_hour: Option<i64>,
     /// Certainty: exact or estimated.
     pub certainty: &'static str,
@@ -159,7 +160,7 @@ pub enum Kind {
     Arenas,
     /// Free blocks in the caches of threads.
     ThreadCaches,
-    /// Huge pages, of which only small parts were ever written.
+    /// Huge pages of which only small parts were ever written.
     HugePages,
     /// Stacks of threads.
     Stacks,
@@ -229,8 +230,8 @@ impl Facts<'_> {
         (change * 3600.0 / self.seconds().max(1e-3)).round() as i64
     }
 
-    /// Returns the certainty of a search for unreachable blocks. A read-only copy does not know
-    /// every possible pointer to a block.
+    /// Returns the certainty of a search for unreachable blocks. A copy taken by a command that
+    /// only reads the process may lack pointers to a block.
     fn of_search(&self, leaks: &Leaks) -> &'static str {
         match self.is_traced || leaks.gaps.is_empty() {
             true => "exact",
@@ -264,7 +265,8 @@ pub fn advise(facts: &Facts<'_>) -> Advice {
         findings.extend(allocator::findings(facts, account));
         let managed = managed::heap(facts, account);
         let mappings = || allocator::mappings(facts);
-        // A heap that was not walked is in mappings, and its sites are better than they.
+        // A heap that was not walked appears among the mappings. Its allocation sites say more than
+        // the mappings.
         let is_heap = |one: &Finding| 2.0 * judged.elsewhere > one.gain_bytes as f64;
         findings.extend(managed.or_else(|| mappings().filter(|one| !is_heap(one))));
     }
@@ -274,7 +276,7 @@ pub fn advise(facts: &Facts<'_>) -> Advice {
         managed::put_before_smaller(&mut findings, account);
     }
     findings.truncate(MOST_FINDINGS);
-    // Without a certain cause of the growth, the answer cannot be that nothing leaks.
+    // While the cause of the growth is uncertain, the answer cannot be that nothing leaks.
     let unsure = judged.unsure.filter(|site| match findings.first() {
         Some(first) => !first.kind.grows() && site.grown_bytes > first.gain_bytes,
         None => true,
@@ -333,13 +335,14 @@ fn class(kind: Kind) -> &'static str {
     }
 }
 
-/// Returns true for a finding that was counted, or has passed a test.
+/// Returns true if a finding is more than an estimate: its bytes were counted, or it has passed a
+/// test.
 fn is_certain(finding: &Finding) -> bool {
     finding.certainty != "estimated"
 }
 
-/// Returns the balance, completed by the trace and the search. `elsewhere` is the growth of blocks
-/// that the walks did not find.
+/// Returns the balance, supplemented by the trace and the search. `elsewhere` is the growth of
+/// blocks that the walks did not find.
 fn lines(facts: &Facts<'_>, elsewhere: f64) -> Vec<Line> {
     let profile = facts.profile;
     let target = facts.target();
@@ -390,7 +393,7 @@ fn lines(facts: &Facts<'_>, elsewhere: f64) -> Vec<Line> {
     lines
 }
 
-/// Returns the reason why unreachable blocks were searched for in vain.
+/// Returns the reason why the search for unreachable blocks failed, if it did.
 fn failed_search(facts: &Facts<'_>) -> Option<String> {
     let leaks = facts.profile.leaks.as_ref();
     let failed = leaks.filter(|_| !facts.profile.knows_unreachable())?;
@@ -449,7 +452,7 @@ fn rank(finding: &Finding) -> u64 {
         .max(finding.gain_bytes_an_hour.unwrap_or(0));
     match finding.kind {
         // A trim also returns most of the memory in many arenas, but that memory would grow again.
-        // The trim may return more, because it includes the remaining arenas.
+        // The trim may even return more, because it includes the arenas that would remain.
         Kind::Arenas => gain.saturating_mul(2),
         _ => gain,
     }

@@ -1,10 +1,10 @@
-//! Heaps of language runtimes. They are in mappings outside the C heap, and only the runtime's own
+//! Heaps of language runtimes. They lie in mappings outside the C heap, and only the runtime's own
 //! tool can analyse them.
 
 use crate::{Facts, Finding, Kind, balance};
 use memhook_report::{RssReport, bytes};
 
-/// Share of the resident memory from which a runtime's heap is worth a finding.
+/// Share of the resident memory at or above which a runtime's heap is reported as a finding.
 const LEAST_SHARE: f64 = 0.4;
 
 /// A runtime that is recognized by a module.
@@ -38,8 +38,8 @@ const RUNTIMES: [Runtime; 4] = [
         tool: "memray attach PID",
     },
 ];
-/// First address of the Go runtime's heap (runtime/malloc.go, `arenaBaseOffset` and `hint`). The Go
-/// runtime is not a module.
+/// First address of the Go runtime's heap (runtime/malloc.go, `arenaBaseOffset` and `hint`). It is
+/// recognized by this address, because the Go runtime is not a separate module.
 const GO_HEAP: &str = "anonymous, 0xc0000";
 
 /// Finds the heap of a runtime, if much of the memory is in mappings outside the C heap.
@@ -76,8 +76,8 @@ pub fn size(account: &RssReport) -> u64 {
 }
 
 /// Puts a runtime's heap before findings that would return less than the heap holds, up to the
-/// first finding of growing memory. It is unknown how much of the heap could be returned, but it is
-/// most of the memory.
+/// first finding of growing memory. It is unknown how much of the heap could be returned, but the
+/// heap is most of the memory.
 pub fn put_before_smaller(findings: &mut [Finding], account: &RssReport) {
     let Some(at) = findings.iter().position(|one| one.kind == Kind::Managed) else {
         return;

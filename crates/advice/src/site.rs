@@ -10,7 +10,7 @@ const CALLERS: usize = 2;
 pub struct Site {
     /// The allocating function; empty if the call was not recorded.
     pub name: String,
-    /// File and line of the function, or its module; empty if the name has it.
+    /// File and line of the function, or its module; empty if the name already includes it.
     place: String,
     callers: Vec<String>,
 }
@@ -101,7 +101,7 @@ mod tests {
             "main (shop)",
             "the runtime calls it"
         );
-        // Without debug information, there is a module instead of a file and line.
+        // Without debug information, the site has a module instead of a file and line.
         let site = Site::of_stack(&[frame("pool_get", "haproxy", None)]);
         assert_eq!(site.text(), "pool_get (haproxy)");
         let mut unnamed = frame("", "haproxy", None);

@@ -27,7 +27,7 @@ pub enum Class {
     Unbounded,
     /// The site releases as much as it allocates, in the same sizes.
     Bounded,
-    /// The site keeps more than before, but grows ever more slowly.
+    /// The site holds more than before, but its growth keeps slowing down.
     Warming,
     /// The site keeps untouched blocks.
     Retained,
@@ -61,7 +61,7 @@ pub struct ClassedSite {
     pub site: String,
     /// Live bytes that the site has allocated since the attach.
     pub live_bytes: u64,
-    /// Lower and upper bound on the growth, since the start, of blocks of the site's sizes.
+    /// Lower and upper bound on the growth of blocks of the site's sizes since the start.
     pub grown_bytes: (u64, u64),
     /// Certainty: exact, tested or estimated.
     pub certainty: &'static str,
@@ -72,8 +72,8 @@ pub struct ClassedSite {
     pub live_over_time: Vec<u64>,
 }
 
-/// The blocks of a call stack. Call stacks that enlarge a buffer are one if they have one name,
-/// because the buffer belongs to whichever of them was last.
+/// The blocks of a call stack. Call stacks with the same name that enlarge a buffer are treated as
+/// one, because the buffer belongs to whichever of them enlarged it last.
 struct OfStack {
     stack: u32,
     /// Further call stacks.
@@ -113,7 +113,7 @@ pub struct OfSites {
     pub unsure: Option<UnsureSite>,
 }
 
-/// Judges sites: leaks, unbounded growth of other sites, and untouched memory.
+/// Evaluates sites: leaks, unbounded growth of other sites, and untouched memory.
 pub fn judge(facts: &Facts<'_>) -> OfSites {
     let mut all = OfSites::default();
     let mut known = Vec::new();
@@ -252,9 +252,10 @@ fn is_elsewhere(profile: &Profile, one: &OfStack) -> bool {
     2.0 * found.map_or(0.0, |found| found.live_bytes as f64) < one.live
 }
 
-/// Returns the course of a buffer. All of it appears when it is first enlarged, although it existed
-/// before. While it is copied, it counts as released, but it was not if it is larger afterwards, or
-/// if the heap has grown as much as the buffer at the last look.
+/// Returns how the size of a buffer developed. The whole buffer appears when it is first enlarged,
+/// although it existed before. While it is being copied, it counts as released. It was not really
+/// released if it is larger afterwards, or if the heap has grown as much as the buffer by the last
+/// look.
 fn of_buffer(facts: &Facts<'_>, mut live: [f64; PARTS + 1]) -> [f64; PARTS + 1] {
     let first = live.iter().position(|bytes| *bytes > 0.0).unwrap_or(0);
     let before = live[first];
@@ -318,8 +319,8 @@ fn net(facts: &Facts<'_>, of: &OfStack, more: f64) -> (f64, f64) {
         // All sites together have not grown by more than the heap.
         let most = more.min(of_heap.max(0.0) + bound);
         if of.is_buffer {
-            // The buffer has another size each time, so only the growth of other stacks is
-            // certainly not its own.
+            // The buffer has a different size each time, so only growth of other stacks is
+            // certainly not the buffer's own.
             let is_other = |stack: u32| stack != of.stack && !of.others.contains(&stack);
             let others = looks.stacks.iter().filter(|one| is_other(one.stack));
             let others: u64 = others.map(|one| one.at_most_bytes).sum();
@@ -338,7 +339,8 @@ fn net(facts: &Facts<'_>, of: &OfStack, more: f64) -> (f64, f64) {
         return (most.min(one.at_least_bytes as f64), most);
     }
     match balance::resident(facts) {
-        // The same number of bytes may have been released in blocks older than the trace.
+        // The same number of bytes may have been released from blocks that are older than the
+        // trace.
         Some(resident) if resident < bound => (0.0, 0.0),
         Some(resident) => (0.0, more.min(resident)),
         None => (0.0, more),
@@ -357,7 +359,7 @@ fn class(facts: &Facts<'_>, one: &OfStack) -> Option<Class> {
         Course::Burst => Some(Class::Burst),
         _ if grown < least || 4.0 * grown < one.more => Some(Class::Bounded),
         Course::Levelling => Some(Class::Warming),
-        // The growth is within the error of the samples, so it may be chance.
+        // The growth is within the sampling error, so it may be due to chance.
         _ if grown < DEVIATIONS * one.error => Some(Class::Unsure),
         Course::Growing => Some(Class::Unbounded),
         Course::Unclear => Some(Class::Unsure),

@@ -7,7 +7,7 @@ use std::fmt::{Result, Write};
 
 /// Maximum width, which is also the width without a terminal.
 const WIDTH: usize = 100;
-/// Columns for the subject of a line, before the command that shows it.
+/// Number of columns for the subject of a line, before the command that shows the details.
 const LINE: usize = 52;
 /// Indentation of the lines of a finding.
 const INDENT: &str = "   ";

@@ -1,4 +1,4 @@
-//! Advice on invented facts. Its conclusions need no process.
+//! Advice on made-up facts, which needs no process.
 
 use memhook_advice::{Advice, Child, Class, Facts, Kind, advise};
 use memhook_report::{
@@ -10,7 +10,7 @@ const MIB: u64 = 1 << 20;
 /// Length of the run in seconds.
 const SECONDS: u64 = 60;
 
-/// Returns an account with these parts, like a document of `rss`.
+/// Returns an account with these parts, in the form of an `rss` document.
 fn account(parts: &[(&str, u64)]) -> RssReport {
     let parts: Vec<RssPart> = parts
         .iter()
@@ -29,8 +29,8 @@ fn account(parts: &[(&str, u64)]) -> RssReport {
     serde_json::from_value(json).expect("an account")
 }
 
-/// Returns a run in which each site's live bytes are a function of the share of the time. All
-/// blocks were searched, and are reachable.
+/// Returns a run in which each site's live bytes are a function of the elapsed share of the run.
+/// All blocks were searched and are reachable.
 fn run(sites: &[(&str, &dyn Fn(f64) -> f64)]) -> Profile {
     let mut profile = Profile {
         to_ns: SECONDS * 1_000_000_000,
@@ -85,7 +85,7 @@ fn run(sites: &[(&str, &dyn Fn(f64) -> f64)]) -> Profile {
     profile
 }
 
-/// Adds two looks, between which the live heap changed by `heap` MiB. Each site has its given
+/// Adds two looks, between which the live heap changed by `heap` MiB and each site by its given
 /// growth.
 fn with_looks(profile: &mut Profile, first: RssReport, heap: (u64, u64), grown: &[u64]) {
     let stacks = (0u32..).zip(grown).map(|(stack, mib)| StackGrowth {
@@ -247,7 +247,7 @@ fn one_step_is_not_enough_to_tell() {
     assert!(found.findings.is_empty() && found.answer.is_none());
 }
 
-/// The buffer existed before the attach, and appears as a whole when it is first enlarged.
+/// The buffer existed before the attach, and its full size appears when it is first enlarged.
 #[test]
 fn a_buffer_that_was_there_before_grows_by_what_was_added() {
     let mut profile = run(&[("append", &|t| {
@@ -274,7 +274,7 @@ fn a_buffer_that_was_there_before_grows_by_what_was_added() {
     assert!(found.findings[0].found.contains("by realloc"));
 }
 
-/// Certain findings come before probable ones, even if the probable ones are larger.
+/// Certain findings precede probable ones, even larger ones.
 #[test]
 fn what_is_certain_comes_first() {
     let mut profile = run(&[("grow", &|t| mib(t, 30.0))]);
@@ -425,7 +425,7 @@ fn a_child_with_more_memory_is_named() {
     );
 }
 
-/// A buffer belongs to whichever call enlarged it last, and to none while it is copied.
+/// A buffer belongs to the call that last enlarged it, and to no call while it is being copied.
 #[test]
 fn a_buffer_that_several_calls_enlarge_is_one() {
     let is_first = |t: f64| ((t * 100.0) as u64).is_multiple_of(2);
@@ -447,7 +447,7 @@ fn a_buffer_that_several_calls_enlarge_is_one() {
     assert_eq!(found.sites.len(), 1, "{:?}", found.sites);
 }
 
-/// Free memory is no answer while a site has grown by more and may go on.
+/// Free memory is not given as the answer if a site has grown by more and may keep growing.
 #[test]
 fn unsure_growth_comes_before_smaller_free_memory() {
     let mut profile = run(&[("load", &|t| if t > 0.9 { mib(1.0, 30.0) } else { 0.0 })]);
@@ -464,7 +464,7 @@ fn unsure_growth_comes_before_smaller_free_memory() {
     assert_eq!(text.lines().nth(1), Some(place), "{text}");
 }
 
-/// The trace ends while the buffer is copied, but the last look has found it.
+/// The trace ends while the buffer is being copied, but the last look has found the buffer.
 #[test]
 fn a_buffer_that_is_copied_at_the_end_is_not_gone() {
     let in_flight = |t: f64| (0.4..0.5).contains(&t) || t > 0.99;
@@ -482,7 +482,7 @@ fn a_buffer_that_is_copied_at_the_end_is_not_gone() {
     assert_eq!(advice(&profile, &before).class, "nothing");
 }
 
-/// The walks do not know the heap, which is counted with the mappings.
+/// The walks do not recognize the heap, so it is counted with the mappings.
 #[test]
 fn growth_in_a_heap_that_is_not_walked_has_a_site() {
     let mut profile = run(&[("keep_more", &|t| mib(t, 20.0))]);
@@ -498,12 +498,13 @@ fn growth_in_a_heap_that_is_not_walked_has_a_site() {
     );
     assert_eq!(found.findings[0].certainty, "estimated");
     assert_eq!(found.lines[0].bytes_an_hour, Some(20 * 60 * MIB as i64));
-    // Without growth of the mappings, other blocks were released.
+    // If the mappings have not grown, other blocks were released.
     let after = account(&[("live heap", 1), ("mappings", 2)]);
     assert_eq!(advice(&profile, &after).class, "nothing");
 }
 
-/// The allocator returns free memory by itself after a time, and gets it again for each burst.
+/// The allocator returns free memory by itself after some time, and requests it again for each
+/// burst.
 #[test]
 fn free_memory_that_comes_and_goes_is_not_kept() {
     let is_up = |t: f64| (0.2..0.4).contains(&t) || (0.8..0.99).contains(&t);

@@ -1,4 +1,4 @@
-//! Files with the last advice on each process, in the directory of profiles.
+//! Files with the latest advice on each process, in the directory of profiles.
 
 use crate::board::Identity;
 use crate::config::Files;
@@ -25,7 +25,7 @@ pub fn write(files: &Files, identity: &Identity, document: &str) -> Result<()> {
     remove_oldest(&own, is_ours, files.keep.max(1) as usize)
 }
 
-/// Removes the oldest files with our names, beyond the number to keep.
+/// Removes the oldest of our files beyond the number to keep, recognizing them by name.
 pub fn remove_oldest(
     own: &OwnDirectory,
     is_ours: impl Fn(&str) -> bool,
@@ -46,7 +46,7 @@ pub fn remove_oldest(
     let more = found.len().saturating_sub(keep);
     for (_, name) in found.into_iter().take(more) {
         match own.remove(&name) {
-            // The thread of another process has already removed the file.
+            // The thread that handles another process has already removed the file.
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
         }

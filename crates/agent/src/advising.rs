@@ -1,5 +1,5 @@
-//! Advice on processes in mode `scan`. Each process is occasionally traced for a minute, as by
-//! `advise`, and then left.
+//! Advice on processes in mode `scan`. Each process is occasionally traced for a minute, as
+//! `advise` would do, and then left alone.
 
 use crate::advice_files;
 use crate::board::{Advised, Identity, Numbers};
@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Maximum wait for names.
 const NAMES_FOR: Duration = Duration::from_secs(60);
 
-/// Reason for missing advice: a word for metrics, and a sentence.
+/// Reason why there is no advice: a word for metrics, and a sentence.
 type Why = (&'static str, String);
 
 /// Advises on one process.
@@ -134,8 +134,8 @@ impl Advising {
         if let Ok(Some(other)) = already_traced(pid) {
             return Ok(Err((reason(&other), chain(&other))));
         }
-        // This is written before the examination, so that the next examination is not early,
-        // regardless of what happens to the examination or to the agent.
+        // The time is written before the examination, so that the next examination is not early,
+        // whatever happens to this examination or to the agent.
         self.begun = Kept::begins(pid, searches.executable());
         let kept = self.begun.clone().map(|begun| match &advised.last {
             Some(last) => begun.with(last),
@@ -293,7 +293,7 @@ fn reason(error: &AttachError) -> &'static str {
 /// The agent's view of a process under examination.
 struct Watched<'a> {
     searches: &'a Searches,
-    /// Turn in the queue. Simultaneous copies of two processes would take too much memory.
+    /// Turn in the queue. Copying two processes at the same time would take too much memory.
     turn: Option<MutexGuard<'a, ()>>,
     /// Time at which the wait for names began.
     names: OnceCell<Instant>,

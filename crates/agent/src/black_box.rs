@@ -1,5 +1,4 @@
-//! Evidence about a process whose memory is about to run out: a profile of that moment, and the end
-//! of the process.
+//! Evidence about a process whose memory is about to run out: a profile of that moment, and how the process ended.
 //!
 //! One thread watches each control group, regardless of the number of processes in it, and wakes only the processes'
 //! threads that have work to do.
@@ -16,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Conditions under which the memory of a control group is about to run out: 90 % of its limit is in use, or its
-/// processes wait for memory for 150 ms per second.
+/// processes stall on memory for 150 ms per second.
 const CONDITIONS: [&str; 2] = ["limit >= 90%", "psi >= 15%"];
 /// Time between two checks of a group. A container can fill its memory within a second.
 const ROUND: Duration = Duration::from_millis(20);
@@ -139,7 +138,8 @@ impl Shared {
     /// Checks each group. Returns true if there are any.
     fn look(&self) -> bool {
         let mut groups = locked(&self.groups);
-        // One full group may contain several groups. In that case, the largest processes of all of them are alarmed.
+        // Several watched groups may lie below one full group. The alarm then goes to the largest processes across all
+        // of them.
         let mut meant = BTreeMap::<(&str, Option<PathBuf>), (Alarm, Vec<Arc<Process>>)>::new();
         for group in groups.iter_mut() {
             if let Some(alarm) = group.alarms.check(&mut group.answered) {
@@ -151,7 +151,7 @@ impl Shared {
             let kills = group.alarms.kills();
             if kills > group.kills {
                 group.kills = kills;
-                // A quiet target would otherwise notice its own end only at its next turn.
+                // Otherwise, the thread that traces a quiet target would notice the target's end only at its next turn.
                 group
                     .processes
                     .iter()
@@ -199,7 +199,8 @@ impl BlackBox {
         alarm
     }
 
-    /// Returns how the process has ended if a profile is useful: it was killed, or its memory was about to run out.
+    /// Returns how the process has ended, if that makes a profile useful: it was killed, or its memory was about to run
+    /// out.
     pub fn end(&mut self) -> Option<String> {
         self.look(true);
         let pid = self.process.pid;

@@ -69,7 +69,7 @@ pub struct Numbers {
     pub lost: u64,
     /// Number of libraries that were opened before they could be patched.
     pub unwatched_libraries: u64,
-    /// Times in which the target ran untraced: their number, and their total in seconds.
+    /// Number of periods in which the target ran untraced, and their total in seconds.
     pub gaps: (u64, f64),
     /// Unreachable bytes and blocks; `None` before the first search.
     pub unreachable: Option<(u64, u64)>,
@@ -92,8 +92,8 @@ pub struct Numbers {
     pub resident_parts: Vec<(&'static str, u64)>,
     /// Classes of blocks that pin the most memory; empty unless the rule asks for them.
     pub pins: Vec<Pin>,
-    /// Tightest memory limit of the target, and the free bytes below it; 0 if only the machine
-    /// limits it.
+    /// Tightest memory limit that applies to the target, and the bytes still free below it; 0 if
+    /// only the machine limits it.
     pub limit: (u64, u64),
 }
 
@@ -104,7 +104,7 @@ pub struct Reclaimed {
     pub how: &'static str,
     /// Number of attempts.
     pub rounds: u64,
-    /// Bytes and blocks that the last attempt has freed, or could have.
+    /// Bytes and blocks that the last attempt freed, or could have freed.
     pub reclaimable: (u64, u64),
     /// Bytes and blocks that all attempts have freed.
     pub freed: (u64, u64),
@@ -112,7 +112,7 @@ pub struct Reclaimed {
     pub holds: u64,
     pub held: Duration,
     pub longest_hold: Duration,
-    /// Number of attempts in which nothing, or not everything, could be freed, by reason.
+    /// Number of attempts that could not free anything, or not everything, by reason.
     pub refusals: BTreeMap<&'static str, u64>,
     /// Reason for that in the last attempt.
     pub refused: Option<String>,
@@ -154,7 +154,7 @@ pub struct Pin {
 /// Activity of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// The agent will attach to the target, now or when there is room.
+    /// The agent will attach to the target, now or as soon as there is room.
     Waiting,
     /// An attach is in progress.
     Attaching,
@@ -164,7 +164,8 @@ pub enum Phase {
     Leaving,
     /// The target cannot be traced, for this reason. The agent will try again.
     Refused(String),
-    /// The target's time by the rule is over, or it was left to save resources.
+    /// The time that the rule allows for the target is over, or the agent left the target to save
+    /// resources.
     Left(String),
 }
 
@@ -225,7 +226,7 @@ impl Default for Link {
             has_left: AtomicBool::default(),
             numbers: Mutex::default(),
             threads: Mutex::default(),
-            // One call is enough, because the receiving thread checks everything.
+            // One wake-up is enough, because the receiving thread checks everything.
             calls: bounded(1),
         }
     }
@@ -234,7 +235,7 @@ impl Default for Link {
 impl Link {
     /// Wakes the thread.
     pub fn call(&self) {
-        // If the channel is full, the last call has not been taken yet.
+        // If the channel is full, the thread has not received the last wake-up yet.
         let _ = self.calls.0.try_send(());
     }
 
@@ -269,7 +270,8 @@ impl Link {
         self.attached.get().map(Instant::elapsed)
     }
 
-    /// Records that no thread of the process is held and nothing in it is changed any longer.
+    /// Records that no thread of the process is held, and that nothing in the process is changed
+    /// any longer.
     pub fn tell_left(&self) {
         self.has_left.store(true, Relaxed);
     }
@@ -350,12 +352,13 @@ pub struct AgentState {
     /// Number of profiles that were kept because memory was about to run out, or had run out, by
     /// reason.
     pub kept_profiles: BTreeMap<&'static str, u64>,
-    /// Abandoned reads of targets' files, and the threads that these reads still block.
+    /// Number of abandoned reads of targets' files, and of the threads that these reads still
+    /// block.
     pub silent_files: u64,
     pub hung_readers: u64,
     /// Number of known pods; `None` if the agent does not ask the kubelet.
     pub pods: Option<u64>,
-    /// Number of lists of pods from the kubelet, and of failures to get one.
+    /// Number of pod lists received from the kubelet, and of failures to get one.
     pub pod_lists: u64,
     pub pod_list_failures: u64,
 }
@@ -441,8 +444,8 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// Records the number at this time. Returns the change per minute over the last minute, or over
-    /// the known time if that is shorter.
+    /// Records the number at this time. Returns its change per minute over the last minute, or over
+    /// the recorded time if that is shorter.
     pub fn next(&mut self, now: Duration, bytes: u64) -> f64 {
         self.points.push_back((now, bytes));
         while self.points.len() > 2 && now.saturating_sub(self.points[1].0) >= GROWTH_OVER {

@@ -1,11 +1,11 @@
-//! Budget of the agent itself: a share of the processors, and memory.
+//! The agent's own budget: a share of processor time, and an amount of memory.
 
 use memhook_process::proc_text;
 use std::time::{Duration, Instant};
 
 /// Maximum processor time that may be saved up and used in one burst.
 const BURST: Duration = Duration::from_secs(10);
-/// Pause after dropping a target, so that the saving shows before the next one is dropped.
+/// Pause after dropping a target, so that the effect shows before another target is dropped.
 const BETWEEN_SHEDS: Duration = Duration::from_secs(10);
 
 /// Limits that hold the agent back.
@@ -17,7 +17,7 @@ pub enum Scarce {
     Memory,
     /// The number of targets is at its limit.
     Targets,
-    /// The namespace of the targets is at its limit of targets, or of processor time.
+    /// The namespace of the targets has reached its limit on targets, or on processor time.
     Namespace,
 }
 
@@ -90,7 +90,7 @@ impl OwnUse {
     }
 }
 
-/// A bucket of processor time that fills at the rate of the budget, and a bound on memory.
+/// Token bucket of processor time that fills at the rate of the budget, and a bound on memory.
 pub struct Budget {
     /// Processor seconds per second.
     rate: f64,

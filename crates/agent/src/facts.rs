@@ -1,5 +1,5 @@
-//! Facts about processes by which rules choose, from /proc. A look reads only one file for each
-//! process that is already known.
+//! Facts about processes, read from /proc, by which rules select them. A look reads only one file
+//! for each process that is already known.
 
 use crate::kubernetes::{Place, Pods, pod_uid};
 use crate::reads::{Answer, Heard, Question, Reads};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const STALE_AFTER: Duration = Duration::from_secs(30);
 /// Pause between two checks whether files were read.
 const TURN: Duration = Duration::from_millis(2);
-/// Time after which a plan is made, regardless of the number of files that do not answer.
+/// Time after which a plan is made even if some files have not been read.
 const LONGEST_READ: Duration = Duration::from_secs(30);
 /// Maximum bytes that are read from a container's file.
 const MOST_BYTES: u64 = 4096;
@@ -58,7 +58,7 @@ pub struct Facts {
 pub struct Owner {
     /// Pod, container, or control group of these processes.
     pub realm: String,
-    /// The process, if it is in no container and thus the only one.
+    /// The process, if it is in no container and therefore the only process of this owner.
     pub process: Option<i32>,
 }
 
@@ -81,7 +81,7 @@ pub enum ItsFiles {
 pub struct Inside {
     /// True if the process's program is memhook-rs, or a profiler built on it.
     attaches: bool,
-    /// Host name of the pod, and the namespace that Kubernetes stores there.
+    /// Host name of the pod, and the namespace that Kubernetes stores in the pod's file system.
     pod: Option<String>,
     namespace: Option<String>,
 }
@@ -162,7 +162,7 @@ impl Facts {
         let status = proc_text(path("status")).ok()?;
         let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
         let mut groups = proc_text(path("cgroup")).unwrap_or_default();
-        // The text is kept for every process of the machine, and was read into a buffer of a page.
+        // The text is kept for every process of the machine, but was read into a page-sized buffer.
         groups.shrink_to_fit();
         let pod_uid = pod_uid(&groups);
         Some(Facts {
@@ -322,13 +322,14 @@ impl Machine {
         has_read
     }
 
-    /// Asks a question about a process. Returns false if the process's files did not answer before.
+    /// Asks a question about a process. Returns false if earlier reads of the process's files have
+    /// not returned.
     pub fn ask(&mut self, pid: i32, question: Question) -> bool {
         let facts = self.known.get(&pid).map(|(facts, _)| facts);
         facts.is_some_and(|facts| self.reads.ask(facts, question))
     }
 
-    /// Waits until the files of all wanted processes were read, or have not answered.
+    /// Waits until the files of all wanted processes have been read, or the time limit has passed.
     pub fn await_files(&mut self, is_wanted: impl Fn(&Facts) -> bool) {
         let wanted = self.processes().filter(|facts| is_wanted(facts));
         let wanted: Vec<i32> = wanted.map(|facts| facts.pid).collect();
@@ -343,8 +344,8 @@ impl Machine {
         }
     }
 
-    /// Asks for obstacles to attaching to processes, and waits for the answers. Processes whose
-    /// files do not answer are missing in the result.
+    /// Asks what prevents attaching to these processes, and waits for the answers. Processes whose
+    /// files cannot be read in time are missing from the result.
     pub fn await_obstacles(
         &mut self,
         questions: impl IntoIterator<Item = (i32, Question)>,
@@ -437,8 +438,8 @@ impl Machine {
             }
             before => {
                 let mut facts = Facts::of(pid, stat)?;
-                // The contents of the files stay valid. The next check shows whether the files
-                // answer now.
+                // The contents of the files stay valid. The next check shows whether the files can
+                // be read now.
                 if let Some((before, _)) = before
                     && (before.started, &before.executable) == (facts.started, &facts.executable)
                     && before.files != ItsFiles::Silent

@@ -10,8 +10,8 @@ use ureq::http::{Response, Uri};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, RequestBuilder, unversioned::transport::DefaultConnector};
 
-/// Maximum bytes of the answer to a request with a body, which is a word, or an error of some
-/// lines.
+/// Maximum size, in bytes, of the response to a request with a body. The response is one word, or
+/// an error of a few lines.
 const MOST_OF_AN_ANSWER: u64 = 64 << 10;
 /// Maximum pause that a server can ask for.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
@@ -56,8 +56,7 @@ pub struct Server<'a> {
     pub verify: bool,
     /// Time limit for a whole request.
     pub timeout: Duration,
-    /// Function that returns true if a request that was answered with this status may be accepted
-    /// later.
+    /// Function that returns true if a request that got this status may be accepted later.
     pub comes_back: fn(u16) -> bool,
 }
 
@@ -148,7 +147,7 @@ fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, ClientError> {
     Ok(found)
 }
 
-/// Returns the faults of configured files with secrets or certificates.
+/// Returns the problems with configured files that contain secrets or certificates.
 pub fn unusable_files<'a>(
     secrets: impl IntoIterator<Item = &'a PathBuf>,
     ca: Option<&Path>,
@@ -179,8 +178,8 @@ impl Client {
             .max_redirects(0)
             .max_redirects_will_error(false)
             .http_status_as_error(false)
-            // Only the configuration decides where data is sent. The environment of a service is
-            // easily overlooked.
+            // Only the configuration decides where data is sent, because the environment of a
+            // service is easily overlooked.
             .proxy(None)
             .user_agent(concat!("memhook-rs/", env!("CARGO_PKG_VERSION")))
             .build();
@@ -213,7 +212,7 @@ impl Client {
         })
     }
 
-    /// Requests the path. `most` is the maximum number of bytes of the answer.
+    /// Requests the path. `most` is the maximum size of the response in bytes.
     pub fn get(&self, most: u64) -> Answer {
         self.answer(self.agent.get(&self.uri), most, RequestBuilder::call)
     }
@@ -269,7 +268,7 @@ impl Client {
             401 | 403 | 407 => later(format!(
                 "HTTP status {status}; check the token, the password or the tenant"
             )),
-            // The path may be wrong, or the store may not be running yet behind its proxy. The
+            // The path may be wrong, or the store behind a proxy may not be running yet. The
             // profile is not the cause.
             404 => later(format!(
                 "HTTP status 404 (nothing at {}); check url, and whether the store is up",

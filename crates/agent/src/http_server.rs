@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum number of simultaneous answers, in total and for one address.
+/// Maximum number of responses served at the same time, in total and for one client address.
 const MOST_CLIENTS: usize = 8;
 const MOST_OF_ONE: usize = 4;
 /// Time limit for an answer.

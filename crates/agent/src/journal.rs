@@ -1,5 +1,5 @@
 //! Journal of attached processes on disk. It is written before each attach, so that an agent that
-//! is restarted after being killed finds every process that it left attached.
+//! was killed and restarted finds every process that it left attached.
 
 use memhook_foreign::OwnDirectory;
 use std::collections::BTreeMap;
@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 
 /// Name of the journal.
 const JOURNAL: &str = "attached";
-/// Maximum size of the journal, which exceeds that for the targets of any agent.
+/// Maximum size of the journal, larger than the targets of any agent require.
 const MOST_BYTES: u64 = 1 << 20;
 /// A file that reserves room for the journal. The journal uses that room if the disk is full.
 const RESERVE: &str = "reserve";
-/// Sizes of the journal's file. The largest size that fits is used. The first size is sufficient
-/// for two journals of a thousand targets, because the new journal is written next to the old one.
+/// Sizes of the reserve file. The largest size that fits is used. The first size is sufficient for
+/// two journals of a thousand targets, because the new journal is written next to the old one.
 const RESERVES: [usize; 3] = [64 << 10, 32 << 10, 16 << 10];
 
 /// Reason why the directory of the agent's state cannot be used.
@@ -47,9 +47,9 @@ pub struct State {
 }
 
 impl State {
-    /// Locks the directory, creating it if it is missing. Returns the processes that an earlier
-    /// agent left attached, with their ids and start times. Calls `make_room` while the disk is
-    /// full. `make_room` returns true if it has removed something.
+    /// Locks the directory, creating it if it is missing. Returns the processes that a previous run
+    /// of the agent left attached, with their ids and start times. Calls `make_room` while the disk
+    /// is full. `make_room` returns true if it has removed something.
     pub fn take(
         directory: &Path,
         mut make_room: impl FnMut(&OwnDirectory) -> bool,
@@ -59,7 +59,7 @@ impl State {
             source,
         };
         // The directory contains names of functions and processes of all users, and its contents
-        // are trusted.
+        // are trusted, so no other user may access it.
         let own = OwnDirectory::make(directory).map_err(unusable)?;
         let lock = own.lasting_file("lock").map_err(unusable)?;
         match lock.try_lock() {
@@ -135,7 +135,8 @@ impl State {
         let reserved = std::fs::metadata(self.directory.name(RESERVE)).map_or(0, |file| file.len());
         let larger = RESERVES.into_iter().filter(|size| *size as u64 > reserved);
         for size in larger {
-            // The file has no holes, and contents that a file system cannot compress.
+            // The file must have no holes, and its contents must not be compressible by the file
+            // system.
             let filler: Vec<u8> = (0..size as u32)
                 .map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8)
                 .collect();
@@ -146,7 +147,7 @@ impl State {
         reserved >= RESERVES[0] as u64
     }
 
-    /// Replaces the file as a whole, so that it is complete at any time.
+    /// Replaces the file atomically, so that it is complete at any time.
     fn write_once(&mut self) -> std::io::Result<()> {
         let lines = self
             .attached
@@ -211,7 +212,7 @@ mod tests {
             .expect("written");
         let (_, left) = State::take(&directory, |_| false).expect("damage does no harm");
         assert_eq!(left, BTreeMap::from([(8, 200)]));
-        // A link to a plausible journal does not count, and its destination stays unchanged.
+        // A link to a plausible journal is ignored, and the file that it points to stays unchanged.
         let (journal, other) = (
             directory.join("attached"),
             directory.with_extension("other"),
@@ -227,8 +228,8 @@ mod tests {
         drop(state);
         std::fs::remove_file(&other).expect("removed");
         std::fs::remove_dir_all(&directory).expect("removed");
-        // If other users can write to the directory, its contents may be theirs, and writes may go
-        // elsewhere.
+        // If other users can write to the directory, its contents may come from them, and writes
+        // may be redirected.
         std::fs::create_dir(&directory).expect("made");
         let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
         std::fs::set_permissions(&directory, open_to_all).expect("ours");

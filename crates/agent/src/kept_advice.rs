@@ -1,5 +1,5 @@
-//! The last advice on each process, in the state directory. Like the processes, it outlives the
-//! agent.
+//! The latest advice on each process, stored in the state directory. Like the processes, it
+//! outlives the agent.
 
 use crate::advice_files::remove_oldest;
 use crate::moment::Moment;
@@ -24,7 +24,7 @@ pub struct Kept {
     process: ProcessIdentity,
     /// Path of the process's executable.
     executable: Option<String>,
-    /// Start of the last examination, regardless of its result.
+    /// Start of the latest examination, regardless of its result.
     pub examined: Moment,
     /// The last advice; `None` if no examination has led to advice.
     pub given: Option<Given>,
@@ -37,7 +37,8 @@ pub struct Given {
     pub made: Moment,
     /// The advice in one line; `None` if there was nothing to do.
     pub answer: Option<String>,
-    /// Bytes to be returned and bytes of growth per hour to be avoided, by the kind of finding.
+    /// Bytes that could be returned and hourly growth in bytes that could be avoided, by kind of
+    /// finding.
     pub gains: BTreeMap<String, (u64, u64)>,
     /// A document of memhook-rs/advice/1; `None` if it was too long to be stored.
     pub document: Option<String>,
@@ -73,15 +74,15 @@ impl Kept {
         bytes.filter(|bytes| bytes.len() <= MOST_BYTES)
     }
 
-    /// Returns true if this is about the current process with that id.
+    /// Returns true if the advice is about the process that has its process id now.
     fn is_of_now(&self) -> bool {
         ProcessIdentity::of(self.process.pid).as_ref() == Some(&self.process)
     }
 }
 
 impl KeptAdvice {
-    /// Opens the directory below that of the state, and removes advice about processes that have
-    /// ended.
+    /// Opens the directory of advice below the state directory, and removes advice about processes
+    /// that have ended.
     ///
     /// # Errors
     /// Errors of [`OwnDirectory::below`] and opendir(3).
@@ -119,8 +120,7 @@ impl KeptAdvice {
         (bytes.len() as u64 <= longest && found.process.pid == pid).then_some(found)
     }
 
-    /// Stores this advice in place of the previous advice, and leaves out a document that is too
-    /// long.
+    /// Stores this advice in place of the previous one, without its document if that is too long.
     ///
     /// # Errors
     /// Errors of [`OwnDirectory::write_whole`].
@@ -137,7 +137,7 @@ impl KeptAdvice {
         remove_oldest(&self.0, |name| pid_of(name).is_some(), MOST_FILES)
     }
 
-    /// Forgets a process that has ended, or executes another program.
+    /// Forgets a process that has ended or has executed another program.
     pub fn forget(&self, pid: i32) {
         // Usually there is no file.
         let _ = self.0.remove(&name_of(pid));
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(mode.permissions().mode() & 0o777, 0o600);
         let next = scratch.open();
         assert_eq!(next.of(own(), Some("/bin/x")), Some(advised.clone()));
-        // The process executes another program, so the advice is about the previous one.
+        // The process now executes another program, so the advice is about the previous one.
         assert_eq!(next.of(own(), Some("/bin/y")), None);
         next.forget(own());
         assert_eq!((next.of(own(), Some("/bin/x")), scratch.count()), (None, 0));
@@ -253,7 +253,7 @@ mod tests {
             assert_eq!(scratch.open().of(own(), Some("/bin/x")), None, "{bytes:?}");
             assert_eq!(scratch.count(), 0, "{bytes:?}");
         }
-        // The files have advice on another process, advice on a process that has ended, and data
+        // The files contain advice on another process, advice on a process that has ended, and data
         // from a writer that was killed.
         for name in ["1.json", "2147483647.json", "7.json.part"] {
             std::fs::write(scratch.file(name), &right).expect("written");

@@ -89,8 +89,8 @@ pub use config::{ConfigError, Experiments};
 pub struct Checked {
     /// Number of rules.
     pub rules: usize,
-    /// Warnings about parts that the author probably did not mean, one line each, with their
-    /// places.
+    /// Warnings about settings that the author probably did not intend, one line each, with their
+    /// locations.
     pub warnings: Vec<String>,
     /// Notes about freed blocks, advice, pods and namespaces, one line each.
     pub notes: Vec<String>,
@@ -122,11 +122,11 @@ pub fn plan(path: &Path, experiments: Experiments) -> Result<AgentPlan, ConfigEr
 /// configuration again.
 pub fn run(path: &Path, experiments: Experiments) -> Result<Outcome, AgentError> {
     let file = config::read(path, experiments)?;
-    // This comes before starting any other thread that reads about processes.
+    // This must come before any other thread starts that reads process data.
     if memhook_process::see_groups_as_init() {
         tracing::debug!("control groups are seen as by process 1");
     }
-    // This comes before any attach, because a signal must not end us in the middle of it.
+    // This must come before any attach, because a signal must not end us in the middle of one.
     memhook_inject::catch_stops_and_reloads();
     memhook_inject::allow_many_open_files();
     memhook_inject::keep_little_memory();

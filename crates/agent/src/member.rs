@@ -113,7 +113,7 @@ impl Member {
         }
     }
 
-    /// Takes the thread if it has finished, or in any case if `always` is set.
+    /// Takes the thread if it has finished, or regardless of that if `always` is set.
     pub fn take_worker(&mut self, always: bool, now: Instant) -> Option<Worker> {
         if !self
             .worker()
@@ -127,7 +127,7 @@ impl Member {
         }
     }
 
-    /// Orders to leave the process. Returns true if the order is new.
+    /// Orders the agent to leave the process. Returns true if the order is new.
     pub fn leaves(&mut self, why: Why) -> bool {
         let is_new = self.leaves.is_none();
         // When the agent ends, this plan replaces any other plan.
@@ -156,7 +156,7 @@ impl Member {
     }
 
     /// Records an obstacle that may disappear without action. Returns true if it has lasted too
-    /// long for that.
+    /// long to be expected to disappear.
     pub fn wait_a_moment(&mut self, now: Instant) -> bool {
         self.clearance = Clearance::Unasked;
         let State::Waiting {
@@ -178,7 +178,7 @@ impl Member {
             .min(LONGEST_RETRY.max(retry));
         self.failures += 1;
         self.clearance = Clearance::Unasked;
-        // This spreads the next attempts of processes that failed together.
+        // This spreads out the next attempts for processes that failed together.
         let spread = self.identity.pid.unsigned_abs() % 16;
         let pause = pause.mul_f64(1.0 + f64::from(spread) / 80.0);
         self.state = State::Waiting {
@@ -193,7 +193,7 @@ impl Member {
         })
     }
 
-    /// Records that the process was dropped, to be attached to again after a pause.
+    /// Records that the process was dropped, and will be attached to again after a pause.
     pub fn rest(&mut self, now: Instant, pause: Duration, why: &str) {
         self.state = State::Waiting {
             since: now + pause,

@@ -130,7 +130,7 @@ pub fn plan(file: &File) -> AgentPlan {
     plan
 }
 
-/// Returns the reason for a process that waits because its namespace is at its limit.
+/// Returns the reason to show for a process that waits because its namespace is at its limit.
 fn full_namespace(
     file: &File,
     targets: &[PlannedTarget],

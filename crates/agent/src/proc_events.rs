@@ -1,6 +1,6 @@
 //! Process events from the kernel, through the process events connector
 //! (Documentation/driver-api/connector.rst, and include/uapi/linux/cn_proc.h). It needs
-//! CAP_NET_ADMIN in the first user namespace. Without it, the agent reads /proc instead.
+//! CAP_NET_ADMIN in the initial user namespace. Without it, the agent reads /proc instead.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -58,7 +58,7 @@ impl ProcEvents {
 
     /// Returns the events that have arrived. After an error, no more will arrive.
     pub fn news(&self) -> rustix::io::Result<Vec<News>> {
-        /// Maximum number of events of a call. The rest is left for the next.
+        /// Maximum number of events per call. The rest is left for the next call.
         const MOST: usize = 4096;
         let mut news = Vec::new();
         let mut room = [0; 8192];
@@ -118,8 +118,8 @@ fn parse(mut bytes: &[u8], news: &mut Vec<News>) {
         let is_ours = word(message, MESSAGE_HEADER) == Some(INDEX);
         let of = |index: usize| word(message, data + 4 * index).map(|id| id as i32);
         match word(message, at).filter(|_| is_ours) {
-            // The fields are thread and process of the parent, then thread and process of the
-            // child. A new thread is ignored.
+            // The fields are the parent's thread and process, then the child's thread and process.
+            // New threads are ignored.
             Some(FORK) => {
                 if let (Some(thread), Some(process)) = (of(2), of(3))
                     && thread == process
@@ -181,7 +181,7 @@ mod tests {
         }
     }
 
-    /// The test needs a permission. Without it, the agent works in another way.
+    /// The test needs CAP_NET_ADMIN. Without it, the agent reads /proc instead.
     #[test]
     fn the_kernel_tells_of_a_child() {
         // If many processes start and end while this thread is stopped, the socket has no space for
@@ -197,7 +197,7 @@ mod tests {
             let mut seen = Vec::new();
             while !seen.contains(&News::Ended(pid)) && !seen.contains(&News::Missed) {
                 if Instant::now() > until {
-                    // A network namespace other than the first one gets no events.
+                    // Network namespaces other than the initial one get no events.
                     return memhook_tests::not_run_here("no process events arrive");
                 }
                 seen.extend(events.news().expect("readable"));

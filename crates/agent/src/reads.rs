@@ -1,8 +1,8 @@
 //! Reads of the file systems of targets, which may never answer: the server may be gone, or a program of the target
-//! itself may be behind FUSE. No deadline ends a read, nor the open before it. So threads that are never joined do all
-//! of them, and answers may arrive at any time. A thread whose read takes too long is abandoned and replaced. Until its
-//! read returns, no file of the same owner is read. The owner is the pod or the container of the process, or the
-//! process itself if it is in none. So each owner costs at most one thread.
+//! itself may be behind FUSE. No deadline ends a read, nor the open before it. So all of them are done by threads that
+//! are never joined, and answers may arrive at any time. A thread whose read takes too long is abandoned and replaced.
+//! Until its read returns, no file of the same owner is read. The owner is the pod or the container of the process, or
+//! the process itself if it is in none. So each owner costs at most one thread.
 //!
 //! A thread ends with its work. A longer-lived thread would keep its last released blocks of each size (glibc's caches
 //! of threads), and with them the pages around these blocks, which may be anywhere in the heap.
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Number of threads that normally read at the same time.
 const THREADS: usize = 4;
-/// Maximum number of hanging threads. If all of them hang, nothing is read until one read returns.
+/// Maximum number of hanging threads. When this many threads hang, nothing is read until one of their reads returns.
 const MOST_HUNG: usize = 64;
 
 /// Maximum number of hanging threads for one pod, container or control group.
@@ -33,7 +33,7 @@ const MOST_LEFT: usize = 64;
 pub enum Question {
     /// Asks for the contents of the process's files.
     Inside {
-        /// True if the process is in a pod, whose files have its name.
+        /// True if the process is in a pod, so that its files contain the pod's name.
         is_pod: bool,
     },
     /// Asks for obstacles to an attach with these settings.
@@ -48,7 +48,7 @@ pub enum Answer {
     Inside(Inside),
     /// Obstacle to an attach, if there is one.
     Obstacle(Option<String>),
-    /// No answer yet, and perhaps never. The answer may come later.
+    /// No answer yet, and perhaps there will never be one. It may still come later.
     None,
 }
 
@@ -100,8 +100,8 @@ impl Default for Reads {
 }
 
 impl Reads {
-    /// Asks about a process. Returns false if the process's owner did not answer before, or if no
-    /// thread is available any more.
+    /// Asks about a process. Returns false if the process's owner did not answer before, or if no more threads are
+    /// available.
     pub fn ask(&mut self, facts: &Facts, question: Question) -> bool {
         let asked = Asked {
             pid: facts.pid,

@@ -145,7 +145,7 @@ impl Reclaims {
         })
     }
 
-    /// Logs the amount that could be freed, if it differs from the last one.
+    /// Logs the amount that could be freed, if it differs from the amount logged last.
     fn tell_reclaimable(&mut self, identity: &Identity, found: (u64, u64)) {
         let is_new = std::mem::replace(&mut self.told_reclaimable, found) != found;
         if self.how == Reclaim::ReportOnly && is_new {
@@ -297,7 +297,7 @@ mod tests {
             .collect();
         assert!(pauses.iter().all(|pause| *pause >= SETTLING));
         assert!(pauses.iter().all(|pause| *pause <= SETTLING + hour / 4));
-        // Each tenth of the time has between two thirds and four thirds of its share of the
+        // Each tenth of the time gets between two thirds and four thirds of its share of the
         // searches.
         for part in 0..10 {
             let begin = SETTLING + hour / 40 * part;

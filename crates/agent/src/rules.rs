@@ -6,8 +6,8 @@ use crate::kubernetes::{Consent, Place};
 use memhook_process::ControlGroup;
 use std::sync::Arc;
 
-/// Programs that a machine cannot do without, and that no rule matches. Stopping one of them would
-/// stop the whole machine. `never` in the configuration adds to this list.
+/// Programs without which a machine cannot run, and which no rule ever matches. Stopping one of
+/// them would stop the whole machine. `never` in the configuration adds to this list.
 pub const NEVER: [&str; 11] = [
     "memhook-rs",
     "systemd",
@@ -58,8 +58,8 @@ impl Rules {
                 .find(|(rule, _)| inherits.is_some_and(|p| p.is_same(rule)))
         };
         let (rule, _) = chosen.or_else(inherited)?;
-        // A process that traces others is skipped regardless of its name: an attach would be
-        // refused, because it maps the regions of its targets.
+        // A process that traces others is skipped whatever its name, because it maps the regions of
+        // its targets and an attach to it would be refused.
         (!facts.attaches_to_others()).then(|| Arc::clone(rule))
     }
 
@@ -106,7 +106,7 @@ impl Rules {
 }
 
 /// Returns the reason why a process's pod keeps it from being traced, regardless of the rules. A
-/// process in a pod without an answer is left alone.
+/// process is left alone while the kubelet has not listed its pod.
 fn refusal(facts: &Facts) -> Option<&'static str> {
     match &facts.place {
         Place::NoPod => None,

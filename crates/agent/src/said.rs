@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time after a warning for which equal ones are only counted.
+/// Time after a warning during which equal warnings are only counted.
 const QUIET: Duration = Duration::from_secs(60);
 /// Maximum number of warnings to remember. Further warnings within a minute are logged each time.
 const MOST_REMEMBERED: usize = 256;
@@ -15,7 +15,7 @@ static LATELY: Mutex<Repeats> = Mutex::new(Repeats(BTreeMap::new()));
 struct Repeats(BTreeMap<String, (Instant, u64)>);
 
 impl Repeats {
-    /// Returns true if a warning must be logged. Otherwise counts it.
+    /// Returns true if a warning must be logged; otherwise counts it as a repeat.
     fn is_new(&mut self, text: &str, now: Instant) -> bool {
         if let Some((_, again)) = self.0.get_mut(text) {
             *again += 1;
@@ -27,8 +27,8 @@ impl Repeats {
         true
     }
 
-    /// Removes the warnings whose time is over, or all warnings. Returns the repeated ones with
-    /// their numbers.
+    /// Removes the warnings whose time is over, or all warnings. Returns those that were repeated,
+    /// with the number of repeats.
     fn over(&mut self, now: Instant, all: bool) -> Vec<(String, u64)> {
         let mut over = Vec::new();
         self.0.retain(|text, (at, again)| {

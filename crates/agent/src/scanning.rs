@@ -23,11 +23,11 @@ use std::time::{Duration, Instant};
 /// Number of classes of blocks that are reported with the memory that they pin. Each class becomes
 /// two series.
 const MOST_PINS: usize = 10;
-/// Pause between two checks whether another scan is over, or a late thread has stopped.
+/// Interval for checking whether another scan has ended, or a late thread has stopped.
 const TURN: Duration = Duration::from_millis(100);
 /// Time between two checks that the process has not been replaced.
 const LOOK: Duration = Duration::from_secs(1);
-/// Time for which the waits of a process are measured before it is touched.
+/// Time for which the scheduling delays of a process are measured before it is touched.
 const WAITS_FOR: Duration = Duration::from_secs(1);
 /// Maximum time over which simultaneous advice is spread.
 const LONGEST_SPREAD: Duration = Duration::from_secs(3600);
@@ -46,7 +46,7 @@ pub enum Queue {
 pub struct Means {
     /// Maximum bytes of a copy.
     pub memory: u64,
-    /// Directory of recordings that have no name and are deleted immediately.
+    /// Directory of unnamed recordings, which are deleted immediately.
     pub directory: PathBuf,
     /// True if the agent looks up names.
     pub has_names: bool,
@@ -259,7 +259,7 @@ impl Searches {
         &self.shared.files
     }
 
-    /// Returns the directory of recordings that have no name and are deleted immediately.
+    /// Returns the directory of unnamed recordings, which are deleted immediately.
     pub fn directory(&self) -> &std::path::Path {
         &self.means.directory
     }
@@ -271,7 +271,7 @@ impl Searches {
         self.means.files.as_ref().filter(|_| is_wanted)
     }
 
-    /// Returns the advice that outlives the agent, if it can be stored.
+    /// Returns the advice that is kept beyond the life of the agent, if it can be stored.
     pub fn kept_advice(&self) -> Option<&KeptAdvice> {
         self.means.kept_advice.as_deref()
     }
@@ -281,7 +281,7 @@ impl Searches {
         self.executable.as_deref()
     }
 
-    /// Returns the shared readers of files for names, if the agent looks them up.
+    /// Returns the shared file readers for symbol names, if the agent resolves them.
     pub fn names(&self) -> Option<&SharedReaders> {
         self.means.has_names.then_some(&self.shared.names)
     }
@@ -334,7 +334,7 @@ impl Searches {
         self.count(&captured, &scan, numbers)
     }
 
-    /// Records the numbers of a search of a completely read heap.
+    /// Records the numbers of a search that read the whole heap.
     pub fn count(
         &self,
         captured: &Captured,
@@ -454,7 +454,7 @@ mod tests {
             second.link.ask_back();
             assert!(matches!(waiting.join(), Ok(Err(Ended::Left))));
         });
-        // An examination does not wait for other copies before it needs its own.
+        // An examination that does not need its own copy yet does not wait for other copies.
         assert!(second.try_turn().is_none());
         drop(turn);
         assert!(first.turn().is_ok() && second.try_turn().is_some());

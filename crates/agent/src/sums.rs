@@ -5,19 +5,18 @@ use memhook_ledger::{CountedSite, Estimate, LiveWalk, Observer, SampledAllocatio
 use memhook_report::{Amount, LiveSite};
 use rustc_hash::FxHashMap;
 
-/// Observer that sums up, at the allocation of each sample, the amount that the sample represents.
-/// The ledger knows the number of a site's samples, but not their sizes, on which these amounts
-/// depend.
+/// Observer that adds up the amounts that samples represent when they are allocated. The ledger
+/// counts the samples of a site, but does not know their sizes, on which these amounts depend.
 #[derive(Debug, Default)]
 pub struct SampledSites {
     samples: SampledAllocations,
-    /// Call stack and allocations of each site, by the ledger's index. A site has allocations of
-    /// only one stack and one mean distance between samples.
+    /// Call stack and allocations of each site, indexed like the ledger's sites. All allocations of
+    /// a site have the same stack and the same mean distance between samples.
     sites: Vec<(u32, Estimate)>,
 }
 
 impl SampledSites {
-    /// Creates empty sums. `samples` knows the amount that a sample represents.
+    /// Creates empty sums. `samples` computes the amount that a sample represents.
     pub fn new(samples: SampledAllocations) -> SampledSites {
         SampledSites {
             samples,
@@ -47,8 +46,8 @@ impl Observer for SampledSites {
 pub struct Sums {
     /// All call stacks seen so far.
     pub sites: Vec<LiveSite>,
-    /// Standard errors of the live bytes and of those allocated since the attach; `None` if they
-    /// are exact.
+    /// Standard errors of the live bytes and of the bytes allocated since the attach; `None` if
+    /// both are exact.
     pub errors: Option<(u64, u64)>,
 }
 
@@ -60,7 +59,7 @@ impl Sums {
         (live, allocated)
     }
 
-    /// Returns the current sums. Reads the state in slices, so that the rings are emptied in
+    /// Returns the current sums. Reads the state in slices, so that the rings can be emptied in
     /// between.
     pub fn of(consumer: &Consumer<SampledSites>) -> Sums {
         let mut samples = SampledAllocations::default();
@@ -71,7 +70,7 @@ impl Sums {
         consumer.in_slices(|state| {
             let ledger = &state.ledger;
             if !std::mem::replace(&mut has_begun, true) {
-                // With `overhead`, everything may be recorded exactly so far.
+                // Even with `overhead`, everything may have been recorded exactly up to now.
                 samples = state.counts;
                 for (stack, sum) in &ledger.observer().sites {
                     by_stack.entry(*stack).or_default().1 += *sum;

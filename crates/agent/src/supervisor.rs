@@ -1,5 +1,5 @@
-//! The loop of the agent. It finds processes, attaches to those that rules choose, within the
-//! budget, and leaves them.
+//! The agent's main loop. It finds processes, attaches to those that rules choose, within the budget, and detaches from
+//! them.
 
 mod departures;
 mod finding;
@@ -51,7 +51,7 @@ const TRIM_PERIOD: Duration = Duration::from_secs(30);
 const LEAST_PAUSE: Duration = Duration::from_millis(5);
 /// Duration from which an attach counts as late. It must then be waiting for something.
 const ATTACH_IS_LATE: Duration = Duration::from_secs(10);
-/// Time limit for repairing what an earlier agent has left in a process.
+/// Time limit for repairing what an earlier agent left behind in a process.
 const RECOVERY: Duration = Duration::from_secs(20);
 /// Reason why a process is not traced if its files cannot be read.
 pub const SILENT: &str = "its files do not answer";
@@ -77,7 +77,7 @@ pub struct Supervisor {
     next_show: Instant,
     events: Option<ProcEvents>,
     kubelet: Option<Kubelet>,
-    /// Number of the list of pods that the last look at the machine used.
+    /// Number of the pod list that the latest scan of the machine used.
     pod_lists: u64,
     namespaces: Namespaces,
     state: State,
@@ -91,8 +91,8 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Creates a supervisor without targets. `left` has the processes that an earlier agent has
-    /// left attached, which are repaired first.
+    /// Creates a supervisor without targets. `left` lists the processes to which an earlier agent was still attached.
+    /// They are repaired first.
     pub fn new(
         (path, experiments): (PathBuf, Experiments),
         file: File,
@@ -151,7 +151,7 @@ impl Supervisor {
     /// Detaches from the processes of a killed agent.
     fn put_right(&mut self, left: &BTreeMap<i32, u64>) {
         for (&pid, &started) in left {
-            // A hundred of them take longer than a hung agent is tolerated.
+            // A hundred recoveries take longer than an agent may appear hung.
             self.board.tell_alive();
             if memhook_process::thread_start_time(pid, pid) != Some(started) {
                 self.forget(pid);
@@ -219,7 +219,7 @@ impl Supervisor {
         }
     }
 
-    /// Checks the agent's use, and drops a target if it is too high.
+    /// Checks the agent's resource use, and drops a target if it is too high.
     fn judge(&mut self, now: Instant) {
         if now < self.next_judge {
             return;
@@ -461,19 +461,18 @@ impl Supervisor {
     }
 }
 
-/// Returns the message that the agent does not attach to a process because the next agent would not
-/// find it.
+/// Returns the message for a process to which the agent does not attach, because the next agent would not find it.
 fn unwritten(error: &impl std::fmt::Display) -> String {
     format!("the list of attached processes cannot be written: {error}")
 }
 
-/// Returns the maximum memory of the agent for reading names at one time. The rest is for targets that are attached to
-/// meanwhile.
+/// Returns the maximum memory of the agent for reading names at one time. The rest is for targets to which it attaches
+/// in the meantime.
 fn names_memory(memory: u64) -> u64 {
     memory / 2
 }
 
-/// Returns the limit of one target's ledger, such that all together stay below the bound.
+/// Returns the limit of one target's ledger, such that all ledgers together stay below the bound.
 pub fn ledger_bytes(file: &File) -> u64 {
     let (_, memory) = bounds(file);
     let targets = u64::from(*file.agent.max_targets.get_ref());

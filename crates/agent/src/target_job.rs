@@ -17,8 +17,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Time between two readings of the numbers.
 const NUMBERS_PERIOD: Duration = Duration::from_secs(1);
-/// Longer time for samples, which require a walk over the live blocks, and for quiet targets, whose
-/// numbers hardly change.
+/// Longer period for samples, which require a walk over the live blocks, and for quiet targets,
+/// whose numbers hardly change.
 const SELDOM: Duration = Duration::from_secs(5);
 /// Maximum time between two turns of a quiet target.
 const QUIET_PACE: Duration = Duration::from_secs(5);
@@ -29,7 +29,7 @@ const URGENT_NAMES: Duration = Duration::from_millis(20);
 /// Time for which a module's data for name lookups is kept. It takes much more memory than the
 /// names, and after some profiles, new names are rare.
 const NAMES_KEPT: Duration = Duration::from_secs(30);
-/// Maximum number of sites of a profile. Stores refuse more samples.
+/// Maximum number of sites in a profile. Profile stores refuse more samples.
 const MOST_SITES: usize = 8000;
 
 /// The job of one target.
@@ -48,7 +48,7 @@ pub struct TargetJob {
     next_account: Duration,
     /// Time of the last turn since the attach.
     now: Duration,
-    /// Time of the last numbers, and the number of passes over the rings up to then.
+    /// Time of the last reading of the numbers, and the number of passes over the rings up to then.
     last_numbers: Duration,
     passes: u64,
     began_unix_ms: u64,
@@ -60,8 +60,8 @@ pub struct TargetJob {
 }
 
 impl TargetJob {
-    /// Creates a job. `names` has the shared readers of files with names, or is `None` if other
-    /// programs add names to profiles.
+    /// Creates a job. `names` holds the shared readers of the files that contain names, or is
+    /// `None` if other programs add names to profiles.
     pub fn new(
         link: Arc<Link>,
         identity: Arc<Identity>,
@@ -131,8 +131,8 @@ impl TargetJob {
         numbers.lost = losses.events();
         numbers.unwatched_libraries = losses.unwatched_libraries;
         numbers.gaps = (gaps.len() as u64, untraced as f64 / 1e9);
-        // A walk over the process's pages is avoided, because its own calls of mmap would wait
-        // meanwhile.
+        // Do not walk the process's pages: the process's own calls of mmap would block during the
+        // walk.
         let counters = resident_counters(self.identity.pid);
         numbers.resident = counters.map_or(numbers.resident, |counters| counters.resident());
         let levels = self.memory.now();
@@ -186,7 +186,7 @@ impl TargetJob {
                 .map(UnseenTime::from)
                 .collect(),
             depth: self.depth,
-            // Even if everything is recorded again at the end, the older blocks are known only by
+            // Even if everything is recorded again at the end, the older blocks are known only from
             // samples.
             sampling: sums.errors.map(|(live, _)| Sampling {
                 mean_bytes: self.numbers.sample_bytes.max(1),
@@ -312,7 +312,7 @@ impl Job<SampledSites> for TargetJob {
                 self.look(trace);
             }
         }
-        // Names may take long, and a dlopen of the target does not wait for them.
+        // Looking up names may take long, and a dlopen of the target does not wait for it.
         if let Some(profiler) = &mut self.profiler {
             let profile = profiler.poll(Duration::ZERO);
             profiler.close_unused(NAMES_KEPT);

@@ -5,7 +5,7 @@ use memhook_process::{SchedulingFile, sleeps, thread_ids, thread_state};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Ratio of waiting time to running time from which a process is starved.
+/// Ratio of waiting time to running time at which a process counts as starved.
 const WAITS_PER_RUN: u32 = 9;
 /// Minimum length of a significant wait. Many short waits are normal on a busy machine.
 const LONG_WAIT: Duration = Duration::from_millis(10);
@@ -31,8 +31,8 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// Returns the scheduling of a process's threads so far; empty if the kernel keeps no such
-    /// figures.
+    /// Returns the scheduling figures of a process's threads so far; empty if the kernel does not
+    /// keep them.
     pub fn of(pid: i32) -> Waits {
         let threads = thread_ids(pid).unwrap_or_default().into_iter();
         let figures = threads.take(MOST_THREADS).filter_map(|tid| {
@@ -53,7 +53,7 @@ impl Waits {
         }
     }
 
-    /// Returns true if the threads that existed before have waited for too long since then.
+    /// Returns true if the threads that are in both readings have waited for too long between them.
     pub fn show_starvation_since(&self, before: &Waits) -> bool {
         let mut all = Life::default();
         for (tid, now) in &self.threads {
@@ -85,8 +85,8 @@ impl Waits {
 mod tests {
     use super::*;
 
-    /// Returns threads with their running and waiting time in milliseconds, and their turns. They
-    /// sleep.
+    /// Returns sleeping threads with their running and waiting times in milliseconds, and their
+    /// numbers of turns.
     fn waits(threads: &[(i32, u64, u64, u64)]) -> Waits {
         let threads = threads.iter().map(|&(tid, ran, waited, turns)| {
             let life = Life {

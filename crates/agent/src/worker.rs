@@ -87,7 +87,7 @@ impl Worker {
         Ok(Worker { thread, link })
     }
 
-    /// Begins to search an untraced process. `reclaim` is the treatment of its unreachable blocks.
+    /// Begins to search an untraced process. `reclaim` says what to do with its unreachable blocks.
     pub fn start_searches(searches: Searches, reclaim: Option<Reclaim>) -> std::io::Result<Worker> {
         let builder = std::thread::Builder::new().name("scans".into());
         let link = Arc::clone(searches.link());

@@ -5,8 +5,8 @@ use memhook_process::{Chosen, Kept, mappings, proc_path, still_chosen};
 use std::fs::{File, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Longest time for which a lock may outlive the attacher that the process names. A watchdog that a killed attacher had
-/// just started has a copy of the lock's descriptor for a moment, until the watchdog is killed too.
+/// Longest time for which a lock may outlive the attacher that the process names. If an attacher is killed just after
+/// it started a watchdog, the watchdog has a copy of the lock's descriptor until it is killed too.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -38,7 +38,7 @@ pub fn claim(pid: i32) -> Result<Claim, Error> {
     for lock in [Some(memory), stays].into_iter().flatten() {
         loop {
             match lock.try_lock() {
-                // This /proc does not support locks. The control block still names the attacher.
+                // This /proc does not support locks. The control block names the attacher nonetheless.
                 Ok(()) | Err(TryLockError::Error(_)) => break,
                 Err(TryLockError::WouldBlock) => still_chosen(pid)?,
             }
@@ -52,7 +52,7 @@ pub fn claim(pid: i32) -> Result<Claim, Error> {
         }
         locks.push(lock);
     }
-    // The file was opened after the choice, so it belongs to this process as long as the pid does.
+    // The file was opened after the process was chosen, so it belongs to this process as long as the pid does.
     still_chosen(pid)?;
     Ok(Claim {
         _locks: locks,

@@ -19,8 +19,8 @@ const RING_BYTES: RangeInclusive<u64> = 64 << 10..=memhook_abi::MOST_RING_BYTES 
 /// Range of the mean distance between samples, in bytes.
 const SAMPLE_BYTES: RangeInclusive<u64> = 1..=1 << 30;
 /// Mean bytes between samples of a thread whose ring is nearly full. The distance is large enough that a few threads
-/// that only allocate cannot fill their rings with samples, and small enough that ten megabytes are known to within a
-/// twelfth.
+/// that only allocate cannot fill their rings with samples, and small enough that an estimate of ten megabytes is
+/// accurate to within a twelfth.
 const FULL_RING_SAMPLE_BYTES: u64 = 64 << 10;
 /// Default size of a full-grown ring, in bytes.
 pub(crate) const USUAL_RING_BYTES: u64 = 1 << 20;
@@ -28,8 +28,8 @@ pub(crate) const USUAL_RING_BYTES: u64 = 1 << 20;
 const MOST_OVERHEAD: f64 = 0.5;
 /// Range of the number of frames in a backtrace.
 pub const DEPTHS: RangeInclusive<u32> = 1..=MAX_DEPTH as u32;
-/// Number of frames of a backtrace in a live report. Few programs call deeper, and frames beyond the tenth cost little
-/// (docs/measurements.md).
+/// Number of frames of a backtrace in a live report. Few programs have deeper stacks, and frames beyond the tenth cost
+/// little (docs/measurements.md).
 pub const DEPTH_OF_REPORTS: u32 = 32;
 /// Number of frames of a backtrace for trees, flame graphs and profiles. Without its outermost frames, a backtrace seems
 /// to begin elsewhere.
@@ -92,9 +92,9 @@ pub enum OnFull {
     Wait,
     /// The thread drops the event, which counts as lost.
     Drop,
-    /// The thread waits for a short time. If that happens too often, the thread samples its allocations before its ring
-    /// is full, and reports mark the numbers as estimates. After that the thread waits only if releases alone fill the
-    /// ring.
+    /// The thread waits for a short time. If such waits are too frequent, the thread samples its allocations before its
+    /// ring is full, and reports mark the numbers as estimates. After that the thread waits only if releases alone fill
+    /// the ring.
     Adapt,
 }
 
@@ -103,7 +103,7 @@ impl OnFull {
     pub fn usual_ring_bytes(self) -> u64 {
         match self {
             OnFull::Wait | OnFull::Drop => USUAL_RING_BYTES,
-            // A larger ring would fill up too, and emptying it would slow the program more.
+            // A larger ring would also fill up, and emptying it would slow down the program even more.
             OnFull::Adapt => 256 << 10,
         }
     }

@@ -98,7 +98,7 @@ pub enum Error {
         /// The process.
         pid: i32,
     },
-    /// The hook could not keep its state from the process's children.
+    /// The hook's state could not be hidden from the process's children.
     #[error(
         "process {pid} cannot be traced: the kernel cannot hide the hook's state from forked children (MADV_WIPEONFORK, since Linux 4.14)"
     )]
@@ -120,7 +120,7 @@ pub enum Error {
         /// The process.
         pid: i32,
     },
-    /// Slots of the process may still hold wrappers, which only call the originals.
+    /// Slots of the process may still hold wrappers, which now only call the originals.
     #[error("cannot restore the slots of process {pid}")]
     Restore {
         /// The process.

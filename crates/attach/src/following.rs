@@ -3,18 +3,19 @@
 //!
 //! New processes are found by reading /proc every few milliseconds. Memory that a process allocated before it was found
 //! counts as memory from before the attach. A process that ends before it is found is not traced. If the parent of a
-//! process ended before the process was seen, its descent is not known.
+//! process ended before the process was seen, its ancestry is unknown.
 //!
 //! A child that a traced process forks is not missed: it inherits everything that it needs to record by itself from its
-//! first call of an allocator, and is found by its recording ([`births`]). A search finds and attaches to a child only
-//! if there is no space left for this, or if this method does not apply (counted accesses, allocators that are reached
-//! by pads, a limited address space).
+//! first call of an allocator, and is found by its recording ([`births`]). A child is found by a search, and attached
+//! to, only if there is no space left for such a recording, or if this method does not apply (counted accesses,
+//! allocators that are reached by pads, a limited address space).
 //!
 //! The alternative is to stay attached to the parent by ptrace(2) with PTRACE_O_TRACEFORK, as `run` does with the
 //! programs that it starts. That is too expensive for a program that serves others: it would stop at each fork, each
-//! new thread and each signal until we answer, no debugger could attach, and our own holds would find a traced process.
-//! Nor could the child be traced from its first instruction, because it begins inside fork(3), where nothing may be
-//! called. With the method here, no fork stops a process, and no process waits for us when we die.
+//! new thread and each signal until we answer, no debugger could attach, and our own holds would fail because the
+//! process is already traced. Nor could the child be traced from its first instruction, because it begins inside
+//! fork(3), where nothing may be called. With inherited recordings, no fork stops a process, and if we die, no process
+//! waits for us.
 
 mod births;
 mod member;
@@ -59,8 +60,8 @@ pub enum Followed {
 
 /// Assigns work to each followed process.
 pub trait Assigner {
-    /// Returns the work for a process that will be attached to. `program`: number of the program that it executes while
-    /// it is followed, from 1.
+    /// Returns the job for a process that will be attached to. `program`: number of the program that the process
+    /// executes, counted from 1 while it is followed.
     fn work(&mut self, pid: i32, program: u32) -> Result<Work, Error>;
     /// Returns true if the user requests the end.
     fn is_over(&mut self) -> bool {
@@ -141,8 +142,7 @@ impl Following {
             self.until.begin();
         }
         while stops() == 0 && !self.until.is_over() && !assigner.is_over() {
-            // This counts processor time instead of elapsed time, which would make the pause minutes long on a busy
-            // machine.
+            // Processor time counts here: elapsed time would make the pause minutes long on a busy machine.
             let before = own_processor_time();
             self.collect(assigner)?;
             self.receive(assigner);
@@ -167,7 +167,8 @@ impl Following {
         Ok(())
     }
 
-    /// Waits for this time, or until a termination signal arrives or a child that is traced from its birth is found.
+    /// Waits for the given time, or until a termination signal arrives or a child that is traced from its birth is
+    /// found.
     fn wait(&mut self, pause: Duration) {
         let until = Instant::now() + pause;
         while stops() == 0 {
@@ -189,7 +190,7 @@ impl Following {
         }
     }
 
-    /// Returns true if another child that is traced from its birth may follow.
+    /// Returns true if more children that are traced from their birth may follow.
     fn has_newborn(&self) -> bool {
         let is_coming = |watch: &Watch| !watch.births().is_quiet() || !watch.found.is_empty();
         !self.newborn.is_empty() || self.watch.as_ref().is_some_and(is_coming)
@@ -236,7 +237,7 @@ impl Following {
             self.newborn.extend(watch.end());
             self.receive(assigner);
             self.join(assigner);
-            // Children that reuse the pid of a process that was not collected before.
+            // Children that reuse the pid of a process whose job was not collected before.
             self.receive(assigner);
             self.count.late = watch.births().missed();
         }
@@ -248,7 +249,7 @@ impl Following {
         self.count.missed += self.missed.len() as u64;
     }
 
-    /// Returns the pause after a search that took this much processor time.
+    /// Returns the length of the pause after a search that took the given processor time.
     fn pause(&self, look: Duration) -> Duration {
         let least = match self.followed {
             Followed::Family(_) => CHILDREN_PAUSE,
@@ -286,7 +287,7 @@ impl Following {
         family.into_iter().collect()
     }
 
-    /// Returns true for the process whose failure ends everything.
+    /// Returns true for the process whose failure ends the whole trace.
     fn is_head(&self, pid: i32) -> bool {
         matches!(self.followed, Followed::Family(head) if head == pid)
     }
@@ -380,7 +381,7 @@ impl Following {
                     }
                 }
                 Some(Obstacle::Error(why)) if is_head && !member.was_traced() => return Err(why),
-                // The next search forgets the process, and counts it if it was never traced.
+                // The next search will drop the process, and count it if it was never traced.
                 Some(Obstacle::Error(_)) if has_ended(pid) => None,
                 Some(Obstacle::Error(why)) => member.wait(now, Some(why)),
             };
@@ -396,7 +397,7 @@ impl Following {
         obstacle(pid, traced.map(|(&other, _)| other), &self.config)
     }
 
-    /// Waits for the end of all traces. An attach may fail as late as here.
+    /// Waits for the end of all traces. An attach may still fail at this point.
     fn join(&mut self, assigner: &mut dyn Assigner) {
         for (&pid, member) in &mut self.members {
             let is_head = matches!(self.followed, Followed::Family(head) if head == pid);

@@ -32,8 +32,8 @@ pub trait Job<O: Observer = ()> {
     /// Adds channels whose messages end the wait for the next turn. `turn` must receive them.
     fn listen<'a>(&'a self, _select: &mut Select<'a>) {}
 
-    /// Returns the longest time between two turns. A message from the target ends the wait in any case, so a longer
-    /// time delays only the job.
+    /// Returns the longest time between two turns. A message from the target always ends the wait, so a longer time
+    /// delays only the job.
     fn pace(&self) -> Duration {
         Duration::from_millis(10)
     }

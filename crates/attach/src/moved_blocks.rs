@@ -1,4 +1,4 @@
-//! Identification of `realloc` allocations, for observers that join a block's reallocations.
+//! Identifies allocations by `realloc`, for observers that link the reallocations of a block.
 
 use crate::session::Session;
 use memhook_abi::{HOOKED_FUNCTIONS, Role};

@@ -50,12 +50,11 @@ pub struct Work {
 pub trait Observer {
     /// A trace of a process begins.
     fn begins(&mut self, session: &Session, point: StartPoint) -> Result<Work, Error>;
-    /// A process has stopped at its end. `modules`: its modules if it is traced.
+    /// A process has stopped while exiting. `modules`: its modules if it is traced.
     fn at_end(&mut self, _child: &Child, _pid: i32, _modules: Option<Vec<ModuleImage>>) {}
     /// A process executes another program, which is traced in its place if possible.
     fn executes(&mut self, _pid: i32) {}
-    /// Returns true if a program that a process begins to execute should be traced. The first process is traced in any
-    /// case.
+    /// Returns true if a program that a process begins to execute should be traced. The first process is always traced.
     fn wants(&mut self, _pid: i32) -> bool {
         true
     }

@@ -10,14 +10,14 @@ use std::time::Duration;
 /// Time limit for finding a thread at a safe point.
 const SAFE_POINT_LIMIT: Duration = Duration::from_secs(2);
 
-/// Reason why a process cannot be reclaimed, independent of its heap.
+/// Reason why blocks cannot be reclaimed in a process, whatever its heap looks like.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReclaimError {
     /// The process cannot be read or traced: reason and remedy.
     #[error("{0}")]
     Access(String),
-    /// Calls of `free` make system calls for which a seccomp filter might kill the process.
+    /// Calls of `free` make system calls, and a seccomp filter might kill the process for them.
     #[error(
         "nothing is released: a seccomp filter may kill process {pid} for a system call that free() makes"
     )]
@@ -33,8 +33,8 @@ pub enum ReclaimError {
     Heap(#[from] memhook_heap::Error),
 }
 
-/// Process that is reclaimed. Until this value is dropped, no other memhook-rs can trace or reclaim it: a tracer would
-/// not see the releases, and a second reclaimer would release the same blocks.
+/// Process whose unreachable blocks are being reclaimed. Until this value is dropped, no other memhook-rs can trace or
+/// reclaim it: a tracer would not see the releases, and a second reclaimer would release the same blocks.
 pub struct Reclaiming {
     pid: i32,
     reclaimer: Reclaimer,
@@ -42,7 +42,7 @@ pub struct Reclaiming {
 }
 
 impl Reclaiming {
-    /// Default time between two scans that must both find a block leaked.
+    /// Default time between two scans. Only a block that both find leaked is reclaimed.
     pub const PAUSE: Duration = Duration::from_secs(2);
 
     /// Claims a process. If there is a verdict, it replaces the first scan.
@@ -57,8 +57,8 @@ impl Reclaiming {
         if filter_may_kill(pid) {
             return Err(ReclaimError::Filtered { pid });
         }
-        // No thread of a stopped process can be asked for its signal stack, and a thread that was stopped inside malloc
-        // would never leave it.
+        // No thread of a stopped process can be made to report its signal stack, and a thread that was stopped inside
+        // malloc would never leave it.
         if thread_state(pid, pid) == Some('T') {
             return Err(Error::from(memhook_inject::Error::TargetStopped { pid }).into());
         }
@@ -84,8 +84,7 @@ impl Reclaiming {
         self.reclaimer.scan()
     }
 
-    /// Makes the process release the selected blocks of its last scan, by calls of its own `free` from a thread at a
-    /// safe point.
+    /// Makes a thread at a safe point call the process's own `free` for each block that the last scan selected.
     pub fn release(&mut self, found: &Candidates) -> Released {
         if found.chosen.is_empty() {
             return Released::default();

@@ -1,4 +1,4 @@
-//! Recording between the creation of its file and the first event.
+//! A recording from the creation of its file to the first event.
 
 pub(crate) mod run_facts;
 
@@ -25,7 +25,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Creates the file. This happens before the target is touched, so that a full disk has no effect on it.
+    /// Creates the file. This happens before the target is touched, so a full disk cannot affect the target.
     pub fn create(
         path: &Path,
         options: &Options,
@@ -97,8 +97,8 @@ impl Recording {
         })
     }
 
-    /// Returns the path for another process or program of the same run: `other_process` if it is not the first process,
-    /// and the number of the program that it executes.
+    /// Returns the path for another process or program of the same run. `other_process` is set unless it is the first
+    /// process, and `program` is the number of the program that the process executes.
     pub fn path_of(first: &Path, other_process: Option<i32>, program: u32) -> PathBuf {
         let of_process = match other_process {
             Some(pid) => inserted(first, &pid.to_string()),

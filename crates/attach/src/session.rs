@@ -66,7 +66,7 @@ pub struct Session {
     marks: Marks,
     /// If mappings are traced: the mappings that existed at the attach.
     mapped_before: Vec<Mapping>,
-    /// Load biases (avma) of modules that were found late, because no followed call of dlopen had announced them.
+    /// Load biases (avma) of modules that were found late, because no dlopen call that we follow had announced them.
     unannounced: Vec<u64>,
 }
 
@@ -127,7 +127,7 @@ impl Session {
                 }
                 // A process that is ending loses its memory before its threads end (exit_mm in kernel/exit.c).
                 if has_ended(pid) || mappings(pid).is_ok_and(|maps| maps.is_empty()) {
-                    // A missing item existed before, so the process must have ended.
+                    // Whatever is missing existed before, so the process must have ended.
                     tracing::warn!(pid, %error, "the process ended during the attach");
                     return Err(memhook_inject::Error::TargetGone { pid }.into());
                 }
@@ -186,7 +186,7 @@ impl Session {
         &self.prepared.modules.now
     }
 
-    /// Returns the unloaded modules, which still explain addresses in old backtraces.
+    /// Returns the unloaded modules, needed to symbolize addresses in old backtraces.
     pub fn gone_modules(&self) -> &[ModuleImage] {
         &self.prepared.modules.gone
     }
@@ -277,10 +277,10 @@ impl Session {
         self.marks.all()
     }
 
-    /// Finds areas of code that the process makes at run time. Call it every few milliseconds.
+    /// Finds areas of code that the process generates at run time. Call this every few milliseconds.
     pub fn look_at_made_code(&mut self, now: Duration) {
         if self.prepared.made_code.look(self.prepared.pid, now) {
-            // If the list has no room, backtraces end at such code and count as cut short.
+            // If the list is full, backtraces end at such code and count as truncated.
             let _ = self.prepared.publish_modules();
         }
     }
@@ -297,7 +297,7 @@ impl Session {
     }
 
     /// Returns everything that can contain addresses of backtraces: modules, unloaded modules, Python functions, and
-    /// code made at run time.
+    /// code generated at run time.
     pub fn module_files(&self) -> Vec<ModuleFile> {
         let modules = self.modules().iter().chain(self.gone_modules());
         let python = python_module(Arc::new(PythonOf(Arc::clone(self.shared_region()))));
@@ -329,8 +329,8 @@ impl Session {
         Listening::of(self.pid(), self.hook.base)
     }
 
-    /// Returns the time at which a process that is traced from its birth was found by its first call of an allocator;
-    /// `None` after an attach.
+    /// Returns the time at which a process traced from its birth was found, at its first call of an allocator; `None`
+    /// after an attach.
     pub fn found(&self) -> Option<Instant> {
         self.found
     }
@@ -370,8 +370,8 @@ impl Session {
         has_hook(self.pid(), self.hook.base)
     }
 
-    /// Returns an interned backtrace: function id of the allocation, and frames. Omits the hook's own frames and the
-    /// `ret` instruction through which a wrapped dlopen returns.
+    /// Returns an interned backtrace: the id of the allocating function, and the frames. Omits the hook's own frames
+    /// and the `ret` instruction through which a wrapped dlopen returns.
     pub fn stack(&self, id: u32) -> Option<(u8, Vec<u64>)> {
         let stack = self.region().stack(id)?;
         let (hook, tables) = (&self.prepared.hook, &self.prepared.tables);

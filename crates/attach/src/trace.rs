@@ -31,14 +31,14 @@ impl Trace {
     /// Attaches to a running process. When it returns, every slot that can be patched is patched.
     ///
     /// # Errors
-    /// Refuses a process that cannot be traced, as [`refuse`](crate::refuse) does, before anything is touched.
+    /// Fails for a process that cannot be traced, like [`refuse`](crate::refuse), before anything is touched.
     pub fn start(pid: i32, config: TraceConfig) -> Result<Trace, Error> {
         Trace::observed(pid, config, ())
     }
 }
 
 impl<O: Observer + Send> Trace<O> {
-    /// Like [`Trace::start`], with an observer that sees each block in order, on the thread that takes the events.
+    /// Like [`Trace::start`], with an observer that sees each block in order, on the thread that drains the events.
     pub fn observed(pid: i32, config: TraceConfig, observer: O) -> Result<Trace<O>, Error> {
         let session = Session::start(pid, &config)?;
         Ok(Trace::of(session, &config, observer))
@@ -78,12 +78,13 @@ impl<O: Observer + Send> Trace<O> {
         &self.session
     }
 
-    /// Makes a lookout, which serves many traces, watch the process while it is quiet. Call this before [`Trace::run`].
+    /// Lets a lookout, which is shared by many traces, watch the process while it is idle. Call this before
+    /// [`Trace::run`].
     pub fn watch_from(&self, lookout: &Lookout) {
         lookout.add(&self.consumer.watched);
     }
 
-    /// Returns how the process ended after a trace that ended with [`crate::End::Gone`].
+    /// Returns how the process ended, if the trace ended with [`crate::End::Gone`].
     pub fn ending(&self) -> Option<Ending> {
         self.ending
     }
@@ -133,7 +134,7 @@ impl<O: Observer + Send> Trace<O> {
         !self.facts.is_empty()
     }
 
-    /// Ends the recordings, if there are any. Call this when all events have been taken. `notes`: facts of the last
+    /// Ends the recordings, if there are any. Call this when all events have been drained. `notes`: facts of the last
     /// report, by name. The first result is the recording of the heap. The second is the recording of the mappings, if
     /// mappings are traced.
     pub fn finish_recordings(&mut self, notes: &[(&str, String)]) -> Vec<Recorded> {
@@ -143,7 +144,7 @@ impl<O: Observer + Send> Trace<O> {
     }
 }
 
-/// This covers a panicking job too: the target must not keep calling wrappers whose events are not taken.
+/// This also covers a panic in the job: the target must not keep calling wrappers whose events nobody drains.
 impl<O: Observer> Drop for Trace<O> {
     fn drop(&mut self) {
         if !self.has_ended {

@@ -5,9 +5,9 @@
 //! process time, and each event costs the attacher time. So the cost of any sampling distance follows from the sizes of
 //! the allocations and the measured cost of a call.
 //!
-//! Unused budget is saved up, for at most a second: a burst is recorded completely if the savings cover it. When the
-//! savings are about to end, the distance immediately grows until the current traffic fits. It shrinks only if both the
-//! current traffic and the traffic of the last seconds would fit, with some margin.
+//! Unused budget accumulates, for at most a second: a burst is recorded completely if the savings cover it. When the
+//! savings are about to run out, the distance immediately grows until the current traffic fits. It shrinks only if both
+//! the current traffic and the traffic of the last seconds would fit, with some margin.
 //!
 //! The choice depends only on the past, never on the next allocation. So sums that are weighted by the distance of each
 //! sample stay unbiased.
@@ -28,18 +28,18 @@ const _: () = assert!(LEAST_SAMPLE_BYTES << (FIRST_LEVEL - 1) == 512 << 10);
 pub const SIZE_CLASSES: usize = 48;
 /// Upper bound on savings: the budget of this much time.
 const SAVINGS_NS: f64 = 1e9;
-/// Time that savings must cover, because the process obeys an order only after some events.
+/// Time that the savings must last, because the process follows an order only after some events.
 const AHEAD_NS: f64 = 30e6;
 /// Time over which the current traffic is averaged.
 const FAST_NS: f64 = 50e6;
 const SLOW_NS: f64 = 2e9;
-/// Minimum time for which a distance is kept before it shrinks.
+/// Minimum time for which a sampling distance is kept before it may shrink.
 const DWELL_NS: f64 = 500e6;
 /// Duration of the measurement of traffic at one level.
 const LEARNING_NS: f64 = 20e6;
 /// Number of samples that are enough for an estimate of the traffic.
 const ENOUGH_SAMPLES: f64 = 10.0;
-/// Number of levels by which samples become more frequent if they were too few.
+/// Number of levels by which samples become more frequent if there were too few of them.
 const FINER_BY: u8 = 4;
 /// Minimum number of events in a period for attributing the attacher's time to them.
 const MANY_EVENTS: f64 = 200.0;
@@ -52,7 +52,8 @@ pub fn mean_bytes(level: u8) -> u64 {
     }
 }
 
-/// Returns the level with the nearest mean distance: the number may come from the process.
+/// Returns the level whose mean distance is nearest: the process may provide the number, so it need not match a level
+/// exactly.
 pub fn level_of(mean_bytes: u64) -> u8 {
     if mean_bytes == 0 {
         return 0;
@@ -97,8 +98,8 @@ pub struct Period {
 }
 
 impl Period {
-    /// Returns the number of recorded releases whose blocks were recorded in an earlier period, or never, because the
-    /// blocks are from before the attach.
+    /// Returns the number of recorded releases whose blocks were recorded in an earlier period, or never because they
+    /// are older than the attach.
     fn other_releases(&self) -> f64 {
         (self.recorded_releases - self.recorded_allocations).max(0.0)
     }
@@ -132,7 +133,7 @@ impl Traffic {
         self.approach(period, 1.0 - (-period.time_ns / over_ns).exp());
     }
 
-    /// Changes the rates by a part (0 to 1) of their difference from a period's rates.
+    /// Moves the rates towards a period's rates, by a fraction (0 to 1) of the difference.
     fn approach(&mut self, period: &Period, part: f64) {
         for (rate, count) in self.allocations.iter_mut().zip(period.allocations) {
             *rate += (count / period.time_ns - *rate) * part;
@@ -311,7 +312,7 @@ impl TracingController {
         traffic.recorded(level) * one
     }
 
-    /// Returns the lowest level at which recording the traffic takes no more than this part of the room.
+    /// Returns the lowest level at which recording the traffic takes no more than this share of the available time.
     fn least_level(&self, traffic: &Traffic, part: f64) -> u8 {
         let room = part * self.room(traffic);
         (0..COARSEST)

@@ -23,7 +23,7 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Period over which growth is measured.
 const GROWTH_WINDOW: Duration = Duration::from_secs(60);
-/// Minimum length of measurements before growth is reported: a program that has just begun grows.
+/// Minimum length of measurements before growth is reported, because every program grows when it starts.
 const GROWTH_AT_LEAST: Duration = Duration::from_secs(5);
 /// Time between two stored values of the last minute.
 const GROWTH_STEP: Duration = Duration::from_millis(500);
@@ -33,10 +33,10 @@ const LONGEST_WINDOW: Duration = Duration::from_secs(10);
 const WAITING_STEP: Duration = Duration::from_millis(50);
 /// Minimum time between two firings of a trigger.
 const REST: Duration = Duration::from_secs(1);
-/// Minimum time between two firings of a trigger that fires again as long as the situation gets worse. A share of
-/// waiting has no worse value, so such a trigger fires after each such time.
+/// Minimum time between two firings of a trigger that fires again as long as the situation gets worse. A trigger on a
+/// share of waiting time fires again whenever this time has passed, because there is no worse value for it.
 const WAITING_REST: Duration = Duration::from_secs(10);
-/// Factor of a limit below which a value must fall before it can cross the limit again.
+/// Fraction of a limit below which a value must fall before it can cross the limit again.
 const FALL: f64 = 0.95;
 
 /// Quantities that conditions compare, at one time.
@@ -96,7 +96,7 @@ impl std::str::FromStr for Action {
 /// Rule for firing again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
-    /// Acts only if the condition has been false since the last time.
+    /// Acts only if the condition has been false since it last acted.
     Anew,
     /// Also acts if the value gets much worse: half of the remaining distance to a limit is used up, or any other
     /// quantity has grown by an eighth.
@@ -110,7 +110,7 @@ struct Armed {
     action: Action,
     held: bool,
     fired: Option<Duration>,
-    /// Value at which the situation is much worse than at the last firing.
+    /// Value from which the situation is much worse than at the last firing.
     worse: Option<f64>,
 }
 
@@ -168,7 +168,7 @@ impl Triggers {
         &self.cgroup
     }
 
-    /// Measures the quantities that the conditions need; `live`: the ledger's sums.
+    /// Measures the quantities that the conditions need. `live` is the ledger's sums.
     pub fn measure(&self, live: &Totals) -> Measured {
         let limits = self.armed.iter().flat_map(|armed| &armed.condition.limits);
         let is_asked = |kind: fn(&Quantity) -> bool| limits.clone().any(|l| kind(&l.quantity));
@@ -204,7 +204,7 @@ impl Triggers {
                 (Again::Worse, _) => Duration::ZERO,
             };
             let has_rested = armed.fired.is_none_or(|fired| now >= fired + rest);
-            // A condition that becomes true again too soon is checked again after the rest.
+            // A condition that becomes true again too soon is checked again when the minimum time is over.
             if holds && has_rested && (!armed.held || is_worse) {
                 armed.fired = Some(now);
                 let worse = first_value.map(|value| worse(first.quantity, value, measured));
@@ -446,14 +446,14 @@ mod tests {
         }
     }
 
-    /// The share of waiting is known once the window has passed, and the trigger fires at most every ten seconds.
+    /// The share of waiting time is known once the window has passed, and the trigger fires at most every ten seconds.
     #[test]
     fn waiting_is_that_of_its_window() {
         let pressure = Condition::of_pressure("some 500000 1000000").expect("words");
         let mut triggers = of_this_process(Again::Worse, [(pressure, Action::Report)]);
         let mut fired = Vec::new();
         for ms in (0..30_000).step_by(100) {
-            // From the fifth to the sixteenth second, 60 ms of each 100.
+            // From the fifth to the sixteenth second, 60 ms out of every 100.
             let waited = (ms.clamp(5_000, 16_000) - 5_000) * 6 / 10;
             let measured = Measured {
                 waited: Some([Duration::from_millis(waited), Duration::ZERO]),

@@ -16,7 +16,7 @@ pub(crate) enum Course {
     StandsStill,
     /// The process continues without us, and its threads cannot be reached.
     GoesOn,
-    /// The process continues, and must be detached from like any running process.
+    /// The process continues, and must be detached in the same way as any running process.
     Leave,
 }
 
@@ -90,7 +90,7 @@ impl<O: Observer + Send> Trace<O> {
         self.upkeep.last_look(&mut self.session);
         job.before_detach(self);
         let detached = self.upkeep.detach(&mut self.session);
-        // A report follows, which may take long, and only this thread can release threads that stop too late.
+        // The report that follows may take long, and only this thread can release threads that stop too late.
         memhook_inject::wait_for_late_threads(LATE_PATIENCE);
         End::Detached(detached)
     }
@@ -124,15 +124,15 @@ impl<O: Observer + Send> Trace<O> {
         };
         loop {
             let begin = Instant::now();
-            // The message is received before the turn, so that one more turn follows it: the last modules are needed to
-            // resolve the last backtraces.
+            // The message is received before the turn, so that one more turn follows the message: the last modules are
+            // needed to resolve the last backtraces.
             let told = match course.try_recv() {
                 Ok(course) => Some(course),
                 Err(TryRecvError::Disconnected) => Some(Course::GoesOn),
                 Err(TryRecvError::Empty) => None,
             };
             if told == Some(Course::StandsStill) {
-                // A short run may end before the search for such code was due.
+                // A short run may end before the search for generated code was due.
                 self.session.look_at_made_code(Duration::MAX);
             }
             let mut turn = self.upkeep.turn(&mut self.session, &self.consumer);

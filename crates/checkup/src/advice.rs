@@ -14,7 +14,7 @@ use memhook_report::recorded::{Contents, Window, account, profile, stale};
 use memhook_report::{Leaks, Profile, RssPart, RssReport, RssView, Target};
 use memhook_symbols::Symbolizer;
 
-/// Note of a look at a process whose allocator could report its contents.
+/// Note for a look at a process whose allocator could report its own contents.
 pub const ALLOCATOR_NOT_ASKED: &str =
     "read only: the allocator was not asked what it holds, which takes a call";
 
@@ -30,9 +30,9 @@ pub enum AdviceError {
     Recording(#[from] memhook_recording::Error),
 }
 
-/// Advises on the process of a recording. `resident` is its current resident memory; if it is
-/// `None`, the memory in the recording is used. `is_running` is true if the process still runs, so
-/// that commands may name it.
+/// Advises on the process of a recording. `resident` is its current resident memory; if `None`, the
+/// figure in the recording is used. `is_running` is true if the process is still running, so that
+/// suggested commands may refer to it.
 pub fn advice_of(
     recording: &Recording,
     mut symbols: Symbolizer,
@@ -57,7 +57,7 @@ pub fn advice_of(
     }))
 }
 
-/// Advises on a process that may only be read, by copies of its memory and without a trace.
+/// Advises on a process that may only be read, based on copies of its memory and without a trace.
 ///
 /// # Errors
 /// Fails if the process's memory cannot be read.

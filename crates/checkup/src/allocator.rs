@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Time limit for finding a thread at a safe point.
 const SAFE_POINT_LIMIT: Duration = Duration::from_secs(2);
-/// Time limit of a call, after which the thread is left alone with it.
+/// Time limit of a call, after which the thread is left to finish it alone.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Reason why an allocator was not called.

@@ -1,4 +1,4 @@
-//! Processes that an examined process has started. The work, and its memory, may be theirs.
+//! Descendants of an examined process, which may do the actual work and hold its memory.
 
 use memhook_advice::Child;
 use memhook_process::{children, process_name, resident_counters};
@@ -6,7 +6,8 @@ use memhook_process::{children, process_name, resident_counters};
 /// Maximum number of descendants that are examined.
 const MOST: usize = 1000;
 
-/// Returns the descendant with the most resident memory, if that is more than the process has.
+/// Returns the descendant with the most resident memory, if that is more than the process itself
+/// has.
 pub fn larger_child(pid: i32) -> Option<Child> {
     let resident = |pid: i32| resident_counters(pid).map(|counters| counters.resident());
     let own = resident(pid)?;

@@ -1,5 +1,4 @@
-//! The examination of a running process: it is recorded for a time, and its memory is copied at the
-//! end.
+//! Examination of a running process, which is recorded for some time. At the end, its memory is copied.
 
 use crate::StackNames;
 use crate::first_look::FirstLook;
@@ -28,10 +27,10 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Duration of one wait for names, between questions to the attendant.
+/// Duration of one wait for names, between two queries of the attendant.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
-/// Fraction (1/n) of the time after which it is too late for a first look.
+/// Fraction (1/n) of the examination after which it is too late for a first look.
 const LATEST_FIRST_LOOK: u32 = 4;
 
 /// Settings of an examination.
@@ -42,11 +41,11 @@ pub struct Examination<'a> {
     pub config: TraceConfig,
     /// Files shared by many processes.
     pub files: Option<&'a SharedFiles>,
-    /// Looks at the process's memory, at the start and at the end; `None` for none.
+    /// Looks at the process's memory at the start and at the end; `None` disables them.
     pub looks: Option<MemoryLooks>,
     /// Settings of the recording.
     pub recording: Options,
-    /// Directory of the recording. No named file remains there.
+    /// Directory for the recording. No named file remains there.
     pub directory: PathBuf,
     /// Places to search for names in addition to the process's files; `None` for no names.
     pub names: Option<SearchPath>,
@@ -90,8 +89,7 @@ pub trait Attendant {
         Duration::from_millis(10)
     }
 
-    /// Returns the channel whose messages end the wait for the next turn, and that `is_called_off`
-    /// reads.
+    /// Returns a channel whose messages end the wait for the next turn. `is_called_off` receives them.
     fn calls(&self) -> Option<&Receiver<()>> {
         None
     }
@@ -99,8 +97,8 @@ pub trait Attendant {
     /// Called once the process is traced.
     fn attached(&mut self, _session: &Session) {}
 
-    /// Called with each turn, with the thread that takes the events. Returns true to end the
-    /// examination without its last looks.
+    /// Called each turn, with the id of the thread that takes the events. Returns true to end the examination without
+    /// its last looks.
     fn is_called_off(&mut self, _drainer: Option<i32>) -> bool {
         false
     }
@@ -165,8 +163,7 @@ pub fn examine(
     let file = unnamed_file_in(&examination.directory)?;
     let path = own_name(&file);
     let config = TraceConfig {
-        // If mappings grow, the advice names their callers. In a static program, calls of mmap use
-        // no slot.
+        // If mappings grow, the advice names their callers. In a static program, calls of mmap do not go through slots.
         mappings: examination.looks.is_some() && !is_static(pid),
         ..examination.config.clone()
     };
@@ -210,7 +207,7 @@ struct ExaminationJob<'a> {
     looks: Option<Looks>,
     is_complete: bool,
     is_called_off: bool,
-    /// Source of the names. It stays valid after the process has ended.
+    /// Source of the names. It remains usable after the process has ended.
     _root: TargetRoot,
 }
 
@@ -221,7 +218,7 @@ struct Looks {
     mapped: MappedSites,
 }
 
-/// Includes all parts, because advice makes its own choice.
+/// Includes all parts, because the advice makes its own selection.
 const VIEW: RssView = RssView {
     top: usize::MAX,
     pins: true,

@@ -8,7 +8,8 @@ use memhook_ledger::Observer;
 use memhook_report::{MappedSite, RssReport, RssView, TwoLooks};
 use std::thread::JoinHandle;
 
-/// The first look at a process. A separate thread walks its copy of the memory and drops it.
+/// The first look at a process. A separate thread walks the copy of the memory, and then drops the
+/// copy.
 pub struct FirstLook {
     moment_ns: u64,
     walk: JoinHandle<Option<(RssReport, Option<LiveSizes>)>>,

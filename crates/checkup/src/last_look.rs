@@ -16,7 +16,7 @@ pub struct LastLook {
 
 impl LastLook {
     /// Copies the memory. Call this while the process is still traced, because a block allocated
-    /// later would be in no ledger. `words` describes a failure.
+    /// later would be in no ledger. `words` puts an error into words.
     pub fn take<O: Observer + Send>(
         pid: i32,
         consumer: &Consumer<O>,
@@ -28,7 +28,7 @@ impl LastLook {
         LastLook::of(captured, Some(moment_ns))
     }
 
-    /// Uses the memory of a process that is stopped at its end.
+    /// Uses the memory of a process that is stopped while exiting.
     pub fn at_end(captured: Result<Captured, HeapError>) -> LastLook {
         LastLook::of(captured.map_err(|error| error.to_string()), None)
     }

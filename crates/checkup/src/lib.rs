@@ -1,5 +1,5 @@
-//! One running process that is recorded for a time, with its memory searched and its heap walked at
-//! the end, and the resulting advice. This is the work of `advise`, for any caller.
+//! Advice on one running process. The process is recorded for a time, and at the end its memory is
+//! searched and its heap is walked. This is the work of `advise`, available to any caller.
 //!
 //! [`examine`] traces a process and detaches, and returns an unnamed recording. [`advice_of`] reads
 //! this recording, or any other. The crate also has parts that other commands share: the last look
@@ -35,7 +35,7 @@ use memhook_report::StackFrame;
 
 /// Names of the call stacks of a session.
 pub trait StackNames {
-    /// Looks up the names of these backtraces, and waits for them until the wait is abandoned.
+    /// Looks up the names of these backtraces, and waits for them until the wait is cancelled.
     fn look_up(&mut self, session: &Session, stacks: &mut dyn Iterator<Item = u32>);
 
     /// Returns the kind of a backtrace, true if it was cut short, and its frames with the names

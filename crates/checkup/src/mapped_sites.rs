@@ -16,8 +16,8 @@ const MOST: usize = 5;
 pub struct MappedSites(Vec<(u32, u64)>);
 
 impl MappedSites {
-    /// Reads which of the traced mappings are in memory. Address space that nobody has touched does
-    /// not count. Call this while the process is traced.
+    /// Reads which of the traced mappings are in memory. Untouched address space does not count.
+    /// Call this while the process is traced.
     pub fn take<O: Observer + Send>(pid: i32, consumer: &Consumer<O>) -> MappedSites {
         let mut ranges = Vec::new();
         if let Some(mappings) = &consumer.lock().mappings {

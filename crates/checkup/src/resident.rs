@@ -8,7 +8,8 @@ use memhook_heap::{
 use memhook_ledger::{LiveWalk, Observer};
 use memhook_report::{RssReport, RssView};
 
-/// Returns the current account, by the kernel's sums and the trace; `None` if the process is gone.
+/// Returns the current account, based on the kernel's sums and the trace; `None` if the process is
+/// gone.
 pub fn account_of_trace<O: Observer + Send>(
     session: &Session,
     consumer: &Consumer<O>,
@@ -55,7 +56,7 @@ impl PinnedMemory {
         }
     }
 
-    /// Returns the account with pins by call stack. The ledger must have all events up to the
+    /// Returns the account with pins by call stack. The ledger must contain all events up to the
     /// detach.
     pub fn report<O: Observer + Send>(
         self,

@@ -1,15 +1,15 @@
 //! Links the command statically against glibc, regardless of cargo's configuration.
 //!
-//! `.cargo/config.toml` requests `crt-static` in a clone, but `cargo install` does not read it from
-//! a repository or a package, and a package cannot request a target feature. Without the feature,
-//! rustc passes the names of shared libraries to the linker. This script passes `-static-pie` to
-//! the linker, and a directory of linker scripts that is searched first. These scripts replace the
-//! shared libraries by archives.
+//! In a clone, `.cargo/config.toml` requests `crt-static`. But `cargo install` does not read this
+//! file from a repository or a package, and a package cannot request a target feature itself.
+//! Without the feature, rustc passes the names of shared libraries to the linker. This script
+//! passes `-static-pie` to the linker, and a directory of linker scripts that is searched first.
+//! These scripts replace the shared libraries with archives.
 
 use std::{env, fs, path::Path, process::Command};
 
 /// Libraries that rustc requests, and the linker scripts that replace them. `libc.a` needs parts of
-/// `libgcc.a`, which rustc does not name again after `libc.a`.
+/// `libgcc.a`, which rustc does not list again after `libc.a`.
 const SCRIPTS: [(&str, &str); 3] = [
     ("libc.so", "GROUP(-l:libc.a -l:libgcc.a -l:libgcc_eh.a)\n"),
     ("libm.so", "GROUP(-l:libm.a)\n"),
@@ -24,7 +24,7 @@ pub fn link_statically() {
     if env::var("CARGO_CFG_TARGET_ENV").as_deref() != Ok("gnu") {
         return;
     }
-    // Whoever configures a cross linker must make sure that it finds its archives.
+    // For a cross build, it is up to the user to configure a linker that finds its archives.
     if env::var("HOST") == env::var("TARGET") && !is_installed("libc.a") {
         println!(
             "cargo::error=memhook-rs is linked statically, and the static C library (libc.a) is not \

@@ -1,4 +1,4 @@
-//! The first page of the help: where to start, and the commands by the user's task.
+//! The first page of the help: where to start, and the commands grouped by the user's task.
 
 use memhook_report::wrapped;
 

@@ -1,5 +1,5 @@
-//! `completions` and `man`: files that a package ships with the binary, made from the definitions
-//! of the options.
+//! `completions` and `man`: files that a package ships with the binary, generated from the option
+//! definitions.
 
 use anyhow::Context;
 use clap::CommandFactory;

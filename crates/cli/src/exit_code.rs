@@ -13,7 +13,7 @@ use memhook_gate::Outcome;
 
 /// Success.
 pub const DONE: u8 = 0;
-/// The target ran untraced for a time, because memhook-rs did not run.
+/// The target ran untraced for a time, because memhook-rs was not running.
 pub const HAS_GAPS: u8 = 1;
 /// Bad input, a target that cannot be traced, or incomplete output.
 pub const BAD_INPUT: u8 = 2;

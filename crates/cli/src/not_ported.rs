@@ -1,5 +1,5 @@
-//! The commands that hold or trace a process, on a processor to which they are not ported yet. Each
-//! command accepts any arguments and refuses in one line.
+//! The commands that hold or trace a process, for processor architectures to which they are not
+//! ported yet. Each command accepts any arguments and refuses with a one-line message.
 
 use std::ffi::OsString;
 use std::process::ExitCode;

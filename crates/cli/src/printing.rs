@@ -1,4 +1,4 @@
-//! The only way to the terminal.
+//! The only path for output to the terminal.
 //!
 //! These macros replace the standard library's in all modules that follow, so all output passes
 //! through them. Names of processes, files and functions are untrusted, and may contain control
@@ -64,7 +64,7 @@ fn line(text: Arguments<'_>, is_terminal: bool) -> String {
     line
 }
 
-/// Removes the number that the standard library appends to the text of a system error.
+/// Removes the error number that the standard library appends to the text of a system error.
 fn without_numbers(mut text: String) -> String {
     const BEFORE: &str = " (os error ";
     while let Some(start) = text.find(BEFORE) {

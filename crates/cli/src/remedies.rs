@@ -36,7 +36,8 @@ fn remedy(error: &(dyn Error + 'static)) -> Option<String> {
         .or_else(|| of_attach::remedy(error).map(str::to_owned))
 }
 
-/// The file is in the directory of code that needs porting, although nothing in it does.
+/// This file is in the directory of architecture-specific code, although nothing in it needs
+/// porting.
 #[cfg(target_arch = "x86_64")]
 #[path = "live/remedies.rs"]
 mod of_attach;
@@ -55,7 +56,7 @@ mod of_attach {
     }
 }
 
-/// Returns the error inside a transparent error, which no source leads to.
+/// Returns the error inside a transparent error, which `source` does not return.
 fn shown<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
     if let Some(RecordingError::Output(output)) = error.downcast_ref() {
         return output;
@@ -157,7 +158,7 @@ mod tests {
     use super::*;
     use anyhow::Context;
 
-    /// The library's error is a cause of the one that the command shows.
+    /// The library's error is the source of the error that the command shows.
     #[test]
     fn options_follow_errors_of_libraries() {
         let shortened = Err::<(), _>(ReadBackError::Shortened { listed: 1, all: 41 });

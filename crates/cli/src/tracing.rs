@@ -1,4 +1,4 @@
-//! Options about the traced events, and the method of tracing.
+//! Options for what is traced, and how.
 
 use memhook_foreign::units;
 use memhook_probe::Allocator;

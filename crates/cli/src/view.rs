@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     check_scores(args, &recording)?;
     symbols::check_directories(args.source_dir.iter())?;
     let window = args.window.window(&recording)?;
-    // The port is bound before the work starts, so that a used port costs no time.
+    // The port is bound before the work starts, so that a port in use is reported at once.
     let server = args.serve.map(bind).transpose()?;
     let wanted = contents(args, &recording);
     let (mut profile, names) = report::read(&recording, file, &args.symbols, window, wanted)?;

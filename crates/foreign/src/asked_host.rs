@@ -1,4 +1,4 @@
-//! Checks the host that a client of our servers requests, in the Host field of its request.
+//! Checks the Host field of requests to our servers, which names the host that the client wants to reach.
 
 use std::net::IpAddr;
 

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// Maximum length of names, mangled or not. Longer names are shown mangled, and are cut. The longest names of
+/// Maximum length of names, mangled or not. Longer names are shown mangled and truncated. The longest names in
 /// legitimate programs have a few thousand bytes.
 pub const MOST_NAME_BYTES: usize = 16 << 10;
 
-/// Writer that fails beyond its limit, which ends the demangling. Too many parts without output also end it, because
-/// each visit of a part costs time.
+/// Writer that fails beyond its limit, which ends the demangling. Too many visits to parts that produce no output end
+/// it too, because each visit takes time.
 #[derive(Default)]
 pub(crate) struct Bounded {
     pub text: String,
@@ -15,7 +15,7 @@ pub(crate) struct Bounded {
     is_full: bool,
 }
 
-/// Maximum number of visited parts for a name of full length.
+/// Maximum number of visits to parts for a name of maximum length.
 pub(crate) const MOST_VISITS: usize = MOST_NAME_BYTES * 64;
 
 impl Bounded {

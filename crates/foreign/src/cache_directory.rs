@@ -1,7 +1,7 @@
 //! Directory of our caches, and the check of its owner.
 //!
-//! The next run trusts its contents, and removes files in it. So it must belong to the user: it must not be the target
-//! of a link, or the directory of another user, which HOME names after `sudo -E`.
+//! The next run trusts its contents, and removes files in it. So it must belong to the user: it must not be reached
+//! through a link, and it must not belong to another user, to whose home HOME points after `sudo -E`.
 
 use crate::own_directory::{is_of, is_ours};
 use std::{
@@ -43,7 +43,7 @@ fn directory_of(
     Some(home?.join(".cache"))
 }
 
-/// Reads passwd(5): a static program cannot safely call the C library's functions for it.
+/// Reads the passwd(5) file, because a static program cannot safely call the C library's functions for this.
 fn home_of_root() -> Option<PathBuf> {
     let users = std::fs::read_to_string("/etc/passwd").ok()?;
     let home = users.lines().find_map(|line| {
@@ -64,7 +64,7 @@ pub struct CacheDirectory<'a> {
 }
 
 impl CacheDirectory<'_> {
-    /// Returns the path of a file in it, if its contents can be trusted to be ours.
+    /// Returns the path of a file in the directory, if its contents can be trusted to be ours.
     pub fn find(&self, name: &str) -> Option<PathBuf> {
         let directory = self.caches.join(self.name);
         (is_ours(self.caches) && is_ours(&directory)).then(|| directory.join(name))
@@ -73,7 +73,7 @@ impl CacheDirectory<'_> {
     /// Creates the directory and its parent, the directory of all our caches, unless they exist.
     ///
     /// # Errors
-    /// They are not ours, or cannot be created.
+    /// Fails if they are not ours, or cannot be created.
     pub fn make(&self) -> std::io::Result<PathBuf> {
         let directory = self.caches.join(self.name);
         // The specification requires access for the user only.
@@ -88,7 +88,7 @@ impl CacheDirectory<'_> {
         }
     }
 
-    /// Records the use of a file: the least recently used files are removed first.
+    /// Records that a file was used, because the least recently used files are removed first.
     pub fn note_use(path: &Path) {
         let _ = File::open(path).and_then(|file| file.set_modified(SystemTime::now()));
     }
@@ -97,7 +97,7 @@ impl CacheDirectory<'_> {
     /// files.
     ///
     /// # Errors
-    /// The directory is not ours, or is not writable.
+    /// Fails if the directory is not ours, or is not writable.
     pub fn write_whole<E: From<std::io::Error>>(
         &self,
         name: &str,
@@ -177,8 +177,8 @@ mod tests {
         };
         let cache = |home: &Path| Some(home.join(".cache"));
         assert_eq!(chosen(user, &[("HOME", &own)]), cache(&own));
-        // The directory belongs to another user, as after `sudo -E`: root has its own home, and no other user may use
-        // that directory.
+        // The directory belongs to another user, as after `sudo -E`: root has its own home, and must not use another
+        // user's directory.
         let is_root = user == 0;
         let instead = is_root.then(|| root.join(".cache"));
         for foreign in [&open, Path::new("relative"), &base.join("missing")] {
@@ -187,7 +187,7 @@ mod tests {
         let other = user + 1;
         assert_eq!(chosen(other, &[("HOME", &own)]), None);
         assert_eq!(chosen(other, &[]), None);
-        // A requested directory is the only choice. A new directory belongs to the owner of its parent.
+        // If a directory is requested, no other is used. A new directory belongs to the owner of its parent.
         let new = own.join("new/cache");
         assert_eq!(chosen(user, &[("XDG_CACHE_HOME", &new)]), Some(new.clone()));
         let both = [("XDG_CACHE_HOME", &*new), ("HOME", &*own)];

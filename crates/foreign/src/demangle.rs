@@ -1,14 +1,14 @@
 //! Demangling of C++ and Rust names, within bounds.
 //!
 //! A mangled name can refer to earlier parts of itself, so every ten bytes may double the length of the demangled name.
-//! So the output of a demangler must be limited, not its input.
+//! Therefore the output of a demangler must be limited, not its input.
 
 use crate::bounded_name::{Bounded, MOST_NAME_BYTES};
 use crate::itanium::{self, Style};
 use std::fmt;
 
-/// Returns the name as in its source, without return types, types of literals and hashes. Returns any other name
-/// unchanged.
+/// Returns the name as written in its source, without return types, types of literals and hashes. Returns any other
+/// name unchanged.
 pub fn demangle(name: &str) -> String {
     // Symbol tables of shared objects may contain versions: `f@@VERSION`.
     let plain = name.split_once('@').map_or(name, |(plain, _)| plain);
@@ -20,9 +20,9 @@ pub fn demangle_in_full(name: &str) -> String {
     demangled(name, Style { in_full: true })
 }
 
-/// Returns the name of a type, from the form in RTTI and in the symbols of vtables.
+/// Returns the name of a type, from the mangled form used in RTTI and in vtable symbols.
 pub fn class_name(mangled: &str) -> String {
-    // A bare type is not a symbol, but a typeinfo-name symbol of it is.
+    // A bare mangled type is not a symbol, but its typeinfo-name symbol is.
     let symbol = format!("_ZTS{mangled}");
     let text = cpp(&symbol, Style { in_full: true });
     let text = text.as_deref();
@@ -32,7 +32,8 @@ pub fn class_name(mangled: &str) -> String {
 }
 
 fn demangled(name: &str, style: Style) -> String {
-    // Rust comes first: its old scheme uses the Itanium prefix, and would be demangled with a hash.
+    // Rust comes first: its legacy scheme uses the Itanium prefix, so the C++ demangler would accept the name and leave
+    // the hash in it.
     let readable = rust(name).or_else(|| cpp(name, style));
     readable.unwrap_or_else(|| cut(name))
 }
@@ -47,7 +48,7 @@ fn rust(name: &str) -> Option<String> {
     out.finished()
 }
 
-/// Returns true for a namespace at the end that looks like a hash: the mark of Rust's old scheme, which otherwise
+/// Returns true if the last namespace looks like a hash, which marks Rust's legacy scheme. Otherwise, that scheme
 /// equals that of C++.
 fn has_rust_hash(name: &str) -> bool {
     let hash = name.rfind("17h").and_then(|at| name.get(at + 3..at + 20));
@@ -64,7 +65,7 @@ fn cpp(name: &str, style: Style) -> Option<String> {
 
 /// Returns the visible part of a name.
 fn cut(name: &str) -> String {
-    /// Number of bytes of a mangled name that are shown; a longer text would not help.
+    /// Number of bytes of a mangled name that are shown. More would not help the reader.
     const SHOWN_BYTES: usize = 1024;
     if name.len() <= MOST_NAME_BYTES && !name.starts_with("_Z") || name.len() <= SHOWN_BYTES {
         return name.to_owned();
@@ -245,8 +246,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(100))]
-        /// For any name, the result is bounded and arrives in time. The time limit is far longer than the slowest
-        /// machine needs, and far shorter than the time for an unbounded name.
+        /// Checks that for any name, the result is bounded and arrives in time. The time limit is far longer than the
+        /// slowest machine needs, and far shorter than an unbounded name would take.
         #[test]
         fn any_name_has_an_end(
             prefix in "(_Z|_R|_ZN|_ZTS|_Z1f)",

@@ -13,7 +13,7 @@ pub enum Asked {
     For(String, bool),
 }
 
-/// Reads a request like a server whose only name is `name`.
+/// Reads a request as a server whose only name is `name` would.
 pub fn asked(bytes: &[u8], name: &str) -> Asked {
     match parsed_request(bytes) {
         None => Asked::Incomplete,

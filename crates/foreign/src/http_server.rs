@@ -1,11 +1,11 @@
-//! A server of fixed answers to GET, for the agent's numbers and the page of a recording.
+//! An HTTP server that answers only GET requests, for the agent's metrics and the page of a recording.
 //!
 //! One request per connection, without keep-alive, uploads or TLS. One thread waits for all requests and reads them as
-//! they arrive, so that a slow client costs only a descriptor. It also gives the answers that need no work. A few other
-//! threads make and write the remaining answers. Each client has limits on total time and on bytes, and each address
-//! has a limit on connections. If there are too many connections, the address with the most connections loses its
-//! oldest one, so that a client that only keeps connections open does not lock out others. A browser that uses a
-//! foreign host name gets no answer.
+//! they arrive, so that a slow client costs only a descriptor. It also sends the responses that need no work. A few
+//! other threads produce and write the remaining responses. Each client has limits on total time and on bytes, and each
+//! address has a limit on connections. If there are too many connections, the address with the most connections loses
+//! its oldest one, so that a client that only keeps connections open does not lock out others. A browser that uses a
+//! foreign host name gets no response.
 
 mod places;
 mod request;
@@ -28,7 +28,7 @@ const MOST_SILENT_OF_ONE: usize = 16;
 /// Pause after a connection could not be accepted because no descriptor was free.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// An answer.
+/// An HTTP response.
 pub struct Answer {
     status: &'static str,
     content_type: &'static str,
@@ -36,7 +36,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Makes the answer to a successful request.
+    /// Creates the response to a successful request.
     pub fn ok(content_type: &'static str, body: impl Into<Arc<[u8]>>) -> Answer {
         Answer {
             status: "200 OK",
@@ -45,7 +45,7 @@ impl Answer {
         }
     }
 
-    /// Makes an answer with a status (RFC 9110), and a line of text or nothing.
+    /// Creates a response with a status (RFC 9110), and with a line of text or nothing.
     pub fn text(status: &'static str, line: &str) -> Answer {
         let body = if line.is_empty() {
             String::new()
@@ -89,13 +89,13 @@ type Respond<T> = Box<dyn Fn(&Request) -> T + Send + Sync>;
 
 /// Server, with its handler and its names.
 pub struct HttpServer {
-    /// Names that clients may use for this machine, in addition to its addresses and `localhost`.
+    /// Host names by which clients may address this machine, in addition to its addresses and `localhost`.
     pub names: Vec<String>,
-    /// Maximum number of answers that are made or written at the same time.
+    /// Maximum number of responses that are produced or written at the same time.
     pub most_clients: usize,
     /// The same limit for one address.
     pub most_of_one: usize,
-    /// Time limit from the end of a request to the end of its answer.
+    /// Time limit from the end of a request to the end of its response.
     pub answer_within: Duration,
     /// Answers a request if that is possible immediately. The thread that waits for requests calls this, so it must not
     /// block.
@@ -108,7 +108,7 @@ impl HttpServer {
     /// Answers on separate threads, until the process ends.
     ///
     /// # Errors
-    /// No thread can be started.
+    /// Fails if no thread can be started.
     pub fn start(self, listener: TcpListener) -> Result<()> {
         listener.set_nonblocking(true)?;
         let thread = std::thread::Builder::new().name("http".into());
@@ -124,7 +124,7 @@ impl HttpServer {
             let now = Instant::now();
             no_room_until = no_room_until.filter(|until| *until > now);
             let ready = await_any(listener, &silent, no_room_until);
-            // The loop goes backwards, because served clients leave the list.
+            // The loop runs backwards, because served clients are removed from the list.
             for at in (0..silent.len()).rev().filter(|at| ready.clients[*at]) {
                 match silent[at].client.read() {
                     Ok(None) => {}
@@ -132,10 +132,10 @@ impl HttpServer {
                     Err(_) => drop(silent.remove(at)),
                 }
             }
-            // The time before the wait counts, and this check comes after reading. A client that sent its request in
-            // time is answered, even if this thread was stopped.
+            // This check uses the time before the wait, and comes after reading. So a client that sent its request in
+            // time is answered even if this thread was stopped in between.
             silent.retain(|client| client.until > now);
-            // Only a few connections are accepted in a row, so that present clients are served too.
+            // Only a few connections are accepted in a row, so that existing clients are served too.
             for _ in 0..if ready.has_new { MOST_SILENT } else { 0 } {
                 match listener.accept() {
                     Ok((stream, address)) => {
@@ -212,7 +212,7 @@ fn misdirected() -> Answer {
     Answer::text("421 Misdirected Request", why)
 }
 
-/// Returns the answer, or the answer for a method that an existing resource does not allow.
+/// Returns the response, or an error response if the resource exists but does not allow the method.
 fn refined(request: &Request, answer: Answer) -> Answer {
     match request.method.as_str() {
         "GET" | "HEAD" => answer,
@@ -249,7 +249,7 @@ fn await_any(listener: &TcpListener, silent: &[Silent], no_room_until: Option<In
         .min();
     let timeout = soonest.map_or(PollTimeout::NONE, |until| {
         let left = until.saturating_duration_since(Instant::now());
-        // The time must not be shorter, or the loop would poll repeatedly within the last millisecond.
+        // The timeout must not be rounded down, or the loop would poll repeatedly within the last millisecond.
         PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
     });
     // An interruption counts as the end of the time.
@@ -272,7 +272,7 @@ struct Client {
 }
 
 impl Client {
-    /// Sends the part of an answer that fits into the kernel's buffer of a connection on which nothing was written yet.
+    /// Sends as much of a response as fits into the kernel's buffer, on a connection on which nothing was written yet.
     fn answer(&self, answer: &Answer, without_body: bool) {
         let _ = (&self.stream).write_all(&answer.bytes(without_body));
     }
@@ -343,7 +343,7 @@ mod tests {
             names: vec!["agent.example".into()],
             most_clients: MOST_CLIENTS,
             most_of_one: MOST_CLIENTS / 2,
-            // The thread of an answer may be stopped before it writes.
+            // The thread that writes a response may be stopped before it writes.
             answer_within: Duration::from_secs(600),
             answer_at_once: Box::new(|request| {
                 let is_prompt = request.path == "/at-once";
@@ -420,7 +420,8 @@ mod tests {
                 assert_eq!(status(&request), "HTTP/1.1 200 OK");
             }
         }
-        // Clients whose answer takes forever, and clients that do not read their answer, do not lock out others either.
+        // Clients whose response takes forever, and clients that do not read their response, do not lock out others
+        // either.
         for path in ["/large", "/endless"] {
             let ask = |number| {
                 let mut client = connect(number);
@@ -432,7 +433,7 @@ mod tests {
                 let prompt = status("GET /at-once HTTP/1.1\r\n\r\n");
                 assert_eq!(prompt, "HTTP/1.1 200 OK", "{path}");
             }
-            // A hanging resource does not get a thread for each client.
+            // A resource that hangs does not occupy one thread per client.
             let other = || status("GET /healthz HTTP/1.1\r\n\r\n");
             let until = Instant::now() + Duration::from_secs(60);
             let expected = match path {
@@ -441,7 +442,8 @@ mod tests {
             };
             while other() != expected {
                 assert!(Instant::now() < until, "{path}");
-                // If several arrived at the same moment, some may have made room for others before they were read.
+                // If several connections arrived at the same moment, some may have been closed in favor of others
+                // before they were read.
                 deaf.extend((path == "/endless").then(|| ask(0)));
             }
             drop(deaf);

@@ -1,4 +1,4 @@
-//! Compressed sections, whose headers state their full size.
+//! Compressed sections, whose headers state the uncompressed size.
 
 use std::io::{Read, Result};
 
@@ -32,7 +32,7 @@ pub fn inflate(stored: &[u8], compression: Compression, bytes: u64) -> Option<Ve
         Compression::Zlib => all(flate2::read::ZlibDecoder::new(stored), bytes),
         Compression::Zstd => {
             let mut decoder = zstd::Decoder::with_buffer(stored).ok()?;
-            // The window uses our memory too, so it is limited to the need of the section (zstd(1), --memory).
+            // The window takes memory too, so it is limited to what the section needs (zstd(1), --memory).
             let window = bytes.max(1 << 20).ilog2() + 1;
             decoder.window_log_max(window.clamp(20, 31)).ok()?;
             all(decoder, bytes)
@@ -84,7 +84,7 @@ mod tests {
         }
     }
 
-    /// A megabyte that expands to a gigabyte is refused, regardless of its header.
+    /// A megabyte that expands to a gigabyte is refused, whatever its header says.
     #[test]
     fn a_bomb_is_refused() {
         let zeros = vec![0; 64 << 20];

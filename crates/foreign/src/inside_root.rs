@@ -1,4 +1,4 @@
-//! Lookup of a path in a root other than ours: the root of a target, or a copy of one.
+//! Lookup of a path in another root directory: the root of a target, or a copy of one.
 
 use crate::regular_file::open_found;
 use nix::errno::Errno;
@@ -39,7 +39,7 @@ fn find_below(root: &Path, path: &Path) -> nix::Result<OwnedFd> {
     let folder = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let root = nix::fcntl::open(root, folder, Mode::empty())?;
     match by_kernel(&root, path) {
-        // Before Linux 5.6, or under a seccomp filter that does not know the call.
+        // This happens before Linux 5.6, or under a seccomp filter that does not know the call.
         Err(Errno::ENOSYS | Errno::EPERM) => by_steps(&root, path),
         found => found,
     }
@@ -64,11 +64,11 @@ fn by_kernel(root: &OwnedFd, path: &Path) -> nix::Result<OwnedFd> {
 
 /// Number of links that the kernel follows (path_resolution(7)).
 const MOST_LINKS: usize = 40;
-/// Maximum number of parts of a path. A deeper path is an attempt to keep us busy.
+/// Maximum number of components in a path. A longer path is an attempt to keep us busy.
 const MOST_PARTS: usize = 4096;
 
 /// Looks up a path without openat2(2): one name at a time, each opened without following links. `..` returns to the
-/// directory that was passed, so moving a directory meanwhile does not lead outside.
+/// directory from which the walk came, so moving a directory during the lookup does not lead outside.
 fn by_steps(root: &OwnedFd, path: &Path) -> nix::Result<OwnedFd> {
     let mut passed: Vec<OwnedFd> = Vec::new();
     let mut left: VecDeque<Step> = steps(path).collect();
@@ -161,8 +161,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Both methods find the file in the root, never the file outside that a link with the same text reaches from our
-    /// root.
+    /// Both methods find the file inside the root, never the file outside that the same path reaches from our own root.
     #[test]
     fn links_stay_in_their_root() {
         let scratch = Scratch::new("root");
@@ -195,7 +194,7 @@ pub(crate) mod tests {
                 assert!(read(path).is_err(), "{path}");
             }
         }
-        // From our root, the link leads outside, which must not happen.
+        // From our own root, the link leads outside, and the lookup must not follow it there.
         assert_eq!(
             std::fs::read_to_string(root.join("absolute/x")).unwrap(),
             "outside"

@@ -9,8 +9,9 @@ use std::{
     path::PathBuf,
 };
 
-/// Opens the file of a mapping, even if the file was replaced or deleted since. Without the privilege for that, opens
-/// the file at its path in the root of the process, if it has this inode number.
+/// Opens the file of a mapping, even if the file was replaced or deleted since. Without the
+/// necessary privilege, opens the file at its path in the root of the process, if it has this inode
+/// number.
 ///
 /// # Errors
 /// There is no such file, or it is not a regular file.

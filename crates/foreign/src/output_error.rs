@@ -14,7 +14,7 @@ pub enum OutputError {
         /// The file.
         path: PathBuf,
     },
-    /// The path is a symbolic link, perhaps by another user who wants us to write elsewhere.
+    /// The path is a symbolic link, perhaps planted by another user to redirect our output.
     #[error("{} is a symbolic link, which is not followed: name the file itself", path.display())]
     Link {
         /// The link.
@@ -51,7 +51,7 @@ pub enum OutputError {
 }
 
 impl OutputError {
-    /// Converts the error to one of the operating system's kinds. The text stays.
+    /// Converts the error to an `Error` of the closest kind, and keeps the text.
     pub fn into_io(self) -> Error {
         let kind = match &self {
             OutputError::Exists { .. } => ErrorKind::AlreadyExists,

@@ -19,8 +19,8 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Refuses an output, before any work, if it is also an input, which might be overwritten, or if it exists and must not
-/// be replaced (`replace`).
+/// Refuses an output before any work is done, if it is also an input, and so might be overwritten, or if it exists and
+/// must not be replaced (`replace`).
 ///
 /// # Errors
 /// [`OutputError::IsInput`], [`OutputError::Exists`]
@@ -106,7 +106,7 @@ enum Standing {
     New,
     /// Next to its path, under this name.
     Beside(PathBuf),
-    /// At its path, where it existed before; or not a file: a pipe, a terminal.
+    /// Open at its path: a file that existed before, or a pipe, a terminal or the like.
     There,
 }
 
@@ -249,7 +249,7 @@ impl Drop for OutputFile {
     }
 }
 
-/// Returns true if nothing is at a path whose directory exists.
+/// Returns true if nothing exists at a path, but its directory exists.
 fn is_free(path: &Path) -> bool {
     let found = std::fs::symlink_metadata(path);
     path.file_name().is_some() && found.is_err_and(|error| error.kind() == ErrorKind::NotFound)

@@ -8,8 +8,8 @@ use std::{
     path::Path,
 };
 
-/// Opens an inherited descriptor, by one of its names (`/dev/stdout`, `/dev/fd/63`). The shell has opened it, so it is
-/// what the user means.
+/// Opens an inherited descriptor, by one of its names (`/dev/stdout`, `/dev/fd/63`). The shell has opened the
+/// descriptor, so it is the output that the user means.
 pub(crate) fn own_descriptor(path: &Path) -> Result<Option<File>, OutputError> {
     let number = match path.to_str() {
         Some("/dev/stdout") => "1",
@@ -36,8 +36,8 @@ pub(crate) fn own_descriptor(path: &Path) -> Result<Option<File>, OutputError> {
     opened.map(Some).map_err(failed(path))
 }
 
-/// Opens a terminal, a pipe, or /dev/null, which lose no data when they are written to. A pipe must be ours, because
-/// its creator reads our output.
+/// Opens a terminal, a pipe, or /dev/null: outputs in which no existing data can be overwritten. A pipe must be ours,
+/// because the process that created it reads our output.
 pub(crate) fn stream(path: &Path, found: &Metadata) -> Result<File, OutputError> {
     let kind = found.file_type();
     if kind.is_symlink() {

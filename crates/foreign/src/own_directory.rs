@@ -1,4 +1,5 @@
-//! Directories in which no other user can put anything: no link, no foreign file, no other directory in their place.
+//! Directories that other users cannot tamper with: they can put no link and no file into such a directory, and no
+//! other directory in its place.
 
 use crate::output_file::own_name;
 use crate::regular_file::not_regular;
@@ -9,17 +10,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Returns true if it is a directory of this user that other users cannot write to.
+/// Returns true for a directory of this user that other users cannot write to.
 pub(crate) fn is_of(found: &Metadata, user: u32) -> bool {
     found.is_dir() && found.uid() == user && found.mode() & 0o002 == 0
 }
 
-/// Returns true if it is a directory of ours that no other user can write to.
+/// Returns true for a directory of ours that no other user can write to.
 fn is_own(found: &Metadata) -> bool {
     is_of(found, nix::unistd::geteuid().as_raw()) && found.mode() & 0o020 == 0
 }
 
-/// Returns true if this is a directory of ours that is not reached through a link.
+/// Returns true if the path is a directory of ours, and not a link to one.
 pub(crate) fn is_ours(directory: &Path) -> bool {
     std::fs::symlink_metadata(directory).is_ok_and(|found| is_own(&found))
 }
@@ -36,13 +37,13 @@ impl OwnDirectory {
     /// Opens the directory, creating it if it is missing.
     ///
     /// # Errors
-    /// The directory cannot be created, is the end of a link, belongs to another user, or is writable by others.
+    /// The directory cannot be created, its path is a link, or it belongs to another user or is writable by others.
     pub fn make(path: &Path) -> Result<OwnDirectory> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         OwnDirectory::open(path, path.to_owned())
     }
 
-    /// Opens a directory in it, creating it if it is missing.
+    /// Opens a directory inside this one, and creates it if it is missing.
     ///
     /// # Errors
     /// As for [`make`](OwnDirectory::make).
@@ -113,7 +114,7 @@ impl OwnDirectory {
         only_regular(options.open(self.name(name))?)
     }
 
-    /// Opens a lasting file for locking it, and creates it if it is missing.
+    /// Opens a permanent file in order to lock it, and creates the file if it is missing.
     ///
     /// # Errors
     /// Errors of open(2), a link, or a file that is not regular.

@@ -20,7 +20,7 @@ use std::{
 /// links into our own root (path_resolution(7)).
 ///
 /// # Errors
-/// Errors of open(2), and an error for a file of another kind, which [`is_regular`] recognizes.
+/// Errors of open(2). For a file of another kind, an error that [`is_regular`] recognizes.
 pub fn open_regular(path: &Path) -> Result<File> {
     if let Some((root, inside)) = root_of_process(path) {
         return inside_root::open_below(&root, &inside);
@@ -60,16 +60,16 @@ pub fn not_regular() -> Error {
     Error::new(ErrorKind::InvalidInput, "not a regular file")
 }
 
-/// Returns true if this error of [`open_regular`] is not about the kind of the file.
+/// Returns true if [`open_regular`] failed for a reason other than the kind of the file.
 pub fn is_regular(error: &Error) -> bool {
     error.kind() != ErrorKind::InvalidInput
 }
 
 /// Maximum number of bytes of a file that are read into memory.
 const MOST_BYTES: u64 = 4 << 30;
-/// Factor by which a file may exceed its size on disk: it may have holes, and file systems may compress.
+/// Factor by which a file may exceed its size on disk: it may have holes, and the file system may compress it.
 const MOST_TIMES_THE_DISK: u64 = 16;
-/// Size that is accepted in any case: some file systems count the blocks of a new file later.
+/// Size that is always accepted: some file systems count the blocks of a new file later.
 const ALWAYS_BYTES: u64 = 64 << 20;
 
 /// Length of a file, and its size on disk.
@@ -128,8 +128,8 @@ pub fn read_exactly(file: &File, bytes: u64) -> Result<Vec<u8>> {
     Ok(read)
 }
 
-/// Reads the start of a file, at most `most` bytes. Use it for texts of the kernel about a process that come from the
-/// process's own memory, because the process chooses address and length of its command line (prctl(2), `PR_SET_MM`).
+/// Reads the start of a file, at most `most` bytes. Use it for files in /proc whose text the kernel reads from the
+/// process's own memory: the process chooses the address and length of its command line (prctl(2), `PR_SET_MM`).
 ///
 /// # Errors
 /// Errors of open(2) and read(2).

@@ -1,4 +1,4 @@
-//! Foreign text, made safe to show.
+//! Makes foreign text safe to display.
 //!
 //! Names of processes, files and functions may hold any bytes. Some of them have effects on a terminal: control
 //! characters move the cursor, change the title or paste (ECMA-48), and the controls of bidirectional text make a line
@@ -39,8 +39,8 @@ pub fn visible_colored(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Makes JSON safe, with the same meaning. Its writers escape only the ASCII controls; the other controls occur only in
-/// strings.
+/// Makes JSON text safe to display without changing its meaning. JSON writers escape only ASCII control characters;
+/// other characters of this kind can occur only in strings.
 pub fn visible_json(text: &str) -> Cow<'_, str> {
     // All of these characters have at most four hex digits.
     escaped(text, |c| acts(c) && !is_layout(c), in_json)
@@ -50,7 +50,7 @@ fn is_layout(c: char) -> bool {
     matches!(c, '\n' | '\t')
 }
 
-/// Returns true if a character has an effect, or is invisible.
+/// Returns true if a character affects how text is displayed, or is invisible.
 fn acts(c: char) -> bool {
     c.is_control()
         || matches!(c,

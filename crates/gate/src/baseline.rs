@@ -40,7 +40,7 @@ impl Baseline {
         Baseline { sites }
     }
 
-    /// Sums up the leaks of several processes, without suppressed leaks.
+    /// Adds up the leaks of several processes, without suppressed leaks.
     pub fn of_all(verdicts: &[Verdict]) -> Baseline {
         let of_one = |verdict: &Verdict| {
             let findings = verdict.findings.iter();
@@ -51,7 +51,8 @@ impl Baseline {
         all.fold(Baseline::default(), Baseline::or_more)
     }
 
-    /// Merges the baselines of two processes. Each site gets its largest leak in one of them.
+    /// Merges the baselines of two processes. Each site gets the larger of its two leaks, in blocks
+    /// and in bytes.
     pub fn or_more(mut self, other: Baseline) -> Baseline {
         for (site, sum) in other.sites {
             let most = self.sites.entry(site).or_default();

@@ -13,7 +13,7 @@ pub struct DescribedBlocks {
     pub name: String,
     /// Live blocks of the heap, as of the snapshot or later.
     pub live: Vec<LiveBlock>,
-    /// Places of released blocks (address, bytes), unless another block occupies them now.
+    /// Released blocks (address, bytes) whose place no other block occupies now.
     pub released: Vec<(u64, u64)>,
     /// True if one of the heap's functions releases single blocks. Otherwise, blocks are not
     /// expected to be released.
@@ -33,8 +33,8 @@ pub struct HeapEvidence {
     pub allocations: u64,
 }
 
-/// Determines the unreachable blocks of described heaps. `malloc` has the live blocks of malloc's
-/// ledger, from which blocks of these heaps may be cut.
+/// Determines the unreachable blocks of described heaps. `malloc` contains the live blocks of
+/// malloc's ledger, from which blocks of these heaps may be cut.
 ///
 /// The result for one heap is independent of the other heaps: a block that only a leaked block of
 /// another heap reaches is a separate leak.

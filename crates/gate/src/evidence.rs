@@ -57,7 +57,7 @@ impl SourceFrame {
         Some(path.rsplit('/').next().unwrap_or(path))
     }
 
-    /// Returns the frame's name for people: its function, or else its place in the module.
+    /// Returns the name under which the frame is shown: its function, or else its place in the module.
     pub fn name(&self) -> String {
         match (&self.function, self.module_name()) {
             (Some(function), _) => memhook_report::readable_name(function),
@@ -137,10 +137,9 @@ impl AllocationSite {
         (self.kind.clone(), frames.iter().map(place).collect())
     }
 
-    /// Returns the frame to show in the source. Frames of wrappers are skipped. The first choice is
-    /// the innermost frame whose source is below `root`, then the innermost with a relative source
-    /// path (as in builds of distributions), then the innermost with a line outside the system's
-    /// headers.
+    /// Returns the frame to show in the source. Frames of wrappers are skipped. The first choice is the innermost frame
+    /// whose source is below `root`, then the innermost with a relative source path (usual in distributions' builds),
+    /// then the innermost with a line outside the system's headers.
     pub fn culprit(&self, root: &str) -> Option<&SourceFrame> {
         let (wrappers, others): (Vec<_>, Vec<_>) = self.stack.iter().partition(|f| f.wrapper);
         culprit_of(&others, root).or_else(|| culprit_of(&wrappers, root))
@@ -336,7 +335,7 @@ pub struct Evidence {
     /// Events that the trace may have missed; `None` if the process was not traced.
     #[serde(skip)]
     pub seen: Option<Seen>,
-    /// Parts that were not seen. With a gap, passing would not be sound.
+    /// Parts that were not seen. With such a gap, the verdict "passed" would not be sound.
     pub gaps: Vec<String>,
     /// Further notes.
     pub notes: Vec<String>,

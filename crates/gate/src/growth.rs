@@ -30,8 +30,8 @@ const STEADY_SHARE: f64 = 0.75;
 /// Number of standard deviations beyond which a difference of counts is not due to chance.
 const DEVIATIONS: f64 = 4.0;
 
-/// Stricter limit while blocks from before the attach are freed. Every constant site rises then, so
-/// only this test decides.
+/// Stricter limit while blocks from before the attach are freed. Meanwhile every constant site
+/// rises, so only this test decides.
 const CAUTION: f64 = 4.0;
 
 /// Quantity that grows.
@@ -118,7 +118,7 @@ fn of_one(series: &[f64], freed: &[f64], alpha: f64) -> Course {
     if !(goes_on && ends_above(series, 0)) {
         return Course::Steady;
     }
-    // Lower bound of the site, as if all freed blocks had been its own.
+    // Lower bound of the site's number of blocks, as if all freed blocks had been its own.
     let at_least: Vec<f64> = series
         .iter()
         .zip(freed)

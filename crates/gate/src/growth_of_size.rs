@@ -1,32 +1,32 @@
 //! Decides which sites have blocks that grow while their number stays constant, such as a buffer
-//! that is appended to and never emptied, or a queue of increasingly long texts.
+//! that is appended to and never emptied, or a queue of ever longer strings.
 //!
 //! Such a block is often young, because each realloc(3) creates it again, so a test of the blocks
 //! that outlive requests does not see it. This test therefore uses all live blocks of a site: their
 //! bytes and their mean size. More load makes more blocks, not larger blocks, so a site with more
-//! blocks than before is left to the other test. A site grows if both series rise by the criteria
-//! of the other test: in the whole window and in the second half, by more than a random walk, above
-//! every earlier level, and without continuously slowing down.
+//! blocks than before is left to the other test. A site grows if both series rise according to the
+//! criteria of the other test: over the whole window and over its second half, by more than a
+//! random walk would, above every earlier level, and without steadily slowing down.
 //!
 //! Some of the freed blocks from before the attach may have been replaced at this site. Their
-//! number is at most the number of blocks that the site has gained since its minimum, and none is
-//! larger than the site's largest block. If a site still grows after these are subtracted, it
-//! certainly grows.
+//! number is at most the number of blocks that the site has gained since its minimum, and none of
+//! them is larger than the site's largest block. If a site still grows after that amount is
+//! subtracted, the growth is certain.
 
 use crate::growth::{Course, Growth, GrowthKind, LEAST_MOMENTS};
 use crate::trend::{Trend, corrected, drift, ends_above, mean};
 
-/// Probability (p) below which a rise in the number of a site's blocks is taken as real.
+/// p-value below which a rise in the number of a site's blocks is taken as real.
 const SAME_NUMBER: f64 = 0.05;
-/// Ratio of the growth in the second half to that in the first, below which a site may be levelling
-/// off.
+/// Ratio of the growth in the second half to the growth in the first half, below which a site may
+/// be levelling off.
 const STEADY_SHARE: f64 = 0.75;
-/// Number of standard deviations beyond which the sum of a site's steps is not due to chance.
+/// Number of standard deviations beyond which the sum of a site's steps is not attributed to
+/// chance.
 const DEVIATIONS: f64 = 3.0;
-/// Stricter limit for a size that rises and falls by chance, because only this test decides about
-/// it.
+/// Stricter limit for a size that fluctuates, because no other test covers that case.
 const CAUTION: f64 = 4.0;
-/// Share (1/n) of moments at which there may be no block, because realloc(3) is moving it.
+/// Fraction (1/n) of moments at which a block may be missing because realloc(3) is moving it.
 const EMPTY_SHARE: usize = 8;
 
 /// All live blocks of a site at one moment.
@@ -40,8 +40,8 @@ pub struct Held {
     pub freed: f64,
 }
 
-/// Returns true if a site may grow in size, and therefore takes a share of the chance of a false
-/// alarm.
+/// Returns true if a site may grow in size, and therefore gets a share of the false-alarm
+/// probability.
 pub fn may_grow(moments: &[Held]) -> bool {
     let Some((first, last)) = moments.first().zip(moments.last()) else {
         return false;
@@ -84,7 +84,7 @@ pub fn course_of_size(moments: &[Held], alpha: f64) -> Course {
     })
 }
 
-/// Returns the bytes without all blocks that may have replaced blocks from before the attach.
+/// Returns the bytes, not counting blocks that may have replaced blocks from before the attach.
 fn at_least(held: &[Held]) -> Vec<f64> {
     let (mut least, freed_before) = (f64::MAX, held[0].freed);
     let bytes = held.iter().map(|m| {
@@ -95,8 +95,8 @@ fn at_least(held: &[Held]) -> Vec<f64> {
     bytes.collect()
 }
 
-/// Returns the less certain of two trends, of the whole series and of its second half, if both are
-/// upward.
+/// Returns the less certain of two trends, that of the whole series and that of its second half, if
+/// both are upward.
 fn rise(series: &[f64], alpha: f64) -> Option<Trend> {
     let late = &series[series.len() / 2..];
     let trends = [corrected(series), corrected(late)];
@@ -115,8 +115,8 @@ fn steps(series: &[f64]) -> impl Iterator<Item = f64> {
     series.windows(2).map(|pair| pair[1] - pair[0])
 }
 
-/// Returns the series in units of its usual step, if it has one. A rise then counts by its number
-/// of steps, and a single jump is one step, regardless of its height.
+/// Returns the series in units of its typical step, if it has one. A rise is then measured in
+/// steps, and a single jump is one step, whatever its height.
 fn in_usual_steps(series: &[f64]) -> Vec<f64> {
     let taken: Vec<f64> = steps(series).filter(|step| *step != 0.0).collect();
     let usual = taken.iter().map(|step| step.abs()).sum::<f64>() / taken.len().max(1) as f64;
@@ -152,15 +152,15 @@ mod tests {
     enum Site {
         /// A buffer to which data is appended.
         Buffer,
-        /// Entries. At each moment, the given number of them is replaced by longer entries.
+        /// Entries. At each moment, the given number of them are replaced with longer entries.
         LongerEntries(usize),
-        /// Entries. At each moment, the given number of them is replaced by entries of any size.
+        /// Entries. At each moment, the given number of them are replaced with entries of any size.
         Entries(usize),
         /// Like the variant above, with a few very large entries.
         HeavyTail(usize),
-        /// As many requests of any size as the load demands, which varies.
+        /// Requests of any size, as many as a varying load demands.
         Load,
-        /// As many requests as the load demands, which rises continuously.
+        /// Requests, as many as a continuously rising load demands.
         RisingLoad,
         /// A buffer that is as large as the largest request so far.
         HighWater,
@@ -251,7 +251,8 @@ mod tests {
         moments
     }
 
-    /// Returns the number of runs judged to grow, and the number without a verdict.
+    /// Returns the number of runs that were judged to grow, and the number of runs without a
+    /// verdict.
     fn said(site: Site) -> (usize, usize) {
         let courses = (1..=RUNS).map(|seed| course_of_size(&simulate(site, seed), 0.01));
         let courses: Vec<Course> = courses.collect();

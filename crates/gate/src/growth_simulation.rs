@@ -24,12 +24,12 @@ enum Program {
     Exponential(f64),
     /// Like the variant above, with a fixed lifetime for each block.
     Fixed(f64),
-    /// Sessions arrive at random, and stay for an exponential time.
+    /// Sessions arrive at random and last for exponentially distributed times.
     Pool(f64),
-    /// Fills up evenly, and is emptied after the given number of seconds.
+    /// Fills up at a constant rate, and is emptied after the given number of seconds.
     Sawtooth(f64),
-    /// A cache or a program that warms up more and more slowly. After the given number of seconds,
-    /// it is two thirds full.
+    /// A cache or a program that warms up, at an ever slower rate. After the given number of
+    /// seconds, it is two thirds full.
     Filling(f64),
 }
 
@@ -40,7 +40,7 @@ struct Watched {
     pause: f64,
     /// Number of old blocks at each moment.
     old: Vec<f64>,
-    /// Number of earlier blocks that were freed by the time when the youngest old ones were
+    /// Number of earlier blocks that had been freed by the time the youngest old blocks were
     /// allocated.
     freed: Vec<f64>,
 }
@@ -220,8 +220,8 @@ fn a_window_that_is_long_enough_gives_a_verdict() {
     }
 }
 
-/// Checks the power that docs/gate.md states for windows without a warm-up: the number of runs that
-/// find the leak. All other runs give no verdict.
+/// Checks the statistical power that docs/gate.md states for windows without a warm-up, which is
+/// the number of runs that find the leak. All other runs give no verdict.
 #[test]
 fn a_leak_is_found_without_a_warm_up() {
     for (life, warmup, duration, least) in [

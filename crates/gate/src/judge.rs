@@ -36,7 +36,7 @@ pub fn judge_each(
     verdicts
 }
 
-/// Judges the evidence. With `allow_partial`, gaps do not matter.
+/// Judges the evidence. If `allow_partial` is set, gaps in the evidence do not matter.
 pub fn judge(
     mut evidence: Evidence,
     limits: &Limits,
@@ -132,7 +132,7 @@ pub fn judge(
 }
 
 /// Decides if a leak counts, how large it was in the baseline, and which part of its indirect
-/// blocks has its own suppression. That part is removed from the leak.
+/// blocks has its own suppression. The suppressed part is removed from the leak.
 fn stand(
     leak: &mut Leak,
     evidence: &Evidence,
@@ -173,7 +173,7 @@ fn group(findings: &mut [Finding], evidence: &Evidence) {
         *bytes.entry(key(finding)).or_default() += finding.leak.total().bytes;
     }
     let mut keys: Vec<_> = bytes.keys().cloned().collect();
-    // Groups of equal size come in an order that the next run repeats.
+    // Groups of equal size are sorted by key, so that the next run has them in the same order.
     keys.sort_by_cached_key(|key| (Reverse(bytes[key]), format!("{key:?}")));
     let numbers: HashMap<_, _> = keys.into_iter().zip(0..).collect();
     for finding in &mut *findings {

@@ -1,4 +1,4 @@
-//! Selects the processes of a command that are judged: processes that run a program of the user.
+//! Selects which processes of a command are judged: those that run a program of the user.
 //!
 //! Shells, make, ctest, compilers and interpreters deliberately keep memory until they end, and a
 //! leak in them is irrelevant to a user who runs tests with them. User programs are built in
@@ -6,7 +6,7 @@
 
 use crate::template_matches;
 
-/// Directories where systems, package managers and distributions of compilers install programs.
+/// Directories where the system, package managers and compiler distributions install programs.
 const SYSTEM: [&str; 7] = [
     "/usr/",
     "/bin/",
@@ -22,7 +22,7 @@ const TOOLS: [&str; 2] = ["/.cargo/", "/.rustup/"];
 /// user's.
 const SYSTEMS_PROGRAMS: &str = "/usr/bin";
 
-/// Decides by the program of a process whether it is judged.
+/// Decides whether a process is judged, by the program that it runs.
 #[derive(Clone, Debug, Default)]
 pub struct JudgedPrograms {
     /// True if every process is judged.

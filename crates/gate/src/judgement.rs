@@ -48,7 +48,7 @@ pub struct SharedLeak<'a> {
     pub verdict: &'a Verdict,
     /// The leak in that process.
     pub group: Group<'a>,
-    /// Blocks of all processes that no other leaked block points to.
+    /// Blocks, in all processes, to which no other leaked block points.
     pub direct: Sum,
     /// The directly leaked blocks and the blocks reachable only from them.
     pub total: Sum,
@@ -73,8 +73,8 @@ impl<'a> SharedLeak<'a> {
 }
 
 impl Judgement {
-    /// Returns the leaks that count, the largest first. Each occurs once, regardless of the number
-    /// of processes that have it. `of` selects the processes.
+    /// Returns the leaks that count, largest first. Each leak is listed once, regardless of how
+    /// many processes have it. `of` selects the processes.
     pub fn leaks(&self, of: impl Fn(&Verdict) -> bool) -> Vec<SharedLeak<'_>> {
         let mut leaks: Vec<SharedLeak<'_>> = Vec::new();
         let mut places = HashMap::new();

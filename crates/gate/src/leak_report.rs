@@ -19,16 +19,17 @@ pub struct FoundLeaks {
 }
 
 impl FoundLeaks {
-    /// Searches the copy. The ledger must have all events up to the copy. `search` contains a time
-    /// before the copy was taken, on the ledger's clock. `samples` knows how many blocks a sampled
-    /// block represents.
+    /// Searches the copy. The ledger must have all events up to the time of the copy. `search`
+    /// contains a time, on the ledger's clock, before the copy was taken. `samples` tells how many
+    /// blocks a sampled block represents.
     pub fn search<O: Observer>(
         snapshot: &Snapshot,
         ledger: &Ledger<O>,
         samples: &SampledAllocations,
         search: Search,
     ) -> FoundLeaks {
-        // If only samples are known, the memory of other allocators contains unknown blocks.
+        // If the allocations were only sampled, the memory of other allocators contains unknown
+        // blocks.
         let search = Search {
             is_complete: search.is_complete && !ledger.is_sampled(),
             ..search

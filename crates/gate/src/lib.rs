@@ -1,11 +1,12 @@
-//! Judges the leaks of a program: which allocations leaked, and how much of that is allowed.
+//! Judges the leaks of a program: which allocations leaked, and whether the leaks are within the
+//! limits.
 //!
 //! The caller gathers [`Evidence`] (from a scan joined with a trace, or from a recording).
 //! [`judge`] weighs it against [`Limits`], [`Suppressions`] and a [`Baseline`]. The [`Verdict`] is
 //! written as text, JSON, JUnit, SARIF, GitHub annotations or Markdown. [`growth`] judges a service
-//! that does not end, with a trend test over the survivors of each allocation site.
+//! that never exits, with a trend test over the surviving blocks of each allocation site.
 //!
-//! This crate handles neither processes nor symbols. It reads only files that people name in
+//! This crate handles neither processes nor symbols. It reads only files that the user names in
 //! options.
 
 mod baseline;

@@ -8,8 +8,8 @@ use crate::pattern::template_matches;
 pub struct SiteLimit {
     /// Maximum number of live bytes.
     pub bytes: u64,
-    /// Sites to which the limit applies, added together. The syntax is the same as for `leak:`
-    /// suppressions.
+    /// Sites to which the limit applies. Their bytes are added up. The syntax is the same as for
+    /// `leak:` suppressions.
     pub pattern: String,
 }
 
@@ -44,7 +44,7 @@ pub struct Limits {
     pub usage_score: Option<f64>,
     /// Limits of single sites.
     pub sites: Vec<SiteLimit>,
-    /// Percentage by which a site may leak more than in the baseline.
+    /// Percentage by which a site's leak may exceed the baseline.
     pub tolerance_percent: f64,
 }
 

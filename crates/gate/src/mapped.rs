@@ -1,9 +1,9 @@
 //! Blocks with their own mapping, if malloc's count of them was not found or disagrees.
 //!
-//! glibc recognizes such a chunk only by a flag and a size, with which any page may begin. If
-//! malloc's own count agrees with the number found, each of them is a chunk. Otherwise, only traced
-//! ones are certainly chunks, and any other may be a mapping made by the program itself. It counts
-//! as reachable, and there is no verdict on it.
+//! glibc recognizes such a chunk only by a flag and a size, and any page may happen to begin with
+//! these values. If malloc's own count agrees with the number found, each of them is a chunk.
+//! Otherwise, only traced ones are certainly chunks, and any other may be a mapping made by the
+//! program itself. It counts as reachable, and there is no verdict on it.
 
 use crate::reached::{Search, Traced};
 use memhook_heap::{Heap, SegmentKind};

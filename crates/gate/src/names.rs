@@ -19,7 +19,7 @@ pub struct MappedModule {
 pub struct NameSource<'a> {
     /// A running trace or a recording.
     pub backtraces: &'a dyn Backtraces,
-    /// The modules. Of two at one address, the more likely one comes first.
+    /// The modules. If two modules have the same address, the more likely one comes first.
     pub modules: Vec<MappedModule>,
     /// Symbolizer that knows these modules.
     pub symbols: Symbolizer,
@@ -60,7 +60,7 @@ impl<'a> NameSource<'a> {
         }
     }
 
-    /// Looks up all these backtraces, and waits for the answers.
+    /// Looks up the names of these backtraces, and waits for the answers.
     pub(crate) fn look_up(mut self, stacks: impl Iterator<Item = u32>) -> Names<'a> {
         let backtraces = stacks.filter_map(|id| self.backtraces.backtrace(id));
         self.symbols.request(backtraces.flat_map(|b| b.addresses));
@@ -86,8 +86,8 @@ pub(crate) struct Names<'a> {
 }
 
 impl Names<'_> {
-    /// Returns the number of a backtrace's site. For `None`, returns the site of blocks whose
-    /// allocation was not traced.
+    /// Returns the index of a backtrace's site. For `None`, returns the index of the site for
+    /// blocks whose allocation was not traced.
     pub fn site(&mut self, stack: Option<u32>) -> usize {
         if let Some(&known) = self.by_stack.get(&stack) {
             return known;
@@ -99,7 +99,7 @@ impl Names<'_> {
                 ..AllocationSite::default()
             },
         };
-        // One line at several places in the code (unrolled loops, inlined copies) is one site.
+        // Several code locations of one source line (unrolled loops, inlined copies) are one site.
         let mut key = (site.kind.clone(), site.stack.clone());
         for frame in key.1.iter_mut().filter(|f| f.function.is_some()) {
             frame.svma = 0;

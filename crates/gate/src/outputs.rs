@@ -15,7 +15,7 @@ use std::{
 /// Destinations of verdicts, and the style of their text. The path `-` means standard output.
 #[derive(Clone, Debug, Default)]
 pub struct OutputOptions {
-    /// Each form's name, true if it is appended to the file, and the file.
+    /// For each form: its name, true if it is appended to the file, and the file.
     pub forms: Vec<(&'static str, bool, PathBuf)>,
     /// File for a baseline of the findings.
     pub baseline: Option<PathBuf>,
@@ -23,25 +23,24 @@ pub struct OutputOptions {
     pub github: bool,
     /// File from which GitHub Actions reads the outputs of a step (`GITHUB_OUTPUT`).
     pub github_output: Option<PathBuf>,
-    /// True if suppressions of the findings are printed before the verdict.
+    /// True if suppressions for the findings are printed before the verdict.
     pub suppressions: bool,
     /// True if only the line with the verdict is printed.
     pub is_verdict_only: bool,
     /// True if every process is listed, even if it passed.
     pub is_verbose: bool,
-    /// True if the line with the verdict has the colour of the outcome.
+    /// True if the verdict line is coloured by the outcome.
     pub is_colored: bool,
     /// True if the text goes to standard error because standard output belongs to the program. It
-    /// also goes there if a form goes to standard output, so that a reader of the form gets only
-    /// the form.
+    /// also goes there if a form goes to standard output, so that a program that reads the form
+    /// gets nothing else.
     pub is_beside_program: bool,
-    /// Number of findings to show, and the directory to which source paths are relative.
+    /// Number of findings to show, and the directory to which source paths are made relative.
     pub format: FormatOptions,
 }
 
-/// Files that are opened before a program starts, so that no run is lost because one of them cannot
-/// be written. Existing files are not replaced by new ones, because the next step of a build reads
-/// them.
+/// Output files, opened before a program starts, so that no run is lost because a file cannot be
+/// written. They are written in place rather than replaced, because the next build step reads them.
 pub struct Outputs {
     options: OutputOptions,
     /// Output of each form in [`OutputOptions::forms`]: its name, true if it is appended, and the
@@ -135,7 +134,7 @@ fn shown<'a>(form: &str, text: &'a str) -> Cow<'a, str> {
     }
 }
 
-/// Returns the verdict in the colour of the outcome, with the remedy.
+/// Returns the verdict, coloured by the outcome, with the remedy.
 fn concluded(options: &OutputOptions, verdicts: &Judgement) -> String {
     let (line, remedy) = conclusion(verdicts, &options.format);
     let line = visible_lines(line.trim_end());
@@ -165,7 +164,7 @@ fn step_outputs(options: &OutputOptions, verdicts: &Judgement) -> String {
     out
 }
 
-/// Opens a file; `None` is standard output. An executable is not overwritten, because the user
+/// Opens a file; `None` is standard output. Refuses to overwrite an executable, because the user
 /// probably wrote `--json PROGRAM` and meant `--json -- PROGRAM`.
 fn open(path: &Path) -> Result<Option<OutputFile>, OutputError> {
     if path == Path::new("-") {

@@ -2,7 +2,7 @@
 
 use memhook_foreign::star_glob;
 
-/// Matches a pattern of LeakSanitizer: a substring in which `*` represents any text. `^` at the
+/// Matches a LeakSanitizer pattern: a substring in which `*` represents any text. `^` at the
 /// beginning and `$` at the end anchor it (compiler-rt, sanitizer_common.cpp, TemplateMatch).
 pub fn template_matches(pattern: &str, text: &str) -> bool {
     let (anchored, pattern) = match pattern.strip_prefix('^') {

@@ -28,8 +28,7 @@ impl Evidence {
         };
         let found = reached(snapshot, std::iter::empty(), search);
         let total = found.leaked();
-        // The process was not traced, so a heap that cannot be read is a gap even without a known
-        // block.
+        // The process was not traced, so if its heap cannot be read, that is a gap even if no block is known.
         let mut evidence = Evidence {
             program,
             reachable: found.reachable,
@@ -61,8 +60,8 @@ impl Evidence {
         evidence
     }
 
-    /// Returns evidence about a process that was forked and has not executed a program. Its own
-    /// allocations are not traced. If it has no unreachable block, it has leaked nothing.
+    /// Returns evidence about a forked process that has not executed another program. Its own allocations are not
+    /// traced. If it has no unreachable block, it has leaked nothing.
     pub fn forked(program: String, captured: Result<&Snapshot, &memhook_heap::Error>) -> Evidence {
         let mut found = match &captured {
             Ok(snapshot) => reached(snapshot, std::iter::empty(), Search::default()),
@@ -115,9 +114,8 @@ impl Ending {
     }
 }
 
-/// Returns the blocks of a traced process, as its memory shows them at one moment, if the memory
-/// could be copied. Otherwise `memory` contains the reason. The ledger is the same as for
-/// [`reached`].
+/// Returns the blocks of a traced process according to its memory at one moment, if the memory could be copied.
+/// Otherwise `memory` contains the reason. The ledger is the same as for [`reached`].
 pub fn traced_blocks(
     ledger: &Ledger,
     memory: Result<&Snapshot, String>,
@@ -144,8 +142,8 @@ pub fn traced_blocks(
     found
 }
 
-/// Returns the live blocks, without blocks that a thread was reallocating when the process ended.
-/// The state of these blocks is unknown, and any block that exists belongs to the call.
+/// Returns the live blocks, without blocks that a thread was reallocating when the process ended. The state of those
+/// blocks is unknown, and whichever of them exists belongs to the unfinished call.
 pub(crate) fn known_live(
     snapshot: &Snapshot,
     ledger: &Ledger<impl Observer>,
@@ -160,8 +158,8 @@ pub(crate) fn known_live(
     live.filter(move |block| !on_their_way.contains(&block.address))
 }
 
-/// Returns the reason why the known live blocks are not exact; `None` if they are exact. A verdict
-/// needs all of them, with their stacks.
+/// Returns the reason why the known live blocks are not exact; `None` if they are exact. A verdict needs every live
+/// block, with its stack.
 pub fn bound(ledger: &Ledger<impl Observer>) -> Option<String> {
     if ledger.is_sampled() {
         return Some(
@@ -191,9 +189,8 @@ impl Evidence {
     }
 }
 
-/// Returns true if a block allocated by `caller` belongs to the allocator itself. gperftools
-/// allocates its singletons with `new`. A module that contains an allocator next to other code
-/// allocates for the program.
+/// Returns true if a block allocated by `caller` belongs to the allocator itself. gperftools allocates its singletons
+/// with `new`. A module that contains other code besides an allocator allocates on behalf of the program.
 pub fn is_allocators(snapshot: &Snapshot, caller: u64) -> bool {
     let mut modules = snapshot.meta.modules.iter();
     modules.any(|m| {

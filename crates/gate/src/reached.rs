@@ -47,7 +47,7 @@ impl Search {
 }
 
 /// Finds the unreachable blocks in glibc's heap, and unreachable traced blocks of other allocators.
-/// `live` has blocks of the ledger as of the snapshot or later.
+/// `live` contains the ledger's blocks at the time of the snapshot or later.
 pub fn reached(
     snapshot: &Snapshot,
     live: impl Iterator<Item = LiveBlock>,
@@ -109,9 +109,9 @@ pub fn reached(
     found
 }
 
-/// Returns the heap that is searched, with the traced blocks that the search knows, in address
-/// order. Adds gaps and notes about the heap to `found`. Returns `None` if there is no block to
-/// search for.
+/// Returns the heap that is searched, with the traced blocks that are known to the search, in
+/// address order. Adds gaps and notes about the heap to `found`. Returns `None` if there is no
+/// block to search for.
 pub(crate) fn dissected(
     snapshot: &Snapshot,
     live: impl Iterator<Item = LiveBlock>,
@@ -127,7 +127,7 @@ pub(crate) fn dissected(
             .or_default()
             .add_block(block.size);
     }
-    // Threads inside malloc at the end of a process are handled later.
+    // Threads that are inside malloc when the process ends are handled later.
     let is_unfinished = is_unfinished(snapshot, search);
     let of_malloc = is_unfinished.then(|| inside_malloc_note(snapshot.meta.in_malloc));
     let notes = snapshot.meta.notes.iter();
@@ -209,7 +209,7 @@ struct Foreign {
 
 impl Foreign {
     /// Adds the blocks that were live when the snapshot was taken: they are older than it, and
-    /// still live. Returns true if all free memory could be distinguished from them.
+    /// still live. Returns true if these blocks could be distinguished from all free memory.
     fn add(
         &self,
         heap: &mut Heap,

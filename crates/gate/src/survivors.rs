@@ -1,5 +1,5 @@
-//! Counts blocks that outlive requests, and all live blocks, by site at equally spaced moments.
-//! Growth is detected in these counts.
+//! Counts blocks that outlive requests, and all live blocks, by site and at equally spaced moments.
+//! Growth is detected from these counts.
 
 use crate::growth::{Course, Growth, LEAST_MOMENTS, courses_among, risen, shared};
 use crate::growth_of_size::{Held, course_of_size, may_grow};
@@ -41,29 +41,29 @@ pub struct Survivors {
 /// Verdicts drawn from the survivors.
 #[derive(Default)]
 pub struct Verdicts {
-    /// Backtraces that grow, with their growth since the first moment.
+    /// Growing backtraces, with their growth since the first moment.
     pub grown: Vec<(u32, Growth, Sum)>,
-    /// Reason why there is no verdict on the other sites, if there is none.
+    /// Reason why there is no verdict on the other sites; `None` if there is one.
     pub unclear: Option<String>,
 }
 
 impl Survivors {
-    /// Returns the walk over the blocks that count at a moment. `now` is the time since the attach,
-    /// and `pause` is the time between two moments.
+    /// Returns the walk over the blocks to be counted at a moment. `now` is the time since the
+    /// attach, and `pause` is the time between two moments.
     pub fn walk(now: Duration, pause: Duration) -> SiteWalk {
         let before = now.saturating_sub(pause * AGE_IN_PAUSES);
         SiteWalk::new(Some(before.as_nanos() as u64))
     }
 
-    /// Counts another moment of a ledger that no thread waits for, without interruption.
+    /// Counts another moment in one go, for a ledger that no thread is waiting for.
     pub fn count(&mut self, ledger: &Ledger, now: Duration, pause: Duration) {
         let mut walk = Survivors::walk(now, pause);
         while ledger.walk_sites(&mut walk) {}
         self.count_walked(walk, ledger.totals().unknown_releases);
     }
 
-    /// Counts another moment, with a finished walk over the live blocks, and the current number of
-    /// releases of blocks from before the attach.
+    /// Counts another moment, given a finished walk over the live blocks and the current number of
+    /// releases of pre-attach blocks.
     pub fn count_walked(&mut self, walk: SiteWalk, freed: u64) {
         self.freed.push(freed);
         for site in walk.into_sites() {
@@ -90,7 +90,7 @@ impl Survivors {
         }
     }
 
-    /// Returns all blocks of a site at each moment except the first moments.
+    /// Returns the sums over all blocks of a site at each moment, except the first ones.
     fn held(&self, series: &Series, skipped: usize) -> Vec<Held> {
         let moments = series.all.iter().zip(&self.freed).skip(skipped);
         let held = moments.map(|(sum, &freed)| Held {
@@ -102,9 +102,9 @@ impl Survivors {
         held.collect()
     }
 
-    /// Returns the backtraces that grow, and the reason if there may be others.
+    /// Returns the growing backtraces, and, if there may be others, the reason why.
     pub fn verdicts(&self, confidence: f64) -> Verdicts {
-        // A block counts when it is this much older than the block that it may have replaced.
+        // A block counts once it is older, by this much, than the block that it may have replaced.
         let age = AGE_IN_PAUSES as usize;
         let freed: Vec<f64> = self.freed.iter().map(|&n| n as f64).collect();
         let all: Vec<(&u32, &[Sum], Vec<Held>)> = self

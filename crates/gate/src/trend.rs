@@ -1,8 +1,8 @@
 //! Mann–Kendall test, which detects a rise in a series regardless of its distribution.
 //!
-//! H. B. Mann, "Nonparametric tests against trend", Econometrica 13 (1945); M. G. Kendall, "Rank Correlation
-//! Methods" (1975), with the correction of the variance for ties. The slope is that of P. K. Sen, "Estimates of
-//! the regression coefficient based on Kendall's tau" (1968).
+//! H. B. Mann, "Nonparametric tests against trend", Econometrica 13 (1945); M. G. Kendall, "Rank Correlation Methods"
+//! (1975), with the correction of the variance for ties. The slope is the estimator of P. K. Sen, "Estimates of the
+//! regression coefficient based on Kendall's tau" (1968).
 
 /// Trend of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -102,8 +102,8 @@ pub fn drift(series: &[f64]) -> f64 {
     let n = steps.len() as f64;
     let sum: f64 = steps.iter().sum();
     let variance: f64 = steps.iter().map(|step| (step - sum / n).powi(2)).sum();
-    // Steps of equal size form a count that rises regularly. A count of events has a variance equal
-    // to its number.
+    // Equal steps, as in a count that rises regularly, have no variance. The lower bound is the variance of a count of
+    // events, which equals the count.
     let variance = variance.max(sum.abs());
     if variance > 0.0 {
         upper_tail(sum / variance.sqrt())

@@ -37,7 +37,7 @@ pub(crate) fn is_unfinished(snapshot: &Snapshot, search: Search) -> bool {
     snapshot.meta.in_malloc > 0 && search.before_ns.is_none()
 }
 
-/// A heap that threads have left in the middle of a change.
+/// A heap that threads left in the middle of a change.
 pub(crate) struct Unfinished<'a> {
     snapshot: &'a Snapshot,
     traced: &'a Traced,
@@ -68,14 +68,14 @@ impl<'a> Unfinished<'a> {
         }
         let has_all_traced = self.has_all_traced(heap);
         if has_all_traced && self.is_complete {
-            // The unparsed parts contain no block in use, so they are not roots either.
+            // The parts that were not parsed contain no block in use, so they are not roots either.
             heap.unparsed.clear();
         }
         let mut also = Vec::new();
         let were_exact = std::mem::replace(&mut heap.mmapped_exact, true);
         if !were_exact {
-            // malloc changes the sums of mapped chunks before or after the chunks themselves.
-            // Mapped chunks that were traced are real.
+            // malloc updates the sums of mapped chunks before or after the chunks themselves.
+            // Mapped chunks that were traced certainly exist.
             also.extend(unknown_mappings(heap, self.traced));
         }
         let mut marked = mark_also(snapshot, heap, options, &also);

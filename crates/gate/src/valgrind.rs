@@ -101,7 +101,8 @@ impl Suppression {
 }
 
 fn is_prefix(lines: &[Line], stack: &[&SourceFrame]) -> bool {
-    // Going backwards, this says for each place in the stack if the remaining lines match there.
+    // Works backwards. Each element tells whether the remaining lines match the stack from that
+    // position on.
     let mut rest = vec![true; stack.len() + 1];
     for line in lines.iter().rev() {
         let mut now = vec![false; stack.len() + 1];

@@ -37,7 +37,8 @@ pub struct Finding {
     /// Leaks of the site in the baseline, if they have grown since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<Sum>,
-    /// Number of the leak's group: leaks of one standing that are blamed on one line.
+    /// Number of the leak's group. A group consists of the leaks with the same standing that are
+    /// blamed on the same line.
     pub group: usize,
 }
 

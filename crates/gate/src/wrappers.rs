@@ -21,7 +21,8 @@ pub struct Wrappers {
 }
 
 impl Wrappers {
-    /// Creates a list of these patterns, in the syntax of suppressions, and the known names.
+    /// Creates a list of the known names and of these patterns, which have the syntax of
+    /// suppressions.
     pub fn new(patterns: Vec<String>) -> Wrappers {
         Wrappers { patterns }
     }

@@ -16,7 +16,7 @@ pub struct BlockTable {
     starts: Vec<u64>,
     low: u64,
     span: u64,
-    /// One bit for each 2 MiB of address, folded: true if a segment is near.
+    /// Folded bitmap with one bit for each 2 MiB of addresses. A bit is set if a segment is near.
     filter: Vec<u64>,
     count: u32,
 }

@@ -56,7 +56,7 @@ pub struct Heap {
     pub parameters: Option<Parameters>,
     /// Number of chunks that have their own mapping, and the bytes of these mappings.
     pub mmapped: (u64, u64),
-    /// True if the chunks found are exactly the chunks that `mp_` counts.
+    /// True if exactly as many chunks were found as `mp_` counts.
     pub mmapped_exact: bool,
     /// The heaps of other allocators. [`SegmentKind::Sized`] has an index into them.
     pub others: Vec<OtherHeap>,
@@ -68,8 +68,7 @@ pub struct Heap {
     pub(crate) pieces: Vec<Piece>,
     /// Chunks in thread caches and fast lists, sorted.
     pub(crate) kept: Vec<(u64, Kept)>,
-    /// Test of whether a block of the running process is in a thread cache or a fast list of
-    /// glibc's malloc.
+    /// Tests whether a block of the running process is in a thread cache or a fast list of glibc's malloc.
     pub(crate) live: Option<Arc<Live>>,
 }
 
@@ -79,7 +78,7 @@ pub struct Heap {
 pub enum Cause {
     /// Two consecutive snapshots had this finding.
     Damage,
-    /// The previous snapshot did not have the finding, so a thread was changing the heap.
+    /// The finding is not in the previous snapshot, so a thread was changing the heap.
     Change,
     /// There is only one snapshot.
     Unknown,
@@ -109,7 +108,7 @@ pub struct OtherHeap {
     /// All memory of the allocator.
     #[serde(skip)]
     pub ranges: Runs,
-    /// Test of whether blocks of the running process are still live, if the allocator has one.
+    /// Tests whether blocks of the running process are still live; present if the allocator supports such a test.
     #[serde(skip)]
     pub(crate) live_check: Option<Arc<dyn LiveCheck>>,
 }
@@ -234,8 +233,7 @@ impl Heap {
         findings.any(|finding| self.cause_of(finding) == Cause::Damage)
     }
 
-    /// Returns the allocator, other than glibc's, that a module is or contains, if its heap was
-    /// dissected.
+    /// Returns the allocator other than glibc's that a module is, or that is linked into it, if its heap was dissected.
     pub fn allocator_of(&self, module: &ModuleInfo) -> Option<&'static str> {
         let has_roots = |other: &&OtherHeap| {
             let mut data = module.data.iter();
@@ -248,12 +246,12 @@ impl Heap {
     }
 
     /// Returns true if a thread may have been inside one of the allocators without being noticed, because the code of
-    /// that allocator is unknown: it is in a program without symbols, or in a C library other than glibc.
+    /// that allocator cannot be located, as in a stripped program or in a C library other than glibc.
     pub(crate) fn has_unwatched(&self, snapshot: &Snapshot) -> bool {
         let has_code = |module: &&ModuleInfo| !module.allocator_code.is_empty();
         let is_watched = |other: &OtherHeap| {
             let mut modules = snapshot.meta.modules.iter().filter(has_code);
-            // The functions that it calls are known only for a program that also uses glibc.
+            // The functions that the allocator calls are known only for a program that also uses glibc.
             snapshot.libc().is_some()
                 && modules.any(|module| self.allocator_of(module) == Some(other.allocator))
         };
@@ -333,7 +331,8 @@ pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
 /// Like [`Heap::dissect`], but returns an empty heap if there is none.
 pub(crate) fn dissect_all(snapshot: &Snapshot) -> Heap {
     let mut heap = Heap::empty();
-    // A snapshot whose memory changed while it was read proves no damage, however often that happens.
+    // If the memory of a snapshot changed while it was read, the snapshot never proves damage, however often this
+    // happens.
     let earlier = snapshot.meta.earlier.as_ref();
     heap.earlier_findings = match snapshot.meta.changed.is_empty() {
         true => earlier.map(|earlier| earlier.findings.clone()),

@@ -11,8 +11,8 @@ pub fn proc_text(text: &str) {
     crate::capture::sockets::socket_inode(std::path::Path::new(text));
 }
 
-/// Reads a verdict, and the blocks with their sizes that a comparison would use. The verdict must
-/// be refused for an unrelated process.
+/// Reads a verdict and returns the blocks, with sizes, that a comparison would use. The verdict
+/// must not be accepted for an unrelated process.
 pub fn verdict(bytes: &[u8]) -> Result<Vec<(u64, u64)>, Error> {
     let verdict = Verdict::read("the fuzzer's", bytes)?;
     // The process with this id is unrelated to the input.

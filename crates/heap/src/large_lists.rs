@@ -1,5 +1,5 @@
 //! Lists with a word for each block, which are read in random order. They use huge pages where
-//! available. With small pages, nearly each access would also wait for the page tables.
+//! available. With small pages, nearly every access would also wait for the page tables.
 
 /// Returns an empty list with room for `count` elements.
 pub(crate) fn with_room<T>(count: usize) -> Vec<T> {
@@ -24,7 +24,7 @@ fn prefer_huge_pages<T>(memory: &mut [T]) {
     }
 }
 
-/// Does nothing. Machines without a tracer only search snapshots from other machines, with ordinary
-/// pages.
+/// Does nothing. Machines without a tracer only search snapshots from other machines, and use
+/// ordinary pages for that.
 #[cfg(not(target_arch = "x86_64"))]
 fn prefer_huge_pages<T>(_: &mut [T]) {}

@@ -10,7 +10,7 @@
 // In tests, a list with a single range is intended.
 #![cfg_attr(test, allow(clippy::single_range_in_vec_init))]
 
-// The crate is linked for its `#[test]`, which lets a test pass if it needs a program that is not
+// Linked for its `#[test]` attribute, which lets a test pass if it needs a program that is not
 // installed.
 #[cfg(test)]
 #[macro_use]

@@ -63,8 +63,8 @@ impl Memory for Snapshot {
 
 type Page = [u8; PAGE_BYTES as usize];
 
-/// Pages of a running process, each read once. The process must be stopped, or the values must be
-/// meaningful whenever they are read.
+/// Pages of a running process, each read once. Either the process must be stopped, or the values
+/// read must be meaningful at any moment.
 #[derive(Debug)]
 pub(crate) struct LiveMemory<'a> {
     memory: &'a File,
@@ -85,7 +85,7 @@ impl<'a> LiveMemory<'a> {
         }
     }
 
-    /// Returns true if a read was skipped because it was too late, so that missing data may still
+    /// Returns true if a read was skipped because the time was up, so the missing data may still
     /// exist.
     pub fn is_late(&self) -> bool {
         self.is_late.get()

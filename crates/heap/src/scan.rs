@@ -47,7 +47,7 @@ impl Scan {
         fingerprints(snapshot, &self.heap.blocks, &self.leaks)
     }
 
-    /// Drops the leaks that an earlier snapshot did not contain with equal contents.
+    /// Keeps only the leaks that an earlier snapshot contains with equal contents.
     pub fn keep_still_leaked(&mut self, before: &Fingerprints, snapshot: &Snapshot) {
         self.leaks = still_leaked(before, snapshot, &self.heap.blocks, &self.leaks);
     }

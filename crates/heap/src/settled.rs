@@ -1,5 +1,5 @@
-//! Snapshots of a heap that running threads keep changing. Damage counts only if a second snapshot confirms it. If a
-//! thread may have been inside the allocator unnoticed, the same applies to leaks.
+//! Snapshots of a heap that running threads keep changing. Damage counts only if a second snapshot confirms it. Leaks
+//! need the same confirmation if a thread may have been inside the allocator unnoticed.
 
 use crate::Error;
 use crate::allocators::dissector::NotDissected;
@@ -14,13 +14,13 @@ const LOOKS: usize = 3;
 
 /// Takes up to three snapshots of `pid`, until one is reliable: its heap parses as a whole. If the code of an allocator
 /// is unknown and blocks look leaked, the previous snapshot must also show the same blocks, and each thread must have
-/// run in between. The last snapshot keeps the results of the earlier ones. So
+/// run in between. The last snapshot keeps the results of the earlier ones. With them,
 /// [`Heap::cause_of`](crate::Heap::cause_of) can tell damage from an unfinished change, and
 /// [`leaks`](crate::graph::leaks::leaks) can tell a leaked block from a block that a thread was allocating or freeing.
 ///
 /// # Errors
-/// Fails if a snapshot cannot be taken. Memory does not suffice for two snapshots, so each one is dropped before the
-/// next.
+/// Fails if a snapshot cannot be taken. There may not be enough memory for two snapshots, so each is dropped before the
+/// next is taken.
 pub fn capture_settled(pid: i32, request: Request) -> Result<Captured, Error> {
     let mut captured = capture(pid, request)?;
     let first = threads_of(&captured.snapshot);
@@ -45,19 +45,20 @@ pub fn capture_settled(pid: i32, request: Request) -> Result<Captured, Error> {
     Ok(captured)
 }
 
-/// What another snapshot has to be compared with, and whether a thread may have been inside an allocator and nobody has
-/// noticed; `None` if this snapshot can be believed.
+/// Returns what the next snapshot must be compared with, and whether a thread may have been inside an allocator
+/// unnoticed. Returns `None` if this snapshot is reliable.
 fn look_again(snapshot: &Snapshot, options: MarkOptions) -> Option<(EarlierLook, bool)> {
     let heap = dissect_all(snapshot);
     let mut undissected = heap.undissected.iter();
     let is_unproved = undissected.any(|u| matches!(u.reason, NotDissected::Unproved(_)));
-    // A third look would only repeat the confirmation of the second.
+    // A third snapshot would only repeat the confirmation by the second.
     let is_unsettled = !heap.findings.is_empty() && !heap.is_damaged();
     let meta = &snapshot.meta;
     let before = meta.earlier.as_ref().and_then(|e| e.unreached.as_deref());
     let mut is_doubtful = false;
     let is_unwatched = heap.has_unwatched(snapshot);
-    // A pointer may have been in memory that changed, before and after the moment of the snapshot in other places of it.
+    // The pointer may have moved within memory that changed during the snapshot, so that neither place held it when it
+    // was copied.
     let unreached = (is_unwatched || !meta.changed.is_empty()).then(|| {
         let marked = mark(snapshot, &heap, options);
         let numbers = (0..heap.blocks.len()).filter(|&block| !marked.reached.contains(block));
@@ -112,7 +113,7 @@ mod tests {
     use memhook_tests::{Target, build_on_musl};
     use std::process::Command;
 
-    /// Returns a static program on musl, whose allocator has an unknown location.
+    /// Returns a running static program on musl, whose allocator's code cannot be located.
     fn target() -> Option<Target> {
         let program = build_on_musl("allocator_steps", &["-static", "-s", "-pthread"])?;
         let mut target = Target::run(&mut Command::new(program));

@@ -49,8 +49,8 @@ pub fn snapshot(memory: Vec<(u64, Vec<u8>)>) -> Snapshot {
     }
 }
 
-/// Returns a copy of a shell with some thousand blocks, allocated by the system's allocator or by a
-/// library.
+/// Returns a copy of a shell with a few thousand blocks, allocated by the system's allocator or by
+/// a library.
 #[cfg(target_arch = "x86_64")]
 pub fn shell_on(library: Option<&str>) -> Snapshot {
     use memhook_tests::programs::installed_library;

@@ -1,5 +1,5 @@
 //! Prints how long each step of a hold takes: `hold_time PID DLOPEN_ADDRESS OBJECT [ROUNDS]`. Each round leaves one
-//! object and one region in the target.
+//! object and one region behind in the target.
 
 use std::time::{Duration, Instant};
 

@@ -36,7 +36,7 @@ pub enum Act {
     },
     /// Words or instructions at these addresses were exchanged.
     Exchange(Vec<u64>),
-    /// The hook in the process exchanged slots of modules at these addresses for wrappers.
+    /// The hook in the process replaced the contents of module slots at these addresses with pointers to wrappers.
     Slots(Vec<u64>),
     /// Slots at these addresses hold their original contents again.
     SlotsBack(Vec<u64>),
@@ -75,7 +75,7 @@ pub enum Note {
 static QUEUE: OnceLock<Sender<Note>> = OnceLock::new();
 static HOLDS: AtomicUsize = AtomicUsize::new(0);
 
-/// Begins to record acts. `None`: there is a reader already.
+/// Begins to record changes. Returns `None` if there is a reader already.
 pub fn read_acts() -> Option<Receiver<Note>> {
     let (queue, acts) = channel();
     QUEUE.set(queue).is_ok().then_some(acts)

@@ -47,7 +47,7 @@ fn holder_of_all() {
     if let Ok(cgroup) = std::env::var(STARVED_IN) {
         wait_for_a_starved_thread(&cgroup);
     } else {
-        // On a busy machine, each check of the watchdog counts for less.
+        // On a busy machine, the watchdog gives each of its checks less weight.
         std::thread::sleep(5 * LIMIT);
     }
     held.release();
@@ -90,7 +90,7 @@ fn is_stopped(attacher: &mut Child, target: &Target) -> bool {
         if attacher.try_wait().unwrap().is_some() {
             return false;
         }
-        // The attacher may be stopped, but not while it holds a thread.
+        // The attacher may be stopped only while it holds no thread.
         if state(attacher.id() as i32, attacher.id() as i32) == 'T' && tracer(pid, pid) == 0 {
             return true;
         }
@@ -99,7 +99,7 @@ fn is_stopped(attacher: &mut Child, target: &Target) -> bool {
     }
 }
 
-/// Stops the attacher with this signal at every third step of a hold with a call.
+/// Stops the attacher with this signal at every third step of a hold that makes a call.
 fn stopped_everywhere(name: &str, args: &[&str], signal: i32) {
     let target = Target::start(name, args);
     let mut stops = 0;
@@ -142,7 +142,7 @@ fn writing_to_the_terminal_from_the_background_stops_after_the_hold() {
     stopped_everywhere("waits", &["futex"], libc::SIGTTOU);
 }
 
-/// Steps of a hold with a call, from its beginning to its end.
+/// Number of steps of a hold that makes a call, from the beginning of the hold to its end.
 const WHILE_HOLDING: [u64; 4] = [2, 9, 20, 31];
 /// Approximate number of steps.
 const LAST_STEP: u64 = 60;
@@ -175,7 +175,8 @@ fn who_is_continued_during_a_hold_does_not_stop_after_it() {
 fn lets_go(variable: &str, milliseconds: &str) {
     let target = Target::start("waits", &["nanosleep"]);
     for step in WHILE_HOLDING {
-        // The attacher hangs only for a while. The watchdog may release too late, or the test may check too late.
+        // The attacher hangs only for a while. The watchdog may release the target too late, or the test may check too
+        // late.
         let is_seen = (0..10).any(|_| is_let_go(&target, step, variable, milliseconds));
         assert!(is_seen, "step {step}");
     }
@@ -260,7 +261,7 @@ fn an_attacher_is_not_ended_because_one_of_its_threads_is_starved() {
     let Output { status, stderr, .. } = Attacher(Some(attacher)).output();
     let errors = String::from_utf8_lossy(&stderr);
     assert!(status.success(), "{status}: {errors}");
-    // Twice the time for which an attacher that is not starved may make no progress.
+    // Twice the time for which an attacher that is not starved can go without progress.
     assert!(begin.elapsed() > Duration::from_secs(1));
     target.works("after it was held");
     target.ends_well();
@@ -312,8 +313,8 @@ fn ended_by_the_watchdog(variable: &str, value: &str, again: impl Fn()) {
     target.ends_well();
 }
 
-/// A holder makes no progress for three times the limit of an idle machine, among many threads that compete for the
-/// processors.
+/// A holder makes no progress for three times the limit that applies on an idle machine, among many threads that
+/// compete for the processors.
 #[test]
 fn an_attacher_is_not_ended_because_the_machine_is_busy() {
     let target = Target::start("waits", &["nanosleep"]);

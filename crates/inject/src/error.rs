@@ -180,8 +180,8 @@ pub enum Error {
         /// Process id.
         pid: i32,
     },
-    /// The thread may not read the time stamp counter, which our code in the target does. The kernel would kill it
-    /// (PR_SET_TSC, prctl(2)).
+    /// The thread is not permitted to read the time stamp counter, as our code in the target does. The kernel would
+    /// kill it (PR_SET_TSC, prctl(2)).
     #[error(
         "thread {tid} of process {pid} has disabled the time-stamp counter (prctl PR_SET_TSC), which tracing needs"
     )]
@@ -201,7 +201,7 @@ pub enum Error {
         /// Thread id.
         tid: i32,
     },
-    /// Another process runs in the same memory, and its threads are not held together with the target's.
+    /// Another process shares the target's memory, and its threads are not held together with the target's.
     #[error(
         "process {other} shares the memory of process {pid} (vfork): try again when it has called execve"
     )]
@@ -289,7 +289,7 @@ pub enum Error {
         /// Number of arguments given.
         count: usize,
     },
-    /// A seccomp filter may end the process for a system call that is needed in it.
+    /// A seccomp filter may kill the process for a system call that we have to make in it.
     #[error(
         "a seccomp filter may kill process {pid} for {call}, which memhook-rs has to make in it; the filter is suspended during the call, but not if memhook-rs is killed at that moment"
     )]

@@ -2,8 +2,8 @@
 
 use crate::seccomp::is_harmless;
 
-/// Returns true if a filter provably allows or refuses a system call. Each instruction is given as its code, jumps and
-/// operand.
+/// Returns true if a filter provably allows or refuses a system call. Each instruction is given as opcode, jump offsets
+/// and operand.
 pub fn filter_is_harmless(program: &[(u16, u8, u8, u32)], nr: i64) -> bool {
     let program: Vec<_> = program
         .iter()

@@ -36,8 +36,7 @@ fn guides(pid: i32, protection: &str) -> Vec<String> {
     fields.map(|fields| fields[4].to_owned()).collect()
 }
 
-/// Returns true if a child has mapped everything that it can. The child reports this through its
-/// name.
+/// Returns true if a child has mapped all that it can. The child reports this by changing its name.
 fn has_mapped(child: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{child}/comm")).is_ok_and(|name| name.trim() == "mapped")
 }

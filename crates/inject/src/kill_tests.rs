@@ -1,5 +1,4 @@
-//! Kills the attacher at every step of remote work, and at random moments between the steps. The target must never
-//! notice.
+//! Kills the attacher at every step of remote work, and at random moments in between. The target must never notice.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -16,16 +15,15 @@ use crate::{
     Dlopen, Error, ForkPlan, Held, Others, create_region, hold_all, load_object, restart, steps,
 };
 
-/// Environment variable with the target of the attacher, which is another run of this test program.
+/// Environment variable that passes the target to the attacher, which is another run of this test program.
 pub(crate) const TARGET: &str = "MEMHOOK_TEST_TARGET";
 
-/// Holds a thread that goes home soon after a kill of the attacher.
+/// Holds a thread, which goes home soon after the attacher is killed.
 pub(crate) fn hold(pid: u64) -> Held {
     patiently(|| hold_with(pid as i32, &anywhere(), Timing::QUICK))
 }
 
-/// Exit status of an attacher that got no processor for so long that its target was released. The test then runs it
-/// again.
+/// Exit status of an attacher that was descheduled for so long that its target was released. The test then reruns it.
 pub(crate) const STARVED: i32 = 77;
 
 /// Returns the result of an attacher's work.
@@ -89,7 +87,7 @@ fn attacher() {
 }
 
 /// Attacher that the other tests run in a separate process, with [`TARGET`] set. The second hold finds the thread in a
-/// call that was restarted after the first hold.
+/// system call that was restarted after the first hold.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn caller_again() {
@@ -104,9 +102,9 @@ fn caller_again() {
     done(held.release());
 }
 
-/// Attacher that the other tests run in a separate process, with [`TARGET`] set. The thread is held as if the stop had
-/// come after the kernel had set the thread's registers for restart_syscall, and before the thread got there. It is
-/// held once with the number of the interrupted call, and once, as after an interrupt, without a number.
+/// Attacher that the other tests run in a separate process, with [`TARGET`] set. The thread is held as if it had
+/// stopped after the kernel set its registers for restart_syscall and before the thread made that call. It is held
+/// twice: once with the number of the interrupted call, and once without a number, as after an interrupt.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn caller_on_the_way() {
@@ -131,8 +129,8 @@ fn caller_on_the_way() {
     done(held.release());
 }
 
-/// Attacher that the other tests run in a separate process, with [`TARGET`] set. It leaves nothing in the target at its
-/// end.
+/// Attacher that the other tests run in a separate process, with [`TARGET`] set. It leaves nothing behind in the
+/// target.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn caller() {
@@ -146,7 +144,7 @@ fn caller() {
     let numbers: Vec<u64> = target.split(' ').map(|n| n.parse().unwrap()).collect();
     let mut held = hold(numbers[0]);
     match held.call(RemoteAddress(numbers[1]), &[]) {
-        // A test has stopped and continued this process, or kept it from running.
+        // A test has stopped and continued this process, or it was descheduled for too long.
         Err(Error::WentHome { .. }) if has_lost_time() => {}
         result => assert_eq!(done(result), numbers[0]),
     }
@@ -227,7 +225,7 @@ impl Target {
         self.run("kill_tests::attacher", step, delay_us)
     }
 
-    /// Prepares an attacher (the path of a test) that dies, or performs another action, at this step.
+    /// Prepares an attacher, named by the path of a test, that dies or performs another action at this step.
     pub fn attacher(&self, name: &str, step: u64) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
@@ -287,7 +285,7 @@ impl Target {
     }
 
     /// Checks that no descriptor of ours stays open in the target. The held thread closes it on its way home. If
-    /// another thread counts rounds, the held thread may wait for a processor for longer than the rounds take.
+    /// another thread counts the rounds, they may be over before the held thread gets a processor.
     pub fn has_no_file_of_ours(&self, when: &str) {
         let folder = format!("/proc/{}/fd", self.program.pid());
         let is_ours = |to: &String| to.contains("memfd:memhook") || to.contains("userfaultfd");
@@ -305,8 +303,8 @@ impl Target {
         }
     }
 
-    /// Returns all mappings without the start of the main thread's stack, which grows whenever the program needs more
-    /// of it, or the kernel for a signal.
+    /// Returns all mappings, leaving out the start address of the main thread's stack: the stack grows whenever the
+    /// program, or the kernel for a signal, needs more of it.
     pub fn mappings(&self) -> String {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.program.pid())).unwrap();
         let end_of_stack = |line: &str| match line.ends_with("[stack]") {
@@ -355,8 +353,8 @@ fn random(state: &mut u64, below: u64) -> u64 {
     *state % below
 }
 
-/// Returns the number of random kills. MEMHOOK_TEST_ROUNDS may reduce it, as in the end-to-end tests, whose harness
-/// needs this crate.
+/// Returns the number of random kills. MEMHOOK_TEST_ROUNDS can reduce it, as for the end-to-end tests. Their harness
+/// depends on this crate, so it cannot be used here.
 fn rounds() -> u64 {
     let asked = std::env::var("MEMHOOK_TEST_ROUNDS").ok();
     let number: Option<u64> = asked.map(|number| number.parse().expect("a number of rounds"));
@@ -379,8 +377,8 @@ fn killed_everywhere(name: &str, args: &[&str]) {
         }
         step += 1;
     }
-    // The steps cover each of two holds from the request to stop, through the wait, to the read of the registers. Their
-    // number differs by one or two between runs, and by more if an attacher had to start over.
+    // The steps cover each of two holds from the stop request through the wait to the reading of the registers. Their
+    // number varies by one or two between runs, and by more if an attacher had to start over.
     assert!(interrupting.len() <= 20, "EINTR at {interrupting:?}");
     let mut state = 0x9e37_79b9_7f4a_7c15 ^ u64::from(std::process::id());
     for _ in 0..rounds() {
@@ -399,7 +397,7 @@ fn killed_everywhere(name: &str, args: &[&str]) {
     target.ends_well();
 }
 
-/// The scratch memory disappears with its creator, regardless of when the creator dies.
+/// The scratch memory disappears with the attacher that created it, whenever that attacher dies.
 #[test]
 fn nothing_stays_mapped_after_a_kill() {
     let target = Target::start("canary", &[]);
@@ -423,7 +421,8 @@ fn nothing_stays_mapped_after_a_kill() {
     target.ends_well();
 }
 
-/// Kills at every third step of a hold of a thread whose call has been restarted before, or is about to be.
+/// Kills the attacher at every third step of a hold of a thread whose system call was restarted before, or is about to
+/// be.
 fn killed_in_a_restarted_call(how: &str) {
     let target = Target::start("waits", &["50", how]);
     for caller in ["kill_tests::caller_again", "kill_tests::caller_on_the_way"] {
@@ -447,7 +446,7 @@ fn a_poll_that_was_restarted_survives_a_killed_attacher() {
     killed_in_a_restarted_call("poll");
 }
 
-/// glibc's generic system call function makes the wait, so no number precedes the call.
+/// The wait is made by glibc's syscall(2) function, so the instruction before the call does not load its number.
 #[test]
 fn a_futex_wait_that_was_restarted_survives_a_killed_attacher() {
     killed_in_a_restarted_call("futex");

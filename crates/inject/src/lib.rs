@@ -1,16 +1,16 @@
 //! Stops one thread of a running process, calls functions and system calls in it, and loads the hook.
 //!
-//! This is the only crate that uses ptrace. A [`Held`] thread is seized (`PTRACE_SEIZE`, so the target is neither
-//! signalled nor killed with us) and stopped. Its registers, vector state, signal mask, `errno` and interrupted system
-//! call are restored when it is released or dropped. The other threads of the target keep running, except for a few
-//! milliseconds while the loader is called ([`Held::stop_others`]), and unless a caller holds all of them
+//! This is the only crate that uses ptrace. A [`Held`] thread is seized and stopped (by `PTRACE_SEIZE`, so the target
+//! is neither sent a signal nor killed if we die). Its registers, vector state, signal mask, `errno` and interrupted
+//! system call are restored when it is released or dropped. The other threads of the target keep running, except for a
+//! few milliseconds while the loader is called ([`Held::stop_others`]), or while a caller holds all of them
 //! ([`AllHeld`]).
 //!
 //! The caller provides a pid, the address ranges in which a thread must not be stopped, and the addresses of functions
 //! to call. This crate never interprets ELF files of the target, and does not depend on the purpose of the loaded
 //! object.
 //!
-//! ptrace requests must come from the thread that seized, so [`Held`] is not `Send`.
+//! ptrace requests must come from the tracing thread, so [`Held`] is not `Send`.
 
 mod arch;
 mod audit;

@@ -36,11 +36,11 @@ const LOOKS: usize = 24;
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 /// Maximum total number of looks. With more threads, each thread is examined less often.
 const MOST_LOOKS: usize = 6000;
-/// Time limit of a stop. A thread that takes longer sleeps uninterruptibly, or gets no processor.
+/// Time limit of a stop. A thread that takes longer is in uninterruptible sleep, or gets no processor.
 const STOP_LIMIT: Duration = Duration::from_millis(500);
-/// Longest time for which this process waits until it is scheduled promptly.
+/// Longest time for which this process waits to be scheduled promptly.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Longest wait for a running thread that must not be stopped to fall asleep.
+/// Longest wait until a running thread that must not be stopped falls asleep.
 const SLEEP_LIMIT: Duration = Duration::from_millis(20);
 
 /// State of one thread.
@@ -55,7 +55,7 @@ pub struct SeenThread {
     pub is_stopped: bool,
 }
 
-/// Thread that was not stopped: its id, and the facts that change when it runs.
+/// A thread that was not stopped: its id, and the values that change when it runs.
 struct Sleeping {
     tid: i32,
     /// Line of /proc/PID/task/TID/syscall, and the number of times that the thread has gone to sleep. `None`: the
@@ -107,7 +107,8 @@ impl ThreadsSeen {
 /// Stops the threads of `pid` that can be stopped unnoticed, calls `work`, and releases them. `limit`: longest time for
 /// which threads may be held until all have stopped. From then on, `work` must observe it.
 ///
-/// A separate thread of ours does this. When it ends, the kernel releases any thread that has not stopped in time.
+/// A separate thread of ours does the work. When that thread ends, the kernel releases any thread of `pid` that has not
+/// stopped in time.
 pub fn see_threads<R: Send>(
     pid: i32,
     limit: Option<Duration>,
@@ -249,7 +250,7 @@ struct Stopping {
     pid: i32,
     /// Threads that are never stopped.
     delicate: BTreeSet<i32>,
-    /// Threads that were told to stop and have not been seen stopped.
+    /// Threads that were told to stop and have not stopped yet, as far as is known.
     seized: BTreeSet<i32>,
     seen: ThreadsSeen,
 }
@@ -408,7 +409,7 @@ fn plain(request: Request, tid: i32, data: i32) -> io::Result<()> {
     unsafe { ask(request, tid, 0, data as usize) }
 }
 
-/// Calls ptrace(2). No other function of this module does.
+/// Calls ptrace(2). No other function of this module calls it.
 ///
 /// # Safety
 /// `data` must be what the request requires; if it is a pointer, it must be valid for the kernel's access.

@@ -126,7 +126,8 @@ fn an_object_that_cannot_be_mapped_leaves_nothing() {
     program.ends_well();
 }
 
-/// A delayed thread has gone home and closed the descriptor, whose number may now refer to a file of the target.
+/// A delayed thread has resumed its own work and closed the descriptor, whose number may now refer to a file of the
+/// target.
 #[test]
 fn a_descriptor_that_was_closed_on_the_way_home_is_not_used() {
     let mut program = Program::start("canary", &[]);
@@ -199,7 +200,7 @@ fn replacer() {
     common::send(std::process::id() as i32, libc::SIGKILL);
 }
 
-/// A thread that goes home without us also leaves the file open.
+/// A thread that resumes its own work without us also leaves the file open.
 #[test]
 fn a_killed_attacher_has_no_file_closed() {
     let target = Target::start("canary", &[]);

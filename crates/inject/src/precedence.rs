@@ -1,4 +1,4 @@
-//! Precedence for a thread that other threads wait for, so that it gets a processor soon.
+//! Precedence for a thread that other threads wait for, so that it is scheduled soon.
 //!
 //! The thread requests short time slices (sched_setattr(2), `sched_runtime` of an ordinary thread; since Linux 6.12).
 //! That needs no privilege, and an older kernel ignores it. A lower niceness also gives the thread more processor time,
@@ -21,7 +21,7 @@ pub(crate) const USUAL_NS: u64 = 0;
 const NICE: i32 = -10;
 
 /// Gives the calling thread precedence over ordinary threads for the rest of its life. A niceness that was set
-/// explicitly stays. This is not real-time priority as in a hold, because this thread may always have work.
+/// explicitly is left unchanged. This is not real-time priority as in a hold, because this thread may always have work.
 pub fn take_precedence() {
     set_turn(SHORT_NS);
     if !Urgency::begin().is_raised() {
@@ -36,7 +36,7 @@ pub fn take_precedence() {
 }
 
 /// Requests time slices of this length for the calling thread. An ordinary thread keeps its niceness; threads with
-/// another policy are left alone. This function makes no call of the C library.
+/// another policy are left alone. This function does not call the C library.
 pub(crate) fn set_turn(turn_ns: u64) {
     let mut attributes = Attributes::default();
     let (at, bytes) = (

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// System call stops are marked with bit 7 of the signal, and execve is reported. EXITKILL is never used.
 const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC;
-/// For a program that memhook-rs started: new threads are seized too, and each thread stops at its end.
+/// For a program that memhook-rs started: new threads are seized too, and each thread stops when it exits.
 const OPTIONS_OF_CHILD: i32 = OPTIONS | libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEEXIT;
-/// Seizes the processes that it creates by fork or vfork too.
+/// Also seizes the processes that the program creates by fork or vfork.
 const TRACE_FORKS: i32 = libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
 
 /// Set if the kernel has refused PTRACE_O_SUSPEND_SECCOMP.
@@ -67,15 +67,15 @@ pub(crate) fn listen(tid: i32) -> io::Result<()> {
     plain(libc::PTRACE_LISTEN, tid, 0)
 }
 
-/// Seizes all threads that a stopped thread starts from now on, and stops each at its end. With `forks`, also seizes
-/// the processes that it creates.
+/// Seizes all threads that a stopped thread starts from now on, and stops each of them when it exits. With `forks`,
+/// also seizes the processes that it creates.
 pub(crate) fn follow_threads(tid: i32, forks: bool) -> io::Result<()> {
     let forks = if forks { TRACE_FORKS } else { 0 };
     plain(libc::PTRACE_SETOPTIONS, tid, OPTIONS_OF_CHILD | forks)
 }
 
-/// Returns the value of the current event: the wait status of a thread at its end, or the child's id in our namespace
-/// for a clone.
+/// Returns the value of the current event: the wait status of an exiting thread, or, for a clone, the child's id in our
+/// namespace.
 pub(crate) fn event_message(tid: i32) -> io::Result<u64> {
     let mut message = 0u64;
     // SAFETY: the kernel writes one unsigned long.
@@ -91,8 +91,8 @@ pub(crate) fn event_message(tid: i32) -> io::Result<u64> {
 }
 
 /// Sets the options of a stopped thread. Suspends its seccomp filters while it is traced, because they might refuse our
-/// calls in the thread, or kill it for them. The kernel allows this to a tracer with CAP_SYS_ADMIN and without its own
-/// filters (ptrace(2), PTRACE_O_SUSPEND_SECCOMP).
+/// calls in the thread, or kill the thread for making them. The kernel allows this to a tracer with CAP_SYS_ADMIN and
+/// without its own filters (ptrace(2), PTRACE_O_SUSPEND_SECCOMP).
 ///
 /// Returns true if the filters are suspended.
 fn set_options(tid: i32, options: i32) -> io::Result<bool> {

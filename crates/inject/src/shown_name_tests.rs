@@ -1,4 +1,4 @@
-//! Kills the attacher while it loads an object. Debuggers then open the names in the loader's list.
+//! Kills the attacher while it loads an object. Debuggers then open the files that the loader's list names.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -109,7 +109,7 @@ fn debuggers_come_and_go_after_a_killed_load() {
             if seen.insert(without_digits(&names)) {
                 debug(&target, &when);
             }
-            // If the target already has the object, the loader might return that object for the new one.
+            // If the target already has the object, the loader might return that object instead of the new one.
             let next = target.again("canary");
             std::mem::replace(&mut target, next).ends_well();
         }

@@ -1,4 +1,4 @@
-//! Ends or stops this process at a chosen step of remote work, for tests.
+//! For tests: ends or stops this process at a chosen step of remote work.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ pub(crate) const FREEZE: &str = "MEMHOOK_TEST_FREEZE";
 pub(crate) const BLOCK: &str = "MEMHOOK_TEST_BLOCK";
 /// Like `BLOCK`, but computes instead of sleeping.
 pub(crate) const SPIN: &str = "MEMHOOK_TEST_SPIN";
-/// Another alternative to dying: kills the process with this id, and continues.
+/// Another alternative to dying: kill the process with this id, and continue.
 pub(crate) const VICTIM: &str = "MEMHOOK_TEST_VICTIM";
 /// Used with `SIGNAL`: SIGCONT follows.
 pub(crate) const CONTINUE: &str = "MEMHOOK_TEST_CONTINUE";

@@ -1,4 +1,4 @@
-//! Kills the attacher while a thread waits in a call of ours for a lock that another thread of the target holds.
+//! Kills the attacher while a thread waits, in a remote call, for a lock that another thread of the target holds.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -72,7 +72,7 @@ fn loading_that_waits(arguments: &[&str]) {
     }
 }
 
-/// Returns true if the attacher was killed before it released the thread for lack of processor time.
+/// Returns true if the attacher was killed before a lack of processor time made it release the thread.
 fn is_killed_while_it_loads(arguments: &[&str]) -> bool {
     let object = common::build("object", &["-shared", "-fPIC", "-nostdlib", "-DNUMBER=1"]);
     let mut program = Program::start("keeps_loader", arguments);
@@ -139,7 +139,7 @@ fn a_dlopen_that_waits_for_another_one_outlives_the_attacher() {
     let _ = std::fs::remove_file(library);
 }
 
-/// The attacher is killed while the thread waits in a call of ours. The thread gets the lock when it is free, releases
+/// The attacher is killed while the thread waits in a remote call. The thread gets the lock when it is free, releases
 /// all locks that it has taken, and goes home.
 #[test]
 fn a_call_that_waits_outlives_the_attacher() {

@@ -91,7 +91,8 @@ fn open(attributes: &Attributes, tid: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number as i32) })
 }
 
-/// Returns the common attributes, so that both ends of an output use the same record format.
+/// Returns the common attributes, so that a watchpoint and the event whose ring it writes to use the same record
+/// format.
 fn common(with_kernel: bool) -> Attributes {
     Attributes {
         size: size_of::<Attributes>() as u32,
@@ -215,7 +216,7 @@ impl Drop for AccessRing {
     }
 }
 
-/// Returns the first record and the rest: `struct perf_event_header` has its size.
+/// Returns the first record and the rest. The record's size is in its `struct perf_event_header`.
 fn split_record(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let size = u16::from_le_bytes(bytes.get(6..8)?.try_into().ok()?) as usize;
     (size >= 8).then(|| bytes.split_at_checked(size)).flatten()
@@ -258,12 +259,12 @@ fn parse(record: &[u8]) -> Option<Access> {
 /// Kind of access that a watchpoint detects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Width {
-    /// A word at a multiple of eight. The watchpoint fires at an access to any of its bytes.
+    /// A word at a multiple of eight. The watchpoint fires on an access to any of its bytes.
     #[default]
     Word,
     /// A byte.
     Byte,
-    /// A word at a multiple of eight. Only a write to one of its bytes fires.
+    /// A word at a multiple of eight. The watchpoint fires only on a write to one of its bytes.
     WordWrites,
 }
 

@@ -1,4 +1,4 @@
-//! Tests with a target whose other threads close descriptors that they have not opened.
+//! Tests with a target in which other threads close descriptors that they did not open.
 
 mod common;
 
@@ -65,7 +65,7 @@ fn a_number_that_has_become_a_files_is_not_used() {
     let _ = std::fs::remove_file(path);
 }
 
-/// The loader reads the object through a number, so the descriptor must not be closed meanwhile.
+/// The loader reads the object through a number, so the descriptor must stay open until then.
 #[test]
 fn objects_load_while_the_others_stand_still() {
     let path = std::env::temp_dir().join(format!("memhook-still-{}", std::process::id()));

@@ -1,4 +1,5 @@
-//! A fork that a userfaultfd has to report is abandoned if nothing reads the report, and the target continues.
+//! Checks that a fork that a userfaultfd must report is abandoned if no thread reads the report, and that the target
+//! continues.
 
 mod common;
 

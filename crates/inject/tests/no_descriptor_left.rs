@@ -1,4 +1,5 @@
-//! A holder that hangs while no descriptor is free. This test is a separate program because of its limit.
+//! A holder that hangs while no descriptor is free. This test is a separate program, because its limit on descriptors
+//! applies to a whole process.
 
 mod common;
 
@@ -28,7 +29,8 @@ fn the_target_is_let_go() {
     let held = patiently(|| hold(pid, &anywhere()));
     let tid = held.tid();
     let before = limit_descriptors(0);
-    // The holder makes no progress for long enough to be told to release. On a busy machine, the watchdog may be late.
+    // The holder makes no progress for so long that it is told to release the thread. On a busy machine, the watchdog
+    // may be late.
     let has_let_go = (0..60).any(|_| {
         // The watchdog measures elapsed time.
         std::thread::sleep(Duration::from_secs(1));
@@ -40,7 +42,7 @@ fn the_target_is_let_go() {
     assert!(has_let_go);
     assert_ne!(state(pid, tid), 't');
     drop(held);
-    // Waiting for a thread's stop would also collect the end of its process.
+    // Waiting for a thread's stop would also reap its process.
     wait_for_late_threads(LONG);
     common::send(pid, libc::SIGTERM);
     program.ends_well();

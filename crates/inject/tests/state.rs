@@ -76,7 +76,7 @@ fn a_fault_is_reported_and_survived() {
         drop(held);
         Ok(())
     });
-    // The program continues to run, so that an error of the hold would show.
+    // The program continues to run, so that a failure of the hold would show.
     std::thread::sleep(Duration::from_millis(20));
     send(program.pid(), libc::SIGTERM);
     program.ends_well();
@@ -155,7 +155,7 @@ fn disturb(how: &str) {
         // The next hold falls on a different moment of its call.
         std::thread::sleep(Duration::from_millis(20));
     }
-    // The program may have to wait for a processor before it is in its call again.
+    // The program may have to wait for a processor before it is back in its call.
     let until = Instant::now() + LONG;
     while common::state(pid, pid) != 'S' {
         if common::state(pid, pid) == 'Z' && may_be_over() {
@@ -261,14 +261,15 @@ fn a_signal_right_after_the_release_still_gives_eintr() {
         assert_eq!(rounds(), round + 1);
     }
     println!("{lost} of 200 signals did not wake the program");
-    // The busier the machine is, the more often another thread runs between the two.
+    // The busier the machine is, the more often another thread runs between the kernel's decision to restart the call
+    // and the call itself.
     assert!(lost <= 40, "{lost} of 200 signals did not wake the program");
     send(pid, libc::SIGTERM);
     program.ends_well();
 }
 
-/// Queues signals with numbers to a program that adds up the numbers, while it is held repeatedly. At most
-/// `queue_limit` of them may be queued (RLIMIT_SIGPENDING).
+/// Repeatedly holds a program that adds up the numbers of signals, and meanwhile queues signals with numbers to it. At
+/// most `queue_limit` of them may be queued (RLIMIT_SIGPENDING).
 fn queue_signals_while_held(queue_limit: Option<u64>) {
     let mut program = Program::start("signals", &[]);
     let at = program.addresses();
@@ -276,7 +277,7 @@ fn queue_signals_while_held(queue_limit: Option<u64>) {
     if let Some(limit) = queue_limit {
         common::limit_queued_signals(pid, limit);
     }
-    // Signals are sent as long as there are holds. On a loaded machine, a hold takes longer than many signals.
+    // Signals are sent as long as holds are made. On a loaded machine, one hold takes longer than sending many signals.
     let is_held = Arc::new(AtomicBool::new(true));
     let goes_on = Arc::clone(&is_held);
     let sender = std::thread::spawn(move || {

@@ -6,7 +6,7 @@ use common::{Program, anywhere, patiently, send, with_held};
 use memhook_inject::{Error, hold_all, thread_with_own_answers};
 use memhook_process::RemoteAddress;
 
-/// Holds a program that gets one such signal after another, and makes it run a call for us each time.
+/// Holds a program that gets one synchronous signal after another, and makes it run a call for us each time.
 fn traps(kind: &str, all: bool) {
     let mut program = Program::start("traps", &[kind]);
     let at = program.addresses();

@@ -1,4 +1,4 @@
-//! Tests with busy, ending, stopped and dying targets, with loading an object, and with shared memory.
+//! Tests with busy, exiting, stopped and dying targets, with the loading of an object, and with shared memory.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn locked_code(pid: i32, at: &std::collections::HashMap<String, u64>) -> Vec<Ran
     ranges
 }
 
-/// Returns true if no word at the top of the stack points into such code.
+/// Returns true if no word at the top of the stack points into the loader or the allocator.
 fn is_outside(
     ranges: &[Range<u64>],
     registers: &memhook_inject::Registers,
@@ -82,7 +82,7 @@ fn objects_load_into_a_target_that_allocates_all_the_time() {
             let mut held = hold(pid, &options)?;
             create_region(&mut held, c"memhook-region", 1 << 20)?;
             let base = load_object(&mut held, dlopen, &bytes)?;
-            // This is a different object each time, although the descriptor number is the same.
+            // This is a different object each time, although the descriptor has the same number.
             let answer = held.call(RemoteAddress(base + svma), &[100])?;
             assert_eq!(answer, 100 + number);
             held.release()
@@ -94,7 +94,7 @@ fn objects_load_into_a_target_that_allocates_all_the_time() {
         "held for {:?} (median), {:?} (longest)",
         held_for[5], held_for[9]
     );
-    // Names are compared, because glibc opens a file for a moment when a thread first allocates.
+    // The test compares names, because glibc briefly opens a file when a thread first allocates.
     for fd in std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap() {
         let target = std::fs::read_link(fd.unwrap().path()).unwrap_or_default();
         assert!(!target.to_string_lossy().contains("memhook"), "{target:?}");
@@ -230,7 +230,7 @@ fn is_killed_during_a_call() -> bool {
     let mut held = patiently(|| hold(pid, &anywhere()));
     let (kill, is_killed) = std::sync::mpsc::channel();
     let killer = std::thread::spawn(move || {
-        // The call has begun already, or begins with a thread that is gone.
+        // The call has already begun, or begins with a thread that no longer exists.
         std::thread::sleep(Duration::from_millis(50));
         send(pid, libc::SIGKILL);
         kill.send(()).unwrap();
@@ -284,10 +284,10 @@ fn a_stopped_target_is_refused_and_stays_stopped() {
         std::thread::sleep(Duration::from_millis(1));
     }
 
-    // A stop that arrives during remote work takes effect at the release.
+    // A stop signal that arrives during remote work takes effect at the release.
     let mut held = patiently(|| hold(pid, &anywhere()));
     send(pid, libc::SIGSTOP);
-    // If this thread got no processor, the stop takes effect earlier.
+    // If this thread got no processor time, the stop takes effect earlier.
     let called = held.call(RemoteAddress(at["getpid"]), &[]);
     assert!(
         matches!(called, Ok(own) if own == pid as u64)

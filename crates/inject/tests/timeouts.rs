@@ -1,5 +1,5 @@
-//! A call with a timeout that is interrupted repeatedly ends on time. It never ends early, and interruptions do not
-//! postpone its end.
+//! A system call with a timeout ends on time even if it is interrupted repeatedly: it never ends early, and
+//! interruptions do not postpone its end.
 
 mod common;
 
@@ -24,12 +24,13 @@ fn ends_under_holds(how: &str, hold_once: fn(i32)) {
     let until = Instant::now() + LONG;
     let mut holds = 0;
     loop {
-        // The program is held repeatedly for the duration of its call.
+        // The program is held repeatedly throughout its call.
         std::thread::sleep(Duration::from_millis(50));
         match child.try_wait() {
             Ok(None) => {}
             Ok(Some(_)) => break,
-            // A hold during which the program ended has collected its status, because the tracer is the parent here.
+            // If the program ended during a hold, the hold has already reaped it, because the tracer is its parent
+            // here.
             Err(error) => {
                 assert_eq!(error.raw_os_error(), Some(libc::ECHILD), "{error}");
                 break;
@@ -112,13 +113,13 @@ fn epoll_wait_ends_though_all_threads_are_held() {
 /// The event that ends a wait may come at any moment, even directly before the stop.
 fn is_never_early(how: &str) {
     let until = Instant::now() + LONG;
-    // On a busy machine, the program may hardly begin to wait.
+    // On a busy machine, the program may barely have begun to wait.
     while !waits_to_the_end(how) {
         assert!(Instant::now() < until, "no wait took its whole time");
     }
 }
 
-/// Returns true if any wait lasted its whole time. None may end early.
+/// Returns true if any wait lasted its full time. None may end early.
 fn waits_to_the_end(how: &str) -> bool {
     let mut program = Program::start("timeouts", &[how]);
     assert_eq!(program.line(), "ready");

@@ -10,10 +10,10 @@ use memhook_abi::{Event, Op};
 
 /// Cache lines that a processor can load at the same time.
 const BATCH: usize = 32;
-/// Number of live blocks, of at least 24 bytes each in the table, from which prefetching pays.
+/// Number of live blocks (at least 24 bytes each in the table) from which prefetching pays off.
 const MANY_BLOCKS: usize = 100_000;
 
-/// Event that is not applied yet. Its parts are written one by one, because copying a whole event directly after
+/// Event that has not been applied yet. Its fields are written one by one, because copying a whole event directly after
 /// composing it would wait for those stores.
 struct Collected {
     address: u64,
@@ -35,7 +35,7 @@ pub(crate) struct Batch {
 impl<O: Observer> Ledger<O> {
     /// Takes one event. `size` is the requested size in bytes, `time_ns` nanoseconds since the attach.
     ///
-    /// Sums may not include the last events until the pass ends.
+    /// Until the pass ends, the sums may lack the latest events.
     #[inline(always)]
     pub fn event(&mut self, event: Event, size: u64, time_ns: u64) {
         if self.batch.is_on {
@@ -48,7 +48,8 @@ impl<O: Observer> Ledger<O> {
     #[inline(always)]
     fn collect(&mut self, event: Event, size: u64, time_ns: u64) {
         self.map.expect(event.address);
-        // This is done even for a release, which has no stack: a branch on the kind of the event is unpredictable.
+        // This is done even for a release, which has no stack, because a branch on the kind of the event would be
+        // unpredictable.
         self.sites.expect_stack(event.stack);
         self.batch.events.push(Collected {
             address: event.address,
@@ -87,7 +88,7 @@ impl<O: Observer> Ledger<O> {
         self.batch.events = events; // keeps its capacity
     }
 
-    /// Decides at the end of a pass, when no events are collected, whether to prefetch.
+    /// Decides whether to prefetch, at the end of a pass, when no events are collected.
     pub(crate) fn choose_batching(&mut self) {
         self.batch.is_on = self.map.live() > MANY_BLOCKS;
     }

@@ -1,8 +1,8 @@
 //! Bound on the memory of a ledger: beyond the bound, only a sample of the blocks is kept.
 //!
-//! Counts that are made on arrival stay exact: allocations and their bytes, even for each site. A release has only an
-//! address, so it can be counted at a site only if its block is kept. So beyond the bound, sums of live blocks and of
-//! released blocks are estimates.
+//! Counts that are updated when an event arrives stay exact: allocations and their bytes, even per site. A release
+//! contains only an address, so it can be attributed to a site only if its block was kept. So beyond the bound, sums of
+//! live blocks and of released blocks are estimates.
 //!
 //! Sites get half of the memory. When they fill it, allocations with new stacks are counted together.
 
@@ -11,7 +11,7 @@ use crate::live_map::Place;
 use crate::thinning::{Estimate, Thinning};
 use crate::{Bounded, Ledger, Observer};
 
-/// Minimum of the bound on a ledger's memory: a smaller ledger would keep too few blocks for a sample.
+/// Lowest permitted memory bound: a smaller ledger would keep too few blocks for a sample.
 pub const LEAST_BYTES: usize = 4 << 20;
 /// Memory of a site in a report under construction, in addition to its sums: rows, names of rows, and their order.
 const REPORT_BYTES: usize = 192;

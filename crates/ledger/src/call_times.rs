@@ -85,8 +85,8 @@ impl CallTime {
         }
     }
 
-    /// Returns the part of the time of `allocations` that belongs to these calls; `all` are all timed calls. For a kind
-    /// of allocations whose number is unknown.
+    /// Returns the share of these calls in the time of `allocations`, where `all` stands for all timed calls. Used for
+    /// a kind of allocation whose number is unknown.
     pub fn share_of(&self, all: &CallTime, allocations: f64) -> TimeTaken {
         if self.weight <= 0.0 || all.weight <= 0.0 {
             return TimeTaken::default();

@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 
 /// Number of passes after which unmatched events stay unmatched.
 const SETTLE_PASSES: u32 = 2;
-/// More than `SETTLE_PASSES`, and a power of two: pass numbers may wrap.
+/// Greater than `SETTLE_PASSES`, and a power of two, because pass numbers may wrap.
 const LISTS: usize = 4;
 
 struct Contest {

@@ -23,7 +23,7 @@ const AGED: u64 = 1 << 47;
 const SITE_MASK: u64 = (1 << 26) - 1;
 const SEQUENCE_MASK: u64 = (1 << 22) - 1;
 const SIZE_MASK: u64 = u32::MAX as u64;
-/// Age from which entries are marked as aged. It is larger than the delay of any event that the ledger holds back.
+/// Age at which entries are marked as aged. It exceeds the delay of any event that the ledger holds back.
 pub(crate) const AGED_PASSES: i16 = 16;
 
 /// Entry of the table. The words are not an array, because the compiler would keep an array in memory.
@@ -66,8 +66,8 @@ impl Entry {
         )
     }
 
-    /// Turns the entry into that of a block that is gone although its release was not seen. The entry continues to
-    /// protect against the same events.
+    /// Marks the block as dead although its release was not seen. The entry continues to protect against the same
+    /// events.
     #[inline]
     pub fn dead(self) -> Self {
         Self(self.0 & (ADDRESS_MASK | AGED), self.1 & !SITE_MASK, 0)
@@ -100,7 +100,7 @@ impl Entry {
         self.0 == 0
     }
 
-    /// Returns [`key_of`] the entry's address, or 0 if the entry is empty.
+    /// Returns the key of the entry's address ([`key_of`]), or 0 if the entry is empty.
     #[inline]
     pub fn key(self) -> u64 {
         self.0 & ADDRESS_MASK
@@ -133,7 +133,8 @@ impl Entry {
         (self.0 >> 48) as u16
     }
 
-    /// Returns the entry in the form for observers. The size may be stored outside the entry.
+    /// Returns the entry in the form that observers get. The caller passes the size, which may be stored outside the
+    /// entry.
     #[inline]
     pub fn with_size(self, size: u64) -> BlockOf {
         BlockOf {
@@ -167,8 +168,8 @@ impl Entry {
         pass.wrapping_sub((self.1 >> 48) as u16) as i16
     }
 
-    /// Returns true if every event that arrives in `pass` happened after this entry's event. An event that happened
-    /// before it must have arrived by the end of the following pass.
+    /// Returns true if every event that arrives in `pass` happened after this entry's event. Any earlier event must
+    /// have arrived by the end of the pass after the entry's own.
     #[inline]
     pub fn precedes_all_of(self, pass: u16) -> bool {
         self.0 & AGED != 0 || self.age(pass) >= 2
@@ -181,14 +182,14 @@ impl Entry {
     }
 
     /// Returns true if this entry's event happened before a release of the same address that arrived in `pass` with the
-    /// number `release`.
+    /// sequence number `release`.
     #[inline]
     pub fn is_before_release(self, release: u32, pass: u16) -> bool {
         self.precedes_all_of(pass) || sequence_before(self.sequence(), release)
     }
 
     /// Returns true if this entry's event happened before an allocation of the same address that arrived in `pass` with
-    /// the given number.
+    /// the given sequence number.
     #[inline]
     pub fn is_before_allocation(self, sequence: u32, pass: u16) -> bool {
         self.precedes_all_of(pass) || !sequence_before(sequence, self.sequence())

@@ -77,7 +77,7 @@ impl Estimate {
 
 /// Returns the standard error of a sum with this variance in whole bytes; `None` if the sum is exact.
 pub fn standard_error(variance: f64) -> Option<u64> {
-    // Subtraction of sums leaves rounding errors: variances near 0, even negative ones.
+    // Subtracting sums leaves rounding errors: variances near 0, even negative ones.
     let error = variance.max(0.0).sqrt().round() as u64;
     (error > 0).then_some(error)
 }
@@ -180,15 +180,15 @@ impl SampledAllocations {
         coarsest.sample_bytes.filter(|_| is_sampled)
     }
 
-    /// Announces that allocations are samples of this level from now on. After that, allocations may be missed even if
-    /// there is no sample.
+    /// Announces that allocations are samples of this level from now on. From then on, allocations may be missed even
+    /// if no sample is recorded.
     pub fn announce(&mut self, level: u8) {
         self.coarsest = self.coarsest.max(level.min(MOST_LEVELS));
     }
 
     /// Returns the addition to any sum's variance for memory that no sample has hit. That memory may be as much as a
-    /// few hits represent. 0 without samples, or if all samples have the same distance: then each sum comes from hits,
-    /// and their number shows how much may have been missed.
+    /// few hits represent. Returns 0 without samples, or if all samples have the same distance: then each sum comes
+    /// from hits, and their number shows how much may have been missed.
     pub fn unhit_variance(&self) -> f64 {
         match self.sample_bytes() {
             Some(mean) if !self.always => UNHIT * (mean as f64).powi(2),
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(counts.sample_bytes(), Some(1024));
     }
 
-    /// Well-known blocks must not make a sum look exact that was mostly missed: with distances as large as the sum,
+    /// Well-known blocks must not make a sum look exact if most of it was missed: with distances as large as the sum,
     /// there are often no hits at all.
     #[test]
     fn a_sum_that_no_rare_sample_has_hit_is_not_called_exact() {
@@ -417,7 +417,7 @@ mod tests {
                     let sum = sites.iter().map(|(_, estimate)| *estimate).sum();
                     let all = sites.into_iter().chain([(truth, sum)]);
                     for ((truth, estimate), held) in all.zip(&mut held) {
-                        // A site without records has no row, and nothing is said about it.
+                        // A site without records has no row, so no estimate is reported for it.
                         let error = estimate.error_bytes().map_or(0.0, |error| error as f64);
                         let is_shown = estimate.blocks > 0.0;
                         let is_held = (estimate.bytes - truth).abs() <= 1.96 * error;

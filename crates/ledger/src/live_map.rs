@@ -33,10 +33,10 @@ const ROOMY_PLACES: usize = 1 << 16;
 const ROOMY: usize = 4;
 /// Places per 100 entries of a segment of a larger table, directly after it was resized.
 const PERCENT: usize = 144;
-/// Range of the addition to `PERCENT`, which differs by segment.
+/// Range of the number that is added to `PERCENT`. The number differs by segment.
 const PERCENT_MORE: usize = 32;
-/// Number of passes in which each segment is visited once. Far fewer than the 16 bits of a pass number can distinguish,
-/// so the age of an entry is never mistaken.
+/// Number of passes in which each segment is visited once. The 16 bits of a pass number distinguish far more passes, so
+/// the age of an entry is never ambiguous.
 const SWEEP_PASSES: usize = 8192;
 /// Factor by which a segment must be larger than its entries require, so that a visit makes it smaller.
 const MUCH_TOO_LARGE: usize = 4;
@@ -60,7 +60,7 @@ pub(crate) enum Place {
 
 pub(crate) struct LiveMap {
     segments: Vec<Segment>,
-    /// Largest power of two up to the number of segments, minus 1.
+    /// One less than the largest power of two that does not exceed the number of segments.
     mask: usize,
     live: usize,
     /// Number of places of all segments.
@@ -197,8 +197,8 @@ impl LiveMap {
         self.segments[self.segment_of(address)].expect(key_of(address));
     }
 
-    /// Returns the entry at the first place where an address may be, even if it is another address's: the lookup often
-    /// ends there, and then finds the place in the cache.
+    /// Returns the entry at the first place where an address may be, even if the entry belongs to another address: the
+    /// lookup often ends there, and then finds the place in the cache.
     #[inline]
     pub fn first_look(&self, address: u64) -> Entry {
         self.segments[self.segment_of(address)].first_look(key_of(address))

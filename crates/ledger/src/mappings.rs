@@ -6,13 +6,13 @@
 //!
 //! # Order
 //!
-//! The hook numbers each call that unmaps or replaces something, before it calls the kernel, and each new mapping has
-//! the number that was current when the kernel had answered (`mappings.hpp`). So a mapping with number *v* is younger
+//! The hook numbers each call that unmaps or replaces something, before it calls the kernel, and each new mapping gets
+//! the number that is current when the kernel has returned (`mappings.hpp`). So a mapping with number *v* is younger
 //! than the calls numbered up to *v*, and older than all others. Events come in passes: every event that happened
 //! before an event of pass *k* has arrived by the end of pass *k + 1*. A new mapping is entered immediately, and
-//! replaces older ones. An unmapping waits for one pass, until the mappings that it concerns have arrived, and then
-//! cuts those that are older. Because an unmapping is published after the call, it may arrive late. Mappings made there
-//! in the meantime do not have a lower number, and are not cut.
+//! replaces older ones. An unmapping waits for one pass, until the mappings that it affects have arrived, and then cuts
+//! those that are older. Because an unmapping is published after the call, it may arrive late. Mappings made there in
+//! the meantime do not have a lower number, and are not cut.
 
 use crate::{Ledger, LedgerOptions, Totals};
 use memhook_abi::{Event, Op};
@@ -55,7 +55,7 @@ struct Piece {
 
 struct Unmapping {
     start: u64,
-    /// Number of bytes; 0: everything that was attached at `start` (shmdt(2)).
+    /// Number of bytes. 0 stands for everything that was attached at `start` (shmdt(2)).
     bytes: u64,
     number: u32,
     tid: u32,
@@ -70,7 +70,7 @@ pub struct MappingLedger {
     /// Counter of the ledger's events, which come in order.
     order: u32,
     tid: u32,
-    /// Thread to which the ledger assigns the current events of this pass.
+    /// Thread to which the ledger attributes the current events of this pass.
     told_tid: Option<u32>,
     sums: Totals,
     discarded: Discarded,
@@ -197,7 +197,7 @@ impl MappingLedger {
         let number = event.sequence;
         let older = |piece: &Piece| !is_before(number, piece.number);
         self.cut(&range, time_ns, &older);
-        // Remaining pieces in the range are younger: another thread's event came first.
+        // The pieces that remain in the range are younger: the event of another thread arrived first.
         let mut at = range.start;
         let younger: Vec<Range<u64>> = self.overlapping(&range);
         for hole in younger
@@ -394,7 +394,7 @@ mod tests {
     fn a_late_unmapping_leaves_the_next_owner_alone() {
         let mut ledger = MappingLedger::default();
         ledger.event(event(Op::Mapped, 0x1000, 0, 1), 0x4000, 0);
-        // The kernel unmapped it in a call of another thread, whose event comes much later.
+        // The kernel unmapped the range in a call of another thread, whose event arrives much later.
         ledger.event(event(Op::Mapped, 0x2000, 1, 2), 0x1000, 0);
         for _ in 0..5 {
             ledger.end_pass(0);

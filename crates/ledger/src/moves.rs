@@ -23,7 +23,7 @@ pub trait Blocks {
     /// `realloc` replaced a block, perhaps by one at the same address. Each block comes with the stack of its
     /// allocation.
     fn reallocated(&mut self, old: (&BlockOf, u32), by: ReleaseBy, new: (&BlockOf, u32));
-    /// Blocks like this one were allocated and released one after the other, as many times as given.
+    /// Blocks like this one were allocated and released one after the other, this many times.
     fn pairs(&mut self, block: &BlockOf, stack: u32, by: ReleaseBy, count: u64);
     /// A release was at an address without a known block.
     fn unknown_released(&mut self, _address: u64, _by: ReleaseBy) {}
@@ -69,7 +69,7 @@ impl<B: Blocks> Moves<B> {
         &mut self.blocks
     }
 
-    /// Ends the run: reports blocks as released that were waiting for an allocation.
+    /// Ends the run: reports as released the blocks that were waiting for an allocation.
     pub fn finish(&mut self) {
         let mut open: Vec<_> = self.open.drain().collect();
         open.sort_unstable_by_key(|(thread, _)| *thread);

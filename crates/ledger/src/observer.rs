@@ -24,7 +24,7 @@ pub struct CountedSite {
     pub index: u32,
     /// Call stack of the site; 0 for the stacks that are counted together.
     pub stack: u32,
-    /// Level of sampling of its allocations, as in [`SampledAllocations`](crate::SampledAllocations).
+    /// Sampling level of the site's allocations, as in [`SampledAllocations`](crate::SampledAllocations).
     pub level: u8,
 }
 
@@ -61,7 +61,7 @@ pub trait Observer {
     /// A block was released. `by` is `None` if the release was not seen or is not known yet ([`Observer::corrected`]).
     #[inline(always)]
     fn released(&mut self, _block: &BlockOf, _by: Option<ReleaseBy>) {}
-    /// Blocks like this one were allocated and released one after the other, as many times as given.
+    /// `count` more blocks like this one were allocated and released, one after another.
     #[inline(always)]
     fn more_pairs(&mut self, block: &BlockOf, stack: u32, by: ReleaseBy, count: u64) {
         for _ in 0..count {

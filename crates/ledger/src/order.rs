@@ -15,7 +15,7 @@
 //!
 //! # The rule
 //!
-//! For each address, the ledger keeps only the latest known event by that order: a live block, or a tombstone with the
+//! For each address, the ledger keeps only the latest known event in this order: a live block, or a tombstone with the
 //! number of the release. An arriving event is compared with it:
 //!
 //! | arriving | latest is | and is | then |
@@ -35,16 +35,16 @@
 //! This is correct when all events have arrived.
 //!
 //! *Sums.* Every allocation is counted once, on arrival. A block is counted as released when its allocation is not, or
-//! no longer, the maximum. This happens exactly once for every allocation but a final one. In the true history, these
-//! are the blocks that were released.
+//! no longer, the maximum. This happens exactly once for every allocation, except one that is the latest event of its
+//! address. In the true history, these are the blocks that were released.
 //!
 //! *Pairs.* Let *balance* be the number of blocks counted as released minus the number of known releases. A release
 //! that removes the latest block increases both. Every other line of the table changes only one of them, and is noted
 //! in [`Contests`]. When all events of a history without unseen releases have arrived, every released block has its
 //! release, so the remaining balance is minus the number of releases of unknown blocks. A positive balance is the
 //! number of blocks whose release was not seen. A balance is settled when it has not changed for two passes: by then,
-//! every event that happened before the last event of the balance has arrived. If an address has both kinds within two
-//! passes, they cancel.
+//! every event that happened before the last event of the balance has arrived. If an address has positive and negative
+//! balances within two passes, they cancel out.
 //!
 //! *Forgetting.* A tombstone that arrived in pass *k* matters only to older events, which all arrive by pass *k + 1*.
 //! After that, the entry of another address may overwrite it. For the same reason, an event that arrives two passes
@@ -78,11 +78,11 @@ pub struct Ledger<O = ()> {
     pub(crate) corrections: Vec<Correction>,
     pub(crate) reallocs: RingReallocs,
     pub(crate) batch: Batch,
-    /// True if the ledger was told that allocations are samples.
+    /// True if the ledger was configured to treat allocations as samples.
     pub(crate) is_sampled: bool,
     /// Time at which the bound on memory was reached, and the number of live blocks at that time.
     pub(crate) bound_reached: Option<(u64, u64)>,
-    /// Estimate of the live blocks, once some of them are not kept.
+    /// Estimate of the live blocks, for when some of them are not kept.
     pub(crate) estimate: Estimate,
     /// Sums without `live_*`, which are derived from others.
     pub(crate) totals: Totals,
@@ -192,7 +192,7 @@ impl<O: Observer> Ledger<O> {
         self.totals.unknown_releases = 0;
     }
 
-    /// The innermost loop of the consumer. Inlining it saves a third of the time of short-lived pairs.
+    /// The innermost loop of the consumer. Inlining it saves a third of the time that short-lived pairs take.
     #[inline(always)]
     pub(crate) fn apply_event(&mut self, event: Event, size: u64, time_ns: u64) {
         if event.address == 0 {
@@ -218,7 +218,7 @@ impl<O: Observer> Ledger<O> {
         match event.op {
             Op::ReallocRelease => self.reallocs.open(self.release_of(event)),
             Op::Pair => self.pairs(event, size, time_ns),
-            // A failed realloc whose announcement was lost, or an event that does not concern blocks.
+            // Either a failed realloc whose announcement was lost, or an event that does not concern blocks.
             _ => {}
         }
     }
@@ -238,7 +238,7 @@ impl<O: Observer> Ledger<O> {
     pub(crate) fn end_own_pass(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
         self.apply_batch();
-        // Before balances are settled, because each must be complete by then.
+        // This comes before balances are settled, because each balance must be complete by then.
         self.age_reallocs();
         self.correct_releases();
         let settled = self.contests.settle(self.pass);
@@ -252,7 +252,7 @@ impl<O: Observer> Ledger<O> {
         } else {
             live
         };
-        // The largest of many estimates would usually be too large.
+        // The maximum of many estimates would usually be too large.
         if !self.map.is_thinned() {
             self.totals.peak_live_bytes = self.totals.peak_live_bytes.max(peak);
         }
@@ -337,7 +337,8 @@ impl<O: Observer> Ledger<O> {
                 let old_size = self.map.size_of(latest);
                 self.count_released(latest, old_size, None);
                 if !certain && old == sequence {
-                    // No recorded release can be between them, so there is nothing to wait for.
+                    // Both allocations have the same number, so no recorded release can be between them, and there is
+                    // nothing to wait for.
                     self.totals.unhooked_releases += 1;
                 } else {
                     self.contest_block(latest, old_size);
@@ -353,8 +354,8 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Applies blocks that were allocated and then released as the next event of their address. They leave no state, so
-    /// their position in the order does not matter, but they show that the address was free.
+    /// Applies pairs: blocks whose release is the next event of their address after the allocation. They leave no
+    /// state, so their position in the order does not matter, but they show that the address was free.
     fn pairs(&mut self, event: Event, size: u64, time_ns: u64) {
         let (address, pass, count) = (event.address, self.pass as u16, u64::from(event.sequence));
         if count == 0 {
@@ -475,7 +476,7 @@ impl<O: Observer> Ledger<O> {
         self.partners.add_release(release, by);
     }
 
-    /// Stops reporting corrections of releases so far to the observer.
+    /// Stops reporting corrections of earlier releases to the observer.
     pub fn begin_window(&mut self) {
         self.apply_batch();
         self.partners.begin_window();

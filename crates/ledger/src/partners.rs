@@ -40,9 +40,9 @@ struct Taken {
 /// An event of a contested address.
 struct Item {
     sequence: u32,
-    /// True if it happened before every item that is not marked.
+    /// True if this event happened before every item that is not marked.
     is_aged: bool,
-    /// Pass in which it became an item, or in which the release arrived.
+    /// Pass in which the event became an item, or in which the release arrived.
     pass: u32,
     what: What,
 }
@@ -52,7 +52,7 @@ enum What {
         block: BlockOf,
         /// Number of the release of this block, as reported to the observer.
         told: Option<(u32, ReleaseBy)>,
-        /// True if nothing more about it is reported to the observer.
+        /// True if nothing more about the block is reported to the observer.
         is_past: bool,
     },
     Release(ReleaseBy),
@@ -66,7 +66,7 @@ impl Item {
         }
     }
 
-    /// Returns true if it is a block for which the release with this number was reported.
+    /// Returns true if the item is a block for which the release with this number was reported.
     fn is_told(&self, number: u32) -> bool {
         self.told().is_some_and(|told| told.0 == number)
     }
@@ -179,7 +179,8 @@ impl Partners {
         self.contested.entry(address).or_default().push(item);
     }
 
-    /// Notes that a block is gone. `told`: the release that was reported for it by mistake, and has been removed.
+    /// Notes that a block is gone. `told` is the release that was reported for the block by mistake, and has been
+    /// removed.
     pub fn add_block(
         &mut self,
         block: Entry,
@@ -220,7 +221,7 @@ impl Partners {
         self.add(release.address, item);
     }
 
-    /// Removes a release that was none in the end. The report about its block stays.
+    /// Removes a release that turned out not to be one. The report about its block stays.
     pub fn remove(&mut self, release: Release) {
         let (address, number) = (release.address, release.sequence);
         for taken in self.taken.iter_mut().flatten() {
@@ -236,7 +237,7 @@ impl Partners {
         self.items -= before - items.len();
     }
 
-    /// Removes a release that was none in the end; the block for which it was reported lives again.
+    /// Removes a release that turned out not to be one. The block for which it was reported lives again.
     pub fn reinstate(&mut self, release: Release) {
         if let Some(items) = self.contested.get_mut(&release.address) {
             let before = items.len();
@@ -374,7 +375,7 @@ fn correct(
         let What::Release(by) = items[at].what else {
             continue;
         };
-        // Earlier, the block may not have arrived; later, the block may have been removed.
+        // In an earlier pass, the block may not have arrived yet; in a later one, it may have been removed.
         let (number, is_due) = (items[at].sequence, pass.wrapping_sub(items[at].pass) == 1);
         let is_of_block = matches!(items[at - 1].what, What::Block { .. });
         let is_told = items[at - 1].is_told(number);

@@ -42,7 +42,7 @@ impl<O: Observer> Ledger<O> {
         self.walked(SiteWalk::new(None)).into_sites()
     }
 
-    /// Like [`Ledger::sites`], with the samples of a stack at each distance as separate sites
+    /// Like [`Ledger::sites`], but treats the samples of a stack at each sampling distance as a separate site
     /// ([`SiteTotals::sampling`](crate::SiteTotals::sampling)).
     pub fn sites_by_sampling(&self) -> Vec<SiteTotals> {
         self.walked(SiteWalk::new(None)).into_sites_by_sampling()
@@ -53,8 +53,8 @@ impl<O: Observer> Ledger<O> {
         self.is_sampled || self.options.all_are_samples
     }
 
-    /// Returns the time at which the block that lives at an address was allocated, in nanoseconds since the attach, to
-    /// the millisecond.
+    /// Returns the time at which the live block at an address was allocated, in nanoseconds since the attach, to the
+    /// millisecond.
     pub fn alive_since(&self, address: u64) -> Option<u64> {
         let shard = shard_of(address, self.shards()).checked_sub(1);
         let map = shard.map_or(&self.map, |other| &self.others[other].map);
@@ -104,7 +104,7 @@ impl<O: Observer> Ledger<O> {
         ReleaseSites::all_of(std::iter::once(&self.release_sites).chain(others))
     }
 
-    /// Returns the id of the thread with an index that an [`Observer`] gets; 0 if there is none.
+    /// Returns the id of the thread with this index, as passed to an [`Observer`]; 0 if there is none.
     pub fn tid_of(&self, thread: u16) -> u32 {
         self.threads.tid_of(thread)
     }

@@ -31,7 +31,7 @@ use memhook_abi::{Op, RawEvent};
 
 /// Way to undo an applied announcement.
 pub(crate) enum Undo {
-    /// The announcement has released this block, with its size in bytes.
+    /// The announcement has released this block, which has this size in bytes.
     Block(Entry, u64),
     /// The announcement has lowered the address's balance.
     Balance,
@@ -200,7 +200,7 @@ impl<O: Observer> Ledger<O> {
                 return Undo::Block(latest, size);
             }
         }
-        // Every allocation that happened before it has arrived, so no tombstone is needed.
+        // Every allocation that happened before this release has arrived, so no tombstone is needed.
         if overtaken || self.contests.balance(release.address) > 0 {
             self.contest_release(release, by);
             return Undo::Balance;
@@ -218,7 +218,7 @@ impl<O: Observer> Ledger<O> {
         let address = release.address;
         match undo {
             Undo::Unknown { is_counted } => {
-                // If samples were announced since then, its count no longer exists.
+                // If the hook has announced samples since then, the count that included this release no longer exists.
                 let counted = &mut self.totals.unknown_releases;
                 *counted = counted.saturating_sub(u64::from(is_counted));
             }
@@ -227,7 +227,7 @@ impl<O: Observer> Ledger<O> {
                 let by = release.by(self.tid_index);
                 match self.map.find(address, self.pass as u16) {
                     Place::Found(at) if !self.map.get(at).is_provisional() => {
-                        // The block's true release is among those without a block.
+                        // The block's true release was counted among the releases without a block.
                         self.contests.add_block(address, self.pass);
                         let told = Some((release.sequence, by));
                         self.partners.add_block(block, size, told, self.pass);

@@ -32,7 +32,7 @@ impl Segment {
         }
     }
 
-    /// Adds an entry of an address that is not in the segment yet.
+    /// Adds an entry for an address that is not in the segment yet.
     #[inline(always)]
     pub fn add(&mut self, entry: Entry) {
         let mut index = home(entry.key(), self.entries.len());
@@ -53,7 +53,8 @@ impl Segment {
         &self.entries
     }
 
-    /// Returns all places for changes. If an entry on the path of a lookup is removed, that lookup must not be made.
+    /// Returns all places for modification. After an entry is removed, keys whose probe sequence passes its place must
+    /// not be looked up.
     pub fn places_mut(&mut self) -> &mut [Entry] {
         &mut self.entries
     }
@@ -124,7 +125,7 @@ impl Segment {
         old
     }
 
-    /// Marks all entries that are old enough. Returns the number of those that still matter.
+    /// Marks all entries that are old enough. Returns the number of entries that are neither empty nor expired.
     pub fn age(&mut self, pass: u16) -> usize {
         let mut needed = 0;
         for entry in &mut self.entries {
@@ -134,7 +135,8 @@ impl Segment {
         needed
     }
 
-    /// Marks entries that are old enough, and drops expired tombstones. Lookups are impossible after that.
+    /// Marks entries that are old enough, and drops expired tombstones. After that, the segment cannot be used for
+    /// lookups.
     pub fn drop_expired(&mut self, pass: u16) {
         for entry in &mut self.entries {
             let is_expired = entry.is_expired(pass);

@@ -20,16 +20,16 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// Maximum number of shards of a ledger.
 pub const MOST_SHARDS: usize = 16;
-/// Number of bytes in the windows by which addresses are distributed, as a power of two: a page. Even a heap of a few
+/// Size in bytes, as a power of two, of the windows by which addresses are distributed: a page. Even a heap of a few
 /// hundred kilobytes has enough windows for shards of about equal size.
 const WINDOW_BITS: u32 = 12;
-/// Factor by which the memory of a bucket must exceed its last contents, so that the bucket returns memory.
+/// Factor by which a bucket's memory must exceed its last contents before the bucket returns memory.
 const MUCH_TOO_LARGE: usize = 8;
 /// Number of events for which a bucket always keeps memory.
 const USUAL_EVENTS: usize = 1 << 14;
 
-/// Returns the shard of an address. The choice of a segment in the shard's table uses other bits; otherwise most
-/// segments would be empty.
+/// Returns the shard of an address. The shard's table chooses its segments by other bits of the address; otherwise,
+/// most segments would be empty.
 #[inline(always)]
 pub(crate) fn shard_of(address: u64, shards: usize) -> usize {
     let window = (address >> WINDOW_BITS) as u32;
@@ -40,7 +40,7 @@ pub(crate) fn shard_of(address: u64, shards: usize) -> usize {
 /// Message between the events of a bucket.
 #[derive(Clone, Copy, Debug)]
 enum Mark {
-    /// Events of this ring follow, sampled at this level, at this time.
+    /// The following events are from this ring, sampled at this level, at this time.
     Begin {
         ring: usize,
         tid: u32,
@@ -55,7 +55,7 @@ enum Mark {
     Confirm,
 }
 
-/// Events of one shard that one thread has taken from its rings.
+/// Events that one thread has taken from its rings for one shard.
 #[derive(Default)]
 struct Bucket {
     events: Vec<RawEvent>,
@@ -78,7 +78,7 @@ impl Bucket {
             self.events = Vec::with_capacity(most / 2);
         }
         self.events.clear();
-        // Usually a few, but a target can cause a mark for each event.
+        // Usually only a few, but a target can cause one mark per event.
         if self.marks.capacity() > USUAL_EVENTS {
             self.marks = Vec::new();
         }
@@ -352,7 +352,8 @@ impl<O: Observer> Ledger<O> {
         let marks = bucket.marks.iter().map(|&(at, mark)| (at, Some(mark)));
         for (at, mark) in marks.chain([end]) {
             for raw in events.by_ref().take(at - next) {
-                // The two frequent kinds are handled first, so that the compiler knows the kind of the event.
+                // The two frequent kinds are handled first, so that the compiler knows the event's kind in these
+                // branches.
                 if raw.is(Op::Release) {
                     let event = raw.unpack_as(Op::Release);
                     self.event(event, u64::from(event.size), time_ns);
@@ -395,7 +396,7 @@ impl<O: Observer> Ledger<O> {
         self.others = others;
     }
 
-    /// Distributes knowledge that one shard has gained at the end of a pass, and that all shards need.
+    /// Distributes what one shard has learned at the end of a pass, and all shards need.
     pub(crate) fn agree(&mut self) {
         if self.is_sampled || self.others.iter().any(|other| other.is_sampled) {
             self.learn_of_samples();

@@ -4,15 +4,15 @@ use crate::estimate::MOST_LEVELS;
 use crate::observer::CountedSite;
 use rustc_hash::FxHashMap;
 
-/// Sums of one allocation site. Live sums are the allocated minus the released ones.
+/// Sums of one allocation site. Live sums are the allocated sums minus the released sums.
 ///
 /// Fills one cache line, because sites are accessed in random order.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct SiteSums {
     pub stack: u32,
-    /// Level of sampling of its allocations ([`crate::Ledger::set_sampling`]). Allocations of the same stack with
-    /// another level belong to another site.
+    /// Sampling level of its allocations ([`crate::Ledger::set_sampling`]). Allocations with the same stack but another
+    /// level belong to another site.
     pub level: u8,
     pub allocated_blocks: u64,
     pub allocated_bytes: u64,
@@ -38,22 +38,22 @@ impl SiteSums {
 }
 
 const CHUNK: usize = 4096;
-/// Number of separate ways of sampling: none, and one for each mean distance of samples.
+/// Number of sampling levels: no sampling, and one for each mean distance between samples.
 pub(crate) const LEVELS: usize = MOST_LEVELS as usize + 1;
 
-/// All sites, by a dense index. There are never more sites than stack ids, so 26 bits are enough.
+/// All sites, by a dense index. There are never more sites than stack ids, so 26 bits suffice.
 #[derive(Default)]
 pub(crate) struct SiteTable {
     sites: Vec<SiteSums>,
-    /// Index + 1 by stack id, in chunks that are created with the first of their ids. Ids are dense, because they are
-    /// positions in an arena. Each way of sampling has its own table, created at its first use.
+    /// Index + 1 by stack id, in chunks that are created when one of their ids first occurs. Ids are dense, because
+    /// they are positions in an arena. Each sampling level has its own table, created at its first use.
     by_stack: [Vec<Option<Box<[u32; CHUNK]>>>; LEVELS],
     /// Level of sampling of the current allocations.
     level: u8,
     /// Stack of the last lookup, and its index. The same call site often allocates many times in a row.
     last: Option<(u32, u32)>,
-    /// Once there are too many sites: the sites that count the allocations of all other stacks, one for each way of
-    /// sampling, and the previous count of each.
+    /// Once there are too many sites: for each sampling level, the site that counts the allocations of all other
+    /// stacks, and its previous count.
     others: Option<[Option<(u32, u64)>; LEVELS]>,
 }
 
@@ -70,7 +70,7 @@ impl SiteTable {
         }
     }
 
-    /// Moves the sums of a block of a site that has the same index in both tables.
+    /// Moves a block's share of its site's sums to another table. The site has the same index in both tables.
     pub fn hand_over(&mut self, other: &mut SiteTable, index: u32, size: u64, is_released: bool) {
         let here = &mut self.sites[index as usize];
         let there = &mut other.sites[index as usize];
@@ -94,7 +94,7 @@ impl SiteTable {
         }
     }
 
-    /// Returns the level of sampling of this site's allocations.
+    /// Returns the sampling level of this site's allocations.
     pub fn level_of(&self, index: u32) -> u8 {
         self.sites[index as usize].level
     }
@@ -122,7 +122,7 @@ impl SiteTable {
         index
     }
 
-    /// Counts `count` allocations, at least one, that were released again, and returns the site's index.
+    /// Counts `count` allocations (at least one) together with their releases, and returns the site's index.
     pub fn paired(&mut self, stack: u32, size: u64, count: u64) -> u32 {
         let index = self.allocated(stack, size);
         let site = &mut self.sites[index as usize];
@@ -242,7 +242,7 @@ impl SiteTable {
 /// Blocks and bytes by the backtrace of their release.
 #[derive(Default)]
 pub(crate) struct ReleaseSites {
-    /// Sums, which are whole numbers as long as each released block represents only itself.
+    /// Sums. They are whole numbers as long as each released block represents only itself.
     sums: FxHashMap<u32, (f64, f64)>,
     is_closed: bool,
 }
@@ -269,7 +269,7 @@ impl ReleaseSites {
 
     /// Undoes one [`ReleaseSites::add`].
     pub fn remove(&mut self, stack: u32, size: u64, weight: f64) {
-        // Below zero only in a shard, which undoes additions from before the division.
+        // Negative only in a shard, where it undoes additions made before the division.
         if !self.is_closed || self.sums.contains_key(&stack) {
             let (blocks, bytes) = self.sums.entry(stack).or_default();
             *blocks -= weight;

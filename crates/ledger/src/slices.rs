@@ -1,14 +1,14 @@
 //! Walks over the live blocks in slices. The lock on the ledger can be released between two slices: a walk over
 //! millions of blocks takes longer than a thread of the target should wait for space in its ring.
 //!
-//! A walk sees every block that lives from its beginning to its end exactly once, because a block keeps its position in
-//! the order of the walk, even if the table grows meanwhile. A block that is allocated or released meanwhile may or may
-//! not be seen.
+//! A walk sees every block that is live throughout the walk exactly once, because a block keeps its position in the
+//! order of the walk even if the table grows in the meantime. A block that is allocated or released during the walk may
+//! or may not be seen.
 
 use crate::entry::Entry;
 use crate::{Ledger, LiveBlock, Observer, SampledAllocations, SiteLive, SiteTotals};
 
-/// Number of places of the table in one slice. A single segment may have more.
+/// Number of table slots in one slice. A single segment may have more.
 const SLICE_PLACES: usize = 1 << 16;
 
 /// Progress of a walk.
@@ -20,7 +20,7 @@ pub struct LiveWalk {
     shard: usize,
     /// Number of shards at the last slice.
     shards: usize,
-    /// Start of the walk in each shard but the first: the position of the walk when the ledger was divided.
+    /// Start of the walk in each shard but the first: its position when the ledger was divided.
     from: u64,
 }
 
@@ -29,12 +29,13 @@ pub struct LiveWalk {
 pub struct SiteWalk {
     walk: LiveWalk,
     older_than_ns: Option<u64>,
-    /// Meaning of samples, if sums of all blocks are to be estimated.
+    /// What the samples represent, if sums of all blocks are to be estimated.
     samples: Option<SampledAllocations>,
     has_begun: bool,
     /// Sites by their dense index at the time of the first slice, one shard after the other.
     sites: Vec<SiteTotals>,
-    /// Start and number of each shard's sites. If the ledger was divided later, all shards have the same indices.
+    /// Start and number of each shard's sites. If the ledger was divided after the walk began, all shards share the
+    /// same indices.
     of_shard: Vec<(usize, usize)>,
     /// Counts of each site during the walk, as blocks and bytes; estimates if not all blocks are kept. Empty if the
     /// sums of the first slice are enough.
@@ -132,8 +133,8 @@ impl<O: Observer> Ledger<O> {
 
     /// Takes the next slice. Returns true if there are more.
     ///
-    /// Without an age, and as long as all blocks are kept, the blocks and bytes of all sites are those at the first
-    /// slice.
+    /// Without an age limit, and as long as all blocks are kept, the blocks and bytes of all sites are those at the
+    /// time of the first slice.
     pub fn walk_sites(&self, walk: &mut SiteWalk) -> bool {
         if !std::mem::replace(&mut walk.has_begun, true) {
             self.begin_sites(walk);

@@ -22,7 +22,7 @@ pub struct Totals {
     pub unhooked_releases: u64,
     /// Largest `live_bytes`. Passes in which several threads recorded, and all passes of a ledger in shards, are
     /// examined only at their end, since their events have no common order: within such a pass, the number may have
-    /// been higher. Covers only the time in which all blocks were kept ([`Bounded`]).
+    /// been higher. Covers only the time during which all blocks were kept ([`Bounded`]).
     pub peak_live_bytes: u64,
 }
 
@@ -94,14 +94,14 @@ pub struct Bounded {
     pub since_ns: u64,
     /// Number of blocks that were live at that time.
     pub live_blocks_then: u64,
-    /// Number of kept live blocks, out of [`Totals::live_blocks`], which is an estimate if `is_thinned`.
+    /// Number of live blocks that were kept, out of [`Totals::live_blocks`], which is an estimate if `is_thinned`.
     pub kept_blocks: u64,
     /// True if some live blocks are not kept: all sums of live and released blocks are estimates.
     pub is_thinned: bool,
     /// Size from which all blocks are kept; 0 if all are kept. Smaller blocks are kept with a probability of their size
     /// divided by this size.
     pub all_from_bytes: u64,
-    /// Sampling interval of addresses: one of this number is kept.
+    /// Sampling interval of addresses: one address in this many is kept.
     pub one_address_in: u64,
     /// Number of allocations counted without their stack, because there were already too many stacks.
     pub unattributed_allocations: u64,

@@ -1,4 +1,4 @@
-//! Compares ledgers of bounded memory with the truth: exact before the bound, estimates after it.
+//! Compares ledgers with bounded memory against the true values: exact up to the bound, estimates beyond it.
 
 mod divided;
 
@@ -91,7 +91,7 @@ impl Program {
         self.event(Op::Release, address, 0, 0);
     }
 
-    /// Bytes and blocks of each stack, and the variance of the bytes that follows from their weights.
+    /// Bytes and blocks of each stack, and the variance of the bytes implied by their weights.
     fn truth(&self) -> HashMap<u32, (f64, f64, f64)> {
         let mut sums: HashMap<u32, (f64, f64, f64)> = HashMap::new();
         for &(size, stack) in self.live.values() {
@@ -147,7 +147,7 @@ fn a_ledger_that_is_half_full_is_not_divided() {
     }
 }
 
-/// The bounds are five standard errors wide. Over all seeds, the squared errors match the stated ones.
+/// The bounds are five standard errors wide. Over all seeds, the actual squared errors match the reported ones.
 #[test]
 fn estimates_are_within_their_standard_errors_and_memory_within_the_bound() {
     check_estimates(LEAST_BYTES, 400_000, 1);
@@ -167,7 +167,7 @@ fn check_estimates(max_bytes: usize, all: usize, shards: usize) {
             bounded.kept_blocks < program.live.len() as u64 * 3 / 4,
             "{bounded:?}"
         );
-        // The 10,000 events between two checks of memory may exceed the bound.
+        // The 10,000 events between two memory checks may exceed the bound.
         let slack = 10_000 * 48;
         assert!(
             program.largest < max_bytes + slack * shards,
@@ -213,10 +213,10 @@ fn check_estimates(max_bytes: usize, all: usize, shards: usize) {
     assert!((0.2..3.0).contains(&scatter), "{scatter} over {terms}");
 }
 
-/// Directly after the change, blocks that a smaller sample leaves out are still in the table.
+/// Directly after the change, blocks that are not in the smaller sample are still in the table.
 #[test]
 fn walks_see_only_what_is_kept() {
-    // The table is so large that one step does not free all places.
+    // The table is so large that one step does not free all entries.
     let mut program = Program::new(6 * LEAST_BYTES, 6);
     let mut is_checked = false;
     while !is_checked {
@@ -235,8 +235,7 @@ fn walks_see_only_what_is_kept() {
     }
 }
 
-/// Releases find the kept blocks: when all are released, nothing is left, regardless of how often the sample became
-/// smaller.
+/// Releases find the kept blocks: once all are released, nothing is left, no matter how often the sample was reduced.
 #[test]
 fn every_release_matches_its_allocation() {
     let mut program = busy(LEAST_BYTES, 7, 300_000, 1);
@@ -252,11 +251,11 @@ fn every_release_matches_its_allocation() {
         program.fed.ledger.bounded().expect("bounded").kept_blocks,
         0
     );
-    // A release of a dropped block is not mistaken for a release of a block from before the attach either.
+    // Nor is a release of a dropped block mistaken for a release of a block from before the attach.
     assert_eq!((totals.unknown_releases, totals.unhooked_releases), (0, 0));
 }
 
-/// Reuse of an address ends the life of a kept block there although its release was not seen, even if the new block is
+/// If an address is reused, the kept block there is dead although its release was not seen, even if the new block is
 /// not kept.
 #[test]
 fn a_block_that_is_not_kept_replaces_the_one_before() {
@@ -278,7 +277,7 @@ fn a_block_that_is_not_kept_replaces_the_one_before() {
     assert_eq!(sum(&program, 6), 0);
 }
 
-/// A release that arrives in another ring before its allocation still belongs to that block.
+/// A release that arrives in another ring before the allocation of its block is still matched to that block.
 #[test]
 fn events_of_two_rings_in_any_order() {
     let mut program = busy(LEAST_BYTES, 9, 300_000, 1);

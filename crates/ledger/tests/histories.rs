@@ -1,4 +1,4 @@
-//! Random programs under the model of the hook, with passes at any points.
+//! Random programs, run against a model of the hook, with ledger passes at arbitrary points.
 
 mod divided;
 mod model;
@@ -13,9 +13,9 @@ use proptest::prelude::*;
 enum Allowed {
     /// Everything but unhooked releases.
     OldBlocks,
-    /// Everything but releases of unknown blocks: the two counts of an address could cancel.
+    /// Everything except releases of unknown blocks, because the two counts of an address could cancel each other.
     Unhooked,
-    /// Like `OldBlocks`, with folded pairs, so without stacks of releases.
+    /// Like `OldBlocks`, but with folded pairs, and therefore without the stacks of releases.
     Folding,
 }
 
@@ -50,7 +50,7 @@ struct Setup {
     threads: usize,
     sequence: u32,
     allowed: Allowed,
-    /// Shards of the same ledger, divided after this number of passes.
+    /// Divides the same ledger into shards after this number of passes.
     shards: usize,
     passes_before: usize,
 }
@@ -107,7 +107,7 @@ fn run(setup: &Setup, actions: &[(u8, u8)], rest: usize) -> Result<(), TestCaseE
             world.check(&ledger).map_err(TestCaseError::fail)?;
             let of_shards = world.check_sums(&divided.ledger);
             of_shards.map_err(|why| TestCaseError::fail(format!("in shards: {why}")))?;
-            // Nothing is fresh at this point, so the numbers may advance by any distance.
+            // Nothing is recent at this point, so the numbers may advance by any amount.
             world.advance_sequence(u32::from(choice) << 14);
         }
     }
@@ -131,7 +131,7 @@ fn run(setup: &Setup, actions: &[(u8, u8)], rest: usize) -> Result<(), TestCaseE
     Ok(())
 }
 
-/// No file of old failures: a failing case is printed, and runs differ.
+/// Past failures are not saved in a file: a failing case is printed, and every run is different.
 fn config(cases: u32) -> ProptestConfig {
     ProptestConfig {
         failure_persistence: None,
@@ -240,7 +240,7 @@ proptest! {
     }
 }
 
-/// A `realloc` fails after its release was assigned to the block, when the block's true release has arrived.
+/// A `realloc` fails after its release was matched to the block, and the block's true release has already arrived.
 #[test]
 fn a_failed_realloc_leaves_no_second_note_of_its_block() {
     let setup = Setup {
@@ -339,8 +339,8 @@ fn a_settled_release_keeps_its_block_when_that_leaves_first() {
     run(&setup, &actions, 40).expect("the release of each block is the true one");
 }
 
-/// A `realloc` of a block from before the attach fails late, after samples were announced, when unknown releases are no
-/// longer counted.
+/// A `realloc` of a block from before the attach fails late: samples have been announced by then, and unknown releases
+/// are no longer counted.
 #[test]
 fn a_release_that_is_taken_back_may_be_forgotten() {
     for divides in [false, true] {

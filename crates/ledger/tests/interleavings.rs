@@ -11,7 +11,7 @@ const ADDRESS: u64 = 0x7000_0000;
 enum Step {
     Allocate,
     Release,
-    /// An announcement, followed by failure or success on the same ring.
+    /// Announces a call, whose failure or success follows on the same ring.
     Announce,
     Fail,
 }
@@ -95,7 +95,7 @@ fn digits(mut code: usize, base: usize, count: usize) -> Vec<usize> {
 }
 
 /// Returns true if every event that happened before an event of pass k arrives by pass k + 1, and
-/// the order within each ring is kept.
+/// the order within each ring is preserved.
 fn is_legal(rings: &[usize], passes: &[usize], history: &[Step]) -> bool {
     (0..history.len()).all(|i| {
         (i + 1..history.len()).all(|j| passes[i] <= passes[j] + usize::from(rings[i] != rings[j]))

@@ -46,7 +46,7 @@ fn a_pair_shows_that_the_address_was_free() {
     assert_eq!((t.allocated_bytes, t.released_bytes), (140, 140));
 }
 
-/// Another thread's block may be later than the pair. If that block is old, it is not.
+/// Another thread's block may be later than the pair, unless that block is old.
 #[test]
 fn a_pair_of_another_thread_shows_it_later() {
     let mut ledger = Ledger::new(LedgerOptions::default());
@@ -88,7 +88,7 @@ fn numbers_of_old_blocks_are_not_compared() {
     }
     ledger.begin_ring(0, 1);
     event(&mut ledger, Op::Pair, 1, 100, 5);
-    // More than half of the number range ahead, so it looks like an earlier number.
+    // This number is more than half of the range ahead, so it looks like an earlier number.
     event(&mut ledger, Op::Allocation, 0x20_0000, 70, 7);
     let t = totals(ledger);
     assert_eq!((t.live_blocks, t.live_bytes), (1, 70));

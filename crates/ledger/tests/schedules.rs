@@ -102,7 +102,7 @@ impl Explorer<'_> {
     }
 }
 
-/// Explores the programs; returns the number of checked endings.
+/// Explores the programs. Returns the number of final states checked.
 fn explore(programs: [&[Step]; 2], old_block: bool, sequence: u32, passes: usize) -> usize {
     let mut explorer = Explorer {
         programs,

@@ -1,5 +1,5 @@
-//! Walks in slices: each block once, no slice too long, regardless of what happens between two
-//! slices.
+//! Walks in slices: each block is visited once, and no slice is too long, regardless of what
+//! happens between slices.
 
 mod divided;
 
@@ -9,7 +9,7 @@ use memhook_ledger::{Ledger, LedgerOptions, LiveWalk, SiteWalk};
 use std::collections::{BTreeMap, BTreeSet};
 
 const BLOCKS: u64 = 400_000;
-/// Maximum number of blocks in a slice: the places of a slice, and those of one more segment.
+/// Maximum number of blocks in a slice: the entries of a slice, plus those of one more segment.
 const MOST_BLOCKS: usize = 70_000;
 
 fn event(op: Op, address: u64, sequence: u32, stack: u32) -> memhook_abi::Event {

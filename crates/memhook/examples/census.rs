@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::time::Duration;
 
-/// Profiler that needs only the data that the library keeps.
+/// A profiler that needs no data of its own, only what the library keeps.
 pub struct Census;
 
 impl Profiler for Census {

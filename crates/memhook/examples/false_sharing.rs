@@ -1,4 +1,4 @@
-//! Finds threads that write to different blocks in the same cache line, so that the line moves between processors:
+//! Finds threads that write to different blocks in the same cache line, so that the line bounces between processors:
 //! `false_sharing PID SECONDS`.
 //!
 //! Repeatedly watches lines with two blocks, one line after the other. Two words of each block in such a line are
@@ -14,7 +14,7 @@ const LINE_BYTES: u64 = 64;
 /// Number of watched words per block: a thread has four watchpoints.
 const WORDS: u64 = 2;
 
-/// Profiler that keeps with each block the threads that write to it, with a call stack for each thread.
+/// Profiler that records, for each block, the threads that write to it, with a call stack for each thread.
 pub struct FalseSharing;
 
 impl Profiler for FalseSharing {
@@ -77,7 +77,7 @@ pub fn look(
     report(attached, out)
 }
 
-/// Writes the pairs of blocks that different threads write to.
+/// Prints the pairs of blocks that different threads write to.
 fn report(attached: &Attached<FalseSharing>, out: &mut impl Write) -> Result<(), Error> {
     let mut count = 0;
     for (line, one, other) in pairs(attached) {

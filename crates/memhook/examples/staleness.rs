@@ -42,7 +42,7 @@ struct Look {
     until: Duration,
 }
 
-/// Watches each live block for `idle`, or until it is accessed, and writes a report on stale ones.
+/// Watches each live block until it is accessed, or for `idle`, and reports the stale ones.
 pub fn look(
     attached: &Attached<Staleness>,
     idle: Duration,
@@ -75,7 +75,7 @@ pub fn look(
     report(attached, out)
 }
 
-/// Returns true if the watch of a block is over, and records its result.
+/// Returns true, and records the result, if the watch on a block is over.
 fn is_over(attached: &Attached<Staleness>, look: &Look) -> bool {
     let is_unknown = |found: &Block, state: Use| *found == look.block && state == Use::Unknown;
     let still = attached.with(|heap| {

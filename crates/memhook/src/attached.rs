@@ -180,7 +180,7 @@ impl<P: Profiler> Attached<P> {
 
     /// Waits until everything that has happened in the process so far has been reported.
     pub fn catch_up(&self) {
-        // Events from before the start of a pass have arrived by the end of the next one.
+        // Events from before the start of a pass have arrived by the end of the next pass.
         let enough = self.consumer.passes() + 3;
         let begin = Instant::now();
         while self.consumer.passes() < enough

@@ -13,7 +13,7 @@ pub struct BacktraceId(pub(crate) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ThreadId(pub(crate) u16);
 
-/// A block of the process that was allocated since the attach.
+/// A block that the process has allocated since the attach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Block {
@@ -50,9 +50,10 @@ impl Block {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Free {
-    /// Thread that released it; `None` if the call was not seen: the block's address was reused.
+    /// Thread that released it; `None` if the call was not seen and the release was inferred because the address was
+    /// reused.
     pub thread: Option<ThreadId>,
-    /// Call stack of the release, with [`Options::free_backtraces`](crate::Options::free_backtraces).
+    /// Call stack of the release; requires [`Options::free_backtraces`](crate::Options::free_backtraces).
     pub backtrace: Option<BacktraceId>,
 }
 
@@ -76,7 +77,7 @@ pub struct WatchId(pub(crate) u64);
 pub struct Access {
     /// The watch.
     pub watch: WatchId,
-    /// Address of the accessed word of eight bytes, or of a part of it.
+    /// Address of the accessed eight-byte word, or of the accessed part of it.
     pub address: u64,
     /// Thread id in the PID namespace of the process.
     pub tid: u32,

@@ -24,7 +24,7 @@ pub enum Error {
         /// The process.
         pid: i32,
     },
-    /// Accesses cannot be watched: there are no hardware watchpoints, or we may not use them.
+    /// Accesses cannot be watched: hardware watchpoints do not exist, or may not be used.
     #[error("accesses of process {pid} cannot be watched: {why}")]
     NoWatchpoints {
         /// The process.
@@ -49,8 +49,8 @@ pub enum Error {
     /// A callback of the profiler panicked. No callback was called afterwards, and the library detached properly.
     #[error("a callback of the profiler panicked: {0}")]
     Panicked(String),
-    /// The detach has failed. Some functions of the process may still lead to the hook, which passes calls through;
-    /// attaching and detaching again repairs that.
+    /// The detach has failed. Some functions of the process may still lead to the hook, which passes calls through.
+    /// Attaching and detaching again repairs that.
     #[error("process {pid} could not be left in order: {why}")]
     Detach {
         /// The process.

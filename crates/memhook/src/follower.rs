@@ -89,7 +89,8 @@ impl<P: Profiler> Follower<P> {
         }
     }
 
-    /// Follows until the process ends or no more requests can arrive, detaches, and answers the remaining requests.
+    /// Follows the process until it ends or no more requests can arrive, then detaches and answers the remaining
+    /// requests.
     pub fn follow(mut self, trace: &mut Trace<Told<P>>) {
         let end = trace.run(None, &mut self);
         self.watches.clear();

@@ -14,10 +14,10 @@ pub(crate) type Told<P> = Moves<Heap<P>>;
 pub struct Heap<P: Profiler> {
     profiler: P,
     live: FxHashMap<u64, (Block, P::Data)>,
-    /// Block whose address already belongs to another block, before its release was reported.
+    /// Block whose address was given to another block before the release of the first was reported.
     displaced: Option<(Block, P::Data)>,
     samples: SampledAllocations,
-    /// Message of the panic of a callback. No callback is called afterwards.
+    /// Panic message of a callback. No callback is called afterwards.
     panic: Option<String>,
 }
 
@@ -135,7 +135,7 @@ impl<P: Profiler> Heap<P> {
     }
 
     /// Reports that no pointer leads to the block at an address, if it was allocated before `moment_ns`. Returns true
-    /// if it was.
+    /// if it has reported the block.
     pub(crate) fn unreachable(&mut self, address: u64, moment_ns: u64) -> bool {
         let Some((address, mut entry)) = self.live.remove_entry(&address) else {
             return false;

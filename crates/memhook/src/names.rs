@@ -7,7 +7,7 @@ use memhook_report::{frames_at, one_spelling, type_of_stack};
 use memhook_symbols::{Constructors, ModuleFile, Symbolizer};
 use std::time::Duration;
 
-/// Time limit for the search for names in the files of the process.
+/// Time limit for looking up names in the files of the process.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A frame of a call stack.
@@ -38,7 +38,7 @@ pub struct Backtrace {
     pub frames: Vec<Frame>,
     /// True if the stack continues, but could not be followed.
     pub is_cut: bool,
-    /// C++ class of the blocks that it allocates, as far as containers, allocators and constructors reveal
+    /// C++ class of the blocks that this call stack allocates, as far as containers, allocators and constructors reveal
     /// it.
     pub class: Option<String>,
 }

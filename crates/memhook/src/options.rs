@@ -37,21 +37,21 @@ impl Options {
         self
     }
 
-    /// Reports a sample of the allocations, with this mean distance in bytes. [`Heap::weight`](crate::Heap::weight)
-    /// returns the number of blocks that each reported block represents.
+    /// Reports a sample of the allocations, with this mean distance between samples in bytes.
+    /// [`Heap::weight`](crate::Heap::weight) returns the number of blocks that each reported block represents.
     pub fn sample_bytes(mut self, mean: u64) -> Options {
         self.config.sample_bytes = Some(mean);
         self
     }
 
-    /// Hooks only these functions, by name or kind (`malloc`, `new`); hooks all known ones if none is given.
+    /// Hooks only these functions, by name or kind (`malloc`, `new`); hooks all known functions if the list is empty.
     pub fn functions<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Options {
         self.config.functions = names.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Limits the memory that this process uses for live blocks and call stacks, in bytes, without the data of the
-    /// profiler. Beyond the limit, only some of the blocks are kept, and
+    /// Limits the memory that this process uses for live blocks and call stacks, in bytes, not counting the profiler's
+    /// own data. Beyond the limit, only some of the blocks are kept, and
     /// [`Summary::is_complete`](crate::Summary::is_complete) becomes false.
     pub fn max_memory(mut self, bytes: u64) -> Options {
         self.config.max_memory = Some(bytes);

@@ -9,7 +9,7 @@ pub enum Next {
     /// The watch ends.
     #[default]
     Done,
-    /// The watch continues, and also reports this thread's next access.
+    /// The watch continues, and the next access by this thread is reported too.
     Again,
     /// The watch continues for the other threads.
     OtherThreads,
@@ -17,11 +17,11 @@ pub enum Next {
 
 /// A heap profiler. Every method has a default body, so implement only the ones that you need.
 ///
-/// Calls for one address come in the order of the events. All calls are made under one lock, on threads of the library.
-/// Threads of the process with full buffers wait for that lock. So a callback should take well below a microsecond,
-/// must never wait for anything, and must not call a method of [`Attached`](crate::Attached).
+/// Callbacks for one address come in the order of the events. All callbacks run under one lock, on threads of the
+/// library. Threads of the process whose buffers are full wait for that lock. So a callback should take well under a
+/// microsecond, must never wait for anything, and must not call a method of [`Attached`](crate::Attached).
 ///
-/// If a callback panics, no other one is called, and the library detaches from the process.
+/// If a callback panics, no further callback is made, and the library detaches from the process.
 pub trait Profiler: Send + 'static {
     /// Data kept with each live block.
     type Data: Default + Send + 'static;
@@ -40,8 +40,8 @@ pub trait Profiler: Send + 'static {
     /// Called when `realloc` has replaced a block, perhaps by one at the same address. Returns the data to keep with
     /// the new one.
     ///
-    /// If another thread gets the old address before the end of the call is known, the call is reported as a release
-    /// and an allocation.
+    /// If another thread gets the old address before the library knows that the call has ended, the call is reported as
+    /// a release and an allocation.
     fn on_realloc(&mut self, old: &Block, new: &Block, data: Self::Data) -> Self::Data {
         let _ = (old, new);
         data

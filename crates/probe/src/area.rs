@@ -1,8 +1,7 @@
 //! Layout of the memory that holds pads: a header, a journal of the replaced bytes, and the pads.
 //!
-//! The memory is complete before any jump leads to it, and never changes after that. The journal is in the memory of
-//! the process itself, so that a later attacher can restore every byte after this attacher was killed, or in a forked
-//! process.
+//! The memory is complete before any jump leads to it, and does not change after that. The journal is kept in the
+//! process itself, so that a later attacher can restore every byte if this attacher was killed, or in a forked child.
 
 use crate::pad::{Shared, Task};
 use crate::thread_block::find_block;
@@ -18,7 +17,7 @@ const ENTRY_BYTES: u64 = 24;
 const PAGE_BYTES: u64 = 4096;
 /// Space for the routine shared by all pads.
 const SHARED_CODE_BYTES: u64 = 512;
-/// Maximum number of entries; a header with more is not ours.
+/// Maximum number of entries; a header that states more is not ours.
 const MOST_ENTRIES: u32 = 1 << 20;
 
 /// Replaced code.
@@ -134,11 +133,11 @@ pub struct AreaFunction<'p> {
     pub role: Role,
 }
 
-/// Area under construction: functions are added one by one.
+/// Area under construction, to which functions are added one by one.
 pub struct AreaPlan<'p> {
     functions: Vec<AreaFunction<'p>>,
     conditions: &'p [Condition],
-    /// Address of the code that examines arguments and stacks (avma).
+    /// Address (avma) of the code that examines arguments and stacks.
     hit: u64,
 }
 
@@ -148,12 +147,12 @@ pub struct Area {
     pub bytes: Vec<u8>,
     /// Planned replacements.
     pub journal: Vec<JournalEntry>,
-    /// Pads in the order in which the functions were added, or the reason why there is none.
+    /// For each function, in the order of addition, its pad or the reason why it has none.
     pub pads: Vec<Result<Pad, Refusal>>,
 }
 
 impl<'p> AreaPlan<'p> {
-    /// Creates a plan for these functions. Calls that meet all conditions count.
+    /// Creates a plan for these functions. Only calls that meet all conditions are counted.
     pub fn new(functions: Vec<AreaFunction<'p>>, conditions: &'p [Condition]) -> AreaPlan<'p> {
         AreaPlan {
             functions,
@@ -162,7 +161,7 @@ impl<'p> AreaPlan<'p> {
         }
     }
 
-    /// Sets the address of the code that pads call if the layout has arguments or stacks.
+    /// Sets the address of the code that pads call if the layout includes arguments or stacks.
     pub fn calling(self, hit: u64) -> AreaPlan<'p> {
         AreaPlan { hit, ..self }
     }

@@ -33,7 +33,7 @@ impl Assembler {
         self.at + self.code.len() as u64
     }
 
-    /// Appends an instruction that ends with a displacement to `to`.
+    /// Appends an instruction whose last field is a displacement, with `to` as its target.
     pub(crate) fn put_relative(&mut self, opcode: &[u8], to: u64) -> Result<(), Refusal> {
         self.put(opcode);
         let distance = distance(self.here() + 4, to)?;

@@ -124,7 +124,7 @@ impl<'a> Code<'a> {
         }));
     }
 
-    /// Returns addresses in a range to which data points, including jump tables.
+    /// Returns the addresses within a range that are referenced from data, including jump tables.
     pub(crate) fn pointers_into(&self, range: &Range<u64>) -> impl Iterator<Item = u64> + '_ {
         let from = self.branches.partition_point(|b| b.to < range.start);
         let behind = self.branches.partition_point(|b| b.to < range.end);
@@ -160,7 +160,7 @@ impl<'a> Code<'a> {
     }
 }
 
-/// Returns the rest of the part that contains this address, starting there.
+/// Returns the rest of the part that contains this address, from the address on.
 fn part_at<'p>(parts: &[(u64, &'p [u8])], address: u64) -> Option<&'p [u8]> {
     parts.iter().find_map(|(start, bytes)| {
         let offset = usize::try_from(address.checked_sub(*start)?).ok()?;

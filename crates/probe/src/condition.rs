@@ -42,7 +42,7 @@ const COMPARE: [&[u8; 3]; 6] = [
 ];
 
 impl Condition {
-    /// Reads `arg2 > 4096`, or several conditions with `&&` between them.
+    /// Parses `arg2 > 4096`, or several conditions joined by `&&`.
     pub fn list(text: &str) -> Result<Vec<Condition>, String> {
         text.split("&&")
             .map(|part| Condition::one(part.trim()))
@@ -73,7 +73,7 @@ impl Condition {
         })
     }
 
-    /// Returns instructions that set the flags of the comparison. They change rax.
+    /// Returns the instructions that set the flags for the comparison. They change rax.
     pub(crate) fn compare(&self) -> Vec<u8> {
         // mov rax, imm64
         let mut code = vec![0x48, 0xb8];
@@ -82,7 +82,7 @@ impl Condition {
         code
     }
 
-    /// Returns `jcc rel32` without its distance, taken if the condition is not met.
+    /// Returns `jcc rel32` without its displacement; the jump is taken if the condition is not met.
     pub(crate) fn jump_unless(&self) -> [u8; 2] {
         let code = match self.comparison {
             Comparison::Equal => 0x85,          // jne
@@ -96,7 +96,7 @@ impl Condition {
     }
 }
 
-/// Reads a decimal or hexadecimal number. An unsigned 64-bit number is read as the signed number with the same bits.
+/// Parses a decimal or hexadecimal number. An unsigned 64-bit number is read as the signed number with the same bits.
 fn value_of(text: &str) -> Option<i64> {
     let (negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),

@@ -35,7 +35,7 @@ pub const MOST_EVENTS: usize = 256;
 /// Number of entries in the table.
 const ENTRIES: u64 = 4096;
 const ENTRY_BYTES: u64 = 16;
-/// Number of blocks, including the block for threads without their own.
+/// Number of blocks, including the one for threads that have no block of their own.
 const BLOCKS: u64 = 1024;
 const PAGE_BYTES: u64 = 4096;
 
@@ -54,14 +54,14 @@ impl CountsLayout {
     pub const CONFIG: u64 = 256;
     /// Offset in the shared memory: block 0.
     pub const FIRST_BLOCK: u64 = PAGE_BYTES;
-    /// Size of an entry that waits for its exit, in bytes: stack pointer, time, probe, nothing.
+    /// Size in bytes of an entry that waits for its exit: stack pointer, time, probe, and an unused word.
     pub(crate) const WAITING_ENTRY: u8 = 32;
     /// Size of all entries that can wait in a block, in bytes.
     pub(crate) const WAITING_BYTES: u64 = 128 * Self::WAITING_ENTRY as u64;
     /// Upper bound on the block numbers.
     pub const MOST_BLOCKS: u64 = BLOCKS;
 
-    /// Returns the distance of two blocks in bytes: whole pages, so that threads do not share pages.
+    /// Returns the distance between consecutive blocks in bytes: whole pages, so that threads do not share pages.
     pub fn block_bytes(&self) -> u64 {
         self.used_bytes().next_multiple_of(PAGE_BYTES)
     }

@@ -69,7 +69,7 @@ fn refers_to_stack_pointer(instruction: &Instruction) -> bool {
             && instruction.op0_register() == Register::RSP)
 }
 
-/// Returns true if the following instruction is never executed after this one.
+/// Returns true if control never continues from this instruction to the next.
 pub(crate) fn ends_here(instruction: &Instruction) -> bool {
     matches!(
         instruction.flow_control(),
@@ -199,7 +199,7 @@ fn encoded(instructions: &[Instruction], address: u64) -> Result<Vec<u8>, Refusa
         .map_err(|_| Refusal::OutOfReach)
 }
 
-/// `push imm32` extends the sign; the upper half is overwritten after that.
+/// `push imm32` sign-extends its operand; the upper half is then overwritten.
 fn push_address(address: u64, code: &mut Vec<u8>) {
     code.push(0x68);
     code.extend((address as u32).to_le_bytes());

@@ -10,7 +10,7 @@ use crate::{Code, JUMP_BYTES, Plan, Refusal};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use std::ops::Range;
 
-/// Prefix of an indirect jump whose target needs no mark, as in a switch.
+/// Prefix (notrack) of an indirect jump whose target needs no endbr64, as in a switch.
 const NOTRACK: u8 = 0x3e;
 
 /// Plans the jumps at the exits of a function whose entry is planned.
@@ -107,7 +107,7 @@ fn plan_exit(code: &Code<'_>, until: &[Instruction], entry_end: u64) -> Result<P
     })
 }
 
-/// Returns true if the bytes are padding: nothing but instructions without effect.
+/// Returns true if the bytes are padding, that is, only instructions without effect.
 fn is_padding(code: &Code<'_>, range: Range<u64>) -> bool {
     // The last instruction may extend further.
     let longer = (0..16)

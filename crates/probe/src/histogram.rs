@@ -55,7 +55,8 @@ impl Histogram {
         self.longest
     }
 
-    /// Returns an upper bound of this quantile (of a thousand), at most an eighth too large.
+    /// Returns an upper bound on this quantile (in thousandths). The bound is at most an eighth too
+    /// high.
     pub fn quantile(&self, of_thousand: u64) -> u64 {
         let wanted = (self.calls() * of_thousand).div_ceil(1000).max(1);
         let mut seen = 0;
@@ -72,7 +73,7 @@ impl Histogram {
 mod tests {
     use super::*;
 
-    /// Computes the class of a duration in the same way as pads.
+    /// Computes the class of a duration in the same way as the pads do.
     fn class_of(duration: u64) -> usize {
         let duration = duration.max(8);
         let shift = 60 - u64::from(duration.leading_zeros());

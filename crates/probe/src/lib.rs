@@ -2,11 +2,11 @@
 //!
 //! This crate converts bytes to bytes. A pad counts a call, executes the instructions that the jump at the function's
 //! entry has displaced, and jumps to the instruction after them. Nothing ever returns into a pad, so no stack contains
-//! a frame of a pad: backtraces, exceptions, longjmp and shadow stacks are unaffected.
+//! a pad's frame: backtraces, exceptions, longjmp and shadow stacks are unaffected.
 //!
-//! [`Code`] has the branch targets of a module's code, [`plan`] decides about one function, [`Pad`] is its machine code
-//! at an address, and [`Area`] is the memory that contains the pads, with the journal for their removal. Everything
-//! that cannot be proved safe is a [`Refusal`].
+//! [`Code`] holds the branch targets of a module's code, [`plan`] decides about one function, [`Pad`] is its machine
+//! code at an address, and [`Area`] is the memory that contains the pads, with the journal for their removal.
+//! Everything that cannot be proved safe is a [`Refusal`].
 
 mod allocator;
 mod area;

@@ -55,7 +55,7 @@ pub enum Role {
 pub(crate) struct Task<'p> {
     /// Displaced instructions.
     pub plan: &'p Plan,
-    /// Difference between addresses in the process and in the plan.
+    /// Difference between an address in the process and the same address in the plan.
     pub bias: u64,
     /// Number of the probe, which selects the counter.
     pub probe: usize,
@@ -69,7 +69,7 @@ pub(crate) struct Task<'p> {
 
 /// Upper bound on the size of a pad without its conditions.
 const MOST_PAD_BYTES: u64 = 320;
-/// Size of the call of code that examines arguments and stacks.
+/// Size of the call to the code that examines arguments and stacks.
 const HIT_BYTES: u64 = 96;
 /// Size of one condition.
 const CONDITION_BYTES: u64 = 19;

@@ -16,7 +16,7 @@ pub(crate) fn has_endbr64(function: &[u8]) -> bool {
     function.starts_with(&ENDBR64)
 }
 
-/// Code of a function that a jump displaces. Addresses are of the same kind as those of the [`Code`].
+/// Code of a function that a jump displaces. Its addresses are of the same kind as those of the [`Code`].
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Address of the jump.
@@ -28,7 +28,8 @@ pub struct Plan {
     pub(crate) displaced: Vec<Instruction>,
     /// Number of bytes of the displaced instructions, or of the padding.
     pub displaced_bytes: usize,
-    /// True if the pad jumps to the instruction after them. A relocated call returns to that instruction by itself.
+    /// True if the pad jumps to the instruction after the displaced ones. A relocated call returns to that instruction
+    /// by itself.
     pub(crate) goes_on: bool,
     /// True if nothing reads the arithmetic flags at the entry.
     pub(crate) flags_are_dead: bool,

@@ -125,7 +125,7 @@ fn a_jump_never_crosses_a_page() {
     }
 }
 
-/// Jump tables, with offsets or addresses, and pointers contain targets.
+/// Jump tables (of offsets or of addresses) and pointers contain jump targets.
 #[test]
 fn tables_and_pointers_are_targets() {
     // xor eax, eax; inc eax; lea rdx, [rip + 0x100]; ret

@@ -63,7 +63,7 @@ pub struct Redirects {
 /// Number of bytes to read for the size of a journal.
 pub const REDIRECT_HEADER_BYTES: usize = HEADER_BYTES as usize;
 
-/// Returns the size of the pads of the given number of functions: whole pages.
+/// Returns the size of the pads for the given number of functions, rounded up to whole pages.
 pub fn redirect_bytes(functions: usize) -> u64 {
     (code_offset(functions as u64) + functions as u64 * CODE_BYTES).next_multiple_of(PAGE_BYTES)
 }
@@ -176,7 +176,7 @@ impl RedirectEntry {
         }
     }
 
-    /// Returns true if the jump leads into this memory; otherwise, the process's entry is not credible.
+    /// Returns true if the jump leads into this memory. If it does not, the process's entry is not credible.
     pub fn leads_into(&self, memory: &Range<u64>) -> bool {
         let [0xe9, distance @ ..] = self.jump else {
             return false;
@@ -187,7 +187,7 @@ impl RedirectEntry {
     }
 }
 
-/// Returns the size of the journal after the header in bytes; `None` if this is not the header of such memory.
+/// Returns the size of the journal after the header in bytes; `None` if this is not the header of memory with pads.
 pub fn redirect_journal_bytes(header: &[u8]) -> Option<usize> {
     let words = header.as_chunks::<8>().0;
     let word = |n: usize| words.get(n).map(|w| u64::from_le_bytes(*w));

@@ -9,7 +9,7 @@ pub enum Refusal {
         /// Number of bytes that can be displaced.
         bytes: usize,
     },
-    /// The jump would overlap the code after an instruction that ends the flow.
+    /// The jump would overlap the code after an instruction that ends the flow of control.
     #[error("it returns or jumps away after {bytes} bytes, and a jump takes 5")]
     LeavesTooEarly {
         /// Number of bytes up to and including that instruction.
@@ -18,7 +18,7 @@ pub enum Refusal {
     /// The jump would have to be written in two pieces.
     #[error("the jump would cross the end of a page, and could not be written in one piece")]
     CrossesPage,
-    /// An instruction would have another effect at another address.
+    /// An instruction would behave differently at another address.
     #[error("'{instruction}' at its entry cannot be moved")]
     Immovable {
         /// The instruction.
@@ -33,7 +33,7 @@ pub enum Refusal {
     /// Code jumps into the bytes that the jump would overwrite.
     #[error("code at {from:#x} jumps into its first bytes")]
     BranchTarget {
-        /// Address of that code, or of a table of addresses (svma).
+        /// Address of the code that jumps there, or of a table of addresses (svma).
         from: u64,
     },
     /// A loop begins at the entry, so its iterations would count as calls.

@@ -1,11 +1,11 @@
-//! Selection of functions: `name`, `module!name`, `module+0xoffset`, with `*` and `?` for many.
+//! Selection of functions: `name`, `module!name`, `module+0xoffset`, with the wildcards `*` and `?`.
 
 use memhook_foreign::glob;
 
 /// Selected functions of a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// Function with this name, mangled or not, with or without its parameters.
+    /// A function with this name, mangled or demangled, with or without its parameters.
     Name(String),
     /// All functions that match.
     Pattern(String),
@@ -25,7 +25,7 @@ pub struct FunctionSelector {
 }
 
 impl FunctionSelector {
-    /// Reads a list separated by commas; commas between brackets belong to a name.
+    /// Parses a comma-separated list; commas between brackets are part of a name.
     pub fn list(text: &str) -> Result<Vec<FunctionSelector>, String> {
         let mut depth = 0i32;
         let mut parts = vec![String::new()];
@@ -80,8 +80,8 @@ impl FunctionSelector {
         })
     }
 
-    /// Returns true if a module with this file name is selected: `libc.so.6` is also `libc` and `libc.so`, and
-    /// `libstdc++.so.6.0.30` is also `libstdc++.so.6`.
+    /// Returns true if a module with this file name is selected: `libc.so.6` is also selected by `libc` and `libc.so`,
+    /// and `libstdc++.so.6.0.30` by `libstdc++.so.6`.
     pub fn is_in(&self, module: &str) -> bool {
         self.module.as_deref().is_none_or(|wanted| {
             let short = module.split(".so").next().unwrap_or(module);
@@ -116,7 +116,7 @@ impl FunctionSelector {
     }
 
     /// Returns true if a function is selected by its name without scopes, as in reports, which omit `(anonymous
-    /// namespace)::`: `f` is also `ns::f`. Use this if no function has the whole name.
+    /// namespace)::`: `f` also selects `ns::f`. Use this if no function has the whole name.
     pub fn is_unscoped_name(&self, symbol: &str, demangle: &dyn Fn(&str) -> String) -> bool {
         let Wanted::Name(wanted) = &self.wanted else {
             return false;
@@ -134,8 +134,8 @@ impl FunctionSelector {
     }
 }
 
-/// Returns the symbol of the original of a compiler-made copy: gcc makes copies for some arguments (`-fipa-sra`,
-/// `-fipa-cp`), clang to make a name unique (`-flto=thin`).
+/// Given a copy made by the compiler, returns the symbol of the original: gcc makes copies for some arguments
+/// (`-fipa-sra`, `-fipa-cp`), and clang to make a name unique (`-flto=thin`).
 pub fn original_of(symbol: &str) -> &str {
     let mut original = symbol;
     while let Some((rest, number)) = original.rsplit_once('.')
@@ -168,8 +168,7 @@ fn without_parameters(name: &str) -> &str {
     name
 }
 
-/// Returns the names most similar to `wanted`, the best first. The number of edits may be at most a third of its
-/// letters.
+/// Returns the names most similar to `wanted`, the best first. At most a third of the letters of `wanted` may differ.
 pub fn nearest<'n>(
     wanted: &str,
     names: impl Iterator<Item = &'n str>,

@@ -1,8 +1,8 @@
 //! Decides whether a function reads arguments that its caller has left on the stack.
 //!
-//! Other code that calls such a function would have to know their number. The stack pointer is followed through the
-//! function, and rbp where it is a frame pointer. An access at or above the position of the first argument (psABI
-//! 3.2.3: 8 bytes above the stack pointer at the entry) means that there are such arguments.
+//! Other code that calls such a function would have to know how many arguments there are. The stack pointer is followed
+//! through the function, and rbp where it is a frame pointer. An access at or above the position of the first argument
+//! (psABI 3.2.3: 8 bytes above the stack pointer at the entry) means that there are such arguments.
 
 use crate::Code;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};

@@ -1,5 +1,5 @@
-//! Functions that a call may end up in although the called function has no frame on the stack, because it has jumped to
-//! them.
+//! Functions in which a call may end up after the called function has jumped to them, so that it has no frame on the
+//! stack.
 //!
 //! Functions that another function calls normally are not included, because the caller's frame is above their own.
 

@@ -27,8 +27,8 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     word.map_or(0, |word| u64::from_le_bytes(*word))
 }
 
-/// Decodes a bound. The hook stores bounds in the order of unsigned numbers, with the lowest bound inverted, so that
-/// both only increase.
+/// Decodes a bound. The hook stores bounds so that they compare as unsigned numbers, with the lower bound inverted, so
+/// that both only increase.
 fn of_rank(rank: u64) -> i64 {
     (rank ^ (1 << 63)) as i64
 }
@@ -76,8 +76,8 @@ impl Values {
         self.bounds
     }
 
-    /// Returns the most frequent values with their counts, and the number of calls with other values. A thread counts
-    /// 256 distinct values. Only if it saw more, some of these counts may be too low.
+    /// Returns the most frequent values with their counts, and the number of calls with other values. Each thread
+    /// counts up to 256 distinct values. Only if a thread saw more, some of these counts may be too low.
     pub fn top(&self, most: usize) -> (Vec<(i64, u64)>, u64) {
         let mut all: Vec<(i64, u64)> = self.counts.iter().map(|(v, n)| (*v, *n)).collect();
         all.sort_by_key(|&(value, calls)| (std::cmp::Reverse(calls), value));

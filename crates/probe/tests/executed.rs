@@ -1,8 +1,8 @@
 //! Functions of random instructions have the same results with a probe as without it: registers, flags, memory, red
 //! zone.
 //!
-//! The functions are executed in a separate process, which a wrong pad may crash. The pads call code that changes every
-//! register that it may change.
+//! The functions are executed in a separate process, because a wrong pad may crash it. The pads call code that changes
+//! every register that it may change.
 //!
 //! A longer run: `cargo test -p memhook-probe --test executed -- --ignored`
 
@@ -13,7 +13,7 @@ use memhook_probe::{
 use std::ops::Range;
 use std::process::Command;
 
-/// Variable with the number of functions for the executing process.
+/// Environment variable with the number of functions, for the process that executes them.
 const SEQUENCES: &str = "MEMHOOK_PROBE_SEQUENCES";
 
 /// Input and output of a function: rax, rcx, rdx, rbx, rbp, rsi, rdi, r8 to r15, flags.
@@ -202,7 +202,7 @@ impl Memory {
     }
 }
 
-/// Returns a register that may be used for computations: any except rsp.
+/// Returns a register that computations may use: any except rsp.
 fn register(random: &mut Rng) -> u8 {
     match random.u8(..15) {
         4 => 15,
@@ -273,7 +273,7 @@ impl Function {
             9 => self.put_on(random, b"\x0f\xaf", byte & 1 == 0, &[]),
             10 => self.put_on(random, &[0x0f, 0x40 | byte & 15], byte & 16 == 0, &[]),
             11 => self.put_on(random, b"\x0f\xa3", false, &[]),
-            // setcc of a byte register: with REX, all of them are low bytes.
+            // setcc of a byte register: with REX, all byte registers are low bytes.
             12 => {
                 let register = register(random);
                 self.put(&[
@@ -372,7 +372,7 @@ impl Function {
     }
 }
 
-/// Executes the given number of functions, both with and without a probe. Returns how many had a probe.
+/// Executes this many functions, each with and without a probe. Returns how many had a probe.
 fn execute(sequences: u64, seed: u64) -> u64 {
     let memory = Memory::new();
     let mut random = Rng::with_seed(seed);

@@ -1,4 +1,4 @@
-//! Calls to allocators in a module's code: the number of calls through slots, and of calls that cannot be seen because
+//! Calls to allocators in a module's code: counts the calls through slots, and the calls that are invisible because
 //! they go directly to a function of the module itself.
 
 use crate::arch::native::calls::{relative_calls, slot_jumps};
@@ -22,7 +22,7 @@ pub struct AllocatorCalls {
     pub pool: Option<&'static Pool>,
 }
 
-/// An allocator built on another allocator, which it does not call for small blocks.
+/// An allocator built on top of another one that it does not call for small blocks.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Pool {
     /// Exported function that identifies it.
@@ -50,7 +50,7 @@ impl Pool {
     }
 }
 
-/// Returns true if a process was started without any allocator that hands out parts of larger blocks.
+/// Returns true if a process was started with every allocator turned off that hands out parts of larger blocks.
 pub fn avoids_pools(pid: i32) -> bool {
     POOLS.iter().all(|pool| pool.is_avoided(pid))
 }
@@ -113,7 +113,7 @@ pub fn allocator_calls(
         }
         known = known.or_else(|| allocator_by_message(bytes));
         calls.allocator = known.map(|allocator| allocator.name);
-        // The functions of an allocator call each other; these calls are not allocations of the program.
+        // The functions of an allocator call each other. Such calls are not allocations by the program.
         for &(symbol, name) in &all {
             let of_allocator = known.is_some_and(|a| names.is_within(a, name));
             if of_allocator || own.contains_key(&symbol.st_value) {
@@ -141,8 +141,8 @@ pub fn allocator_calls(
     calls
 }
 
-/// Returns the allocator built into a module that is not an allocator's library. The module's allocations from it go
-/// through no slot. Python's own copy of an allocator does not count, because it is used only on request.
+/// Returns the allocator built into a module that is not an allocator's library. The module's allocations from it do
+/// not go through a slot. Python's own copy of an allocator does not count, because it is used only on request.
 pub fn built_in_allocator(module: &ModuleImage) -> Option<&'static str> {
     let exports = |name: &str| module.facts.exported(name).is_some();
     match (exports("malloc"), module.is_main) {
@@ -169,7 +169,7 @@ fn allocator_in_file(file: &ModuleBytes) -> Option<&'static str> {
     Some(found.filter(|_| !is_python())?.name)
 }
 
-/// Returns the allocator whose messages are in a file without symbols for it.
+/// Returns the allocator whose messages are in a file that has no symbols for it.
 fn allocator_by_message(bytes: &[u8]) -> Option<&'static Allocator> {
     let has = |a: &&Allocator| {
         !a.message.is_empty() && memchr::memmem::find(bytes, a.message.as_bytes()).is_some()

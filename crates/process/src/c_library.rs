@@ -133,8 +133,8 @@ fn is_musl(module: &ModuleImage) -> bool {
     module.is_loader && module.is_libc
 }
 
-/// Returns true for a loader separate from the C library. The name is used if the loader of the process could not be
-/// read at that moment.
+/// Returns true for a loader that is separate from the C library. If the process's loader could not be read, the
+/// module's name decides.
 fn is_loader(module: &ModuleImage) -> bool {
     let is_named_so = |soname: &String| soname.starts_with(GLIBC_LOADER);
     let has_its_name = module.facts.soname.as_ref().is_some_and(is_named_so);
@@ -188,11 +188,11 @@ pub enum ModulePart {
     Locking,
 }
 
-/// Library with the unwinder, which has a lock around the list of loaded modules.
+/// Library that contains the unwinder, which locks its list of loaded modules.
 const UNWINDER: &str = "libgcc_s.so.1";
 
-/// Functions that the loader calls by name (`__rtld_malloc_init_real` in glibc's elf/dl-minimal.c), or that call it. A
-/// library with one of them may hold its own lock during the call.
+/// Functions that the loader looks up by name and calls (`__rtld_malloc_init_real` in glibc's elf/dl-minimal.c), or
+/// that call the loader. A library with one of them may hold its own lock during the call.
 const AROUND_LOADING: [&str; 9] = [
     "malloc",
     "calloc",
@@ -228,8 +228,8 @@ fn stands_in(facts: &ModuleFacts) -> bool {
 }
 
 /// System call wrappers of glibc in which a thread sleeps and, on any path through them, holds no lock of the C
-/// library. Of the waits on a futex, only waits for conditions and semaphores are listed: the C library itself waits
-/// for mutexes, for the end of other threads and similar events.
+/// library. Of the futex waits, only those for condition variables and semaphores are listed, because the C library
+/// itself waits for mutexes, for other threads to end, and for similar events.
 pub const WAITING: &[&str] = &[
     "accept",
     "accept4",
@@ -308,10 +308,10 @@ pub const WAITING: &[&str] = &[
     "writev",
 ];
 
-/// Functions of that list that end in a jump to a function without a symbol.
+/// Functions of [`WAITING`] that end in a jump to a function without a symbol.
 pub const WAITING_ELSEWHERE: &[&str] = &["sem_clockwait", "sem_timedwait", "sem_wait"];
 
-/// Exported functions at the beginning of a thread's stack in glibc.
+/// Exported glibc functions in the outermost frames of a thread's stack.
 pub const STARTING: &[&str] = &["__libc_start_main", "clone"];
 
 #[cfg(test)]

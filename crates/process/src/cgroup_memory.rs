@@ -28,14 +28,13 @@ impl MemoryLevel {
         self.used() as f64 / self.limit.max(1) as f64
     }
 
-    /// Returns true if it is the machine rather than a control group.
+    /// Returns true if this level is the machine rather than a control group.
     pub fn is_machine(&self) -> bool {
         self.path == Path::new("/")
     }
 }
 
-/// Writes the location of the free memory, as the continuation of an amount: "is left in the memory cgroup
-/// /sys/fs/cgroup/x".
+/// Writes where the free memory is, to follow an amount: "is left in the memory cgroup /sys/fs/cgroup/x".
 impl fmt::Display for MemoryLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_machine() {
@@ -51,7 +50,7 @@ impl fmt::Display for MemoryLevel {
 pub struct CgroupMemory {
     /// Groups with a limit, the process's own first.
     pub levels: Vec<MemoryLevel>,
-    /// Directory of the process's own group, if it has a visible one for memory.
+    /// Directory of the process's own memory control group, if it has one that is visible.
     group: Option<PathBuf>,
 }
 
@@ -63,8 +62,8 @@ impl CgroupMemory {
         CgroupMemory::find(&groups, &mounts, Path::new("/"))
     }
 
-    /// Returns the limits of two processes, which are read only once if both are in the same groups, like a
-    /// program and its starter.
+    /// Returns the limits of two processes, which are read only once if both are in the same groups, such as a program
+    /// and the process that started it.
     pub fn of_both(one: i32, other: i32) -> [CgroupMemory; 2] {
         let groups = |pid: i32| proc_text(proc_path(pid, "cgroup")).unwrap_or_default();
         let mounts = proc_text("/proc/self/mountinfo").unwrap_or_default();
@@ -94,7 +93,7 @@ impl CgroupMemory {
         found
     }
 
-    /// Finds the own group of a process, without reading limits.
+    /// Finds a process's own group, without reading limits.
     pub fn without_limits(pid: i32) -> CgroupMemory {
         let groups = proc_text(proc_path(pid, "cgroup")).unwrap_or_default();
         let mounts = proc_text("/proc/self/mountinfo").unwrap_or_default();
@@ -141,13 +140,13 @@ impl CgroupMemory {
         levels
     }
 
-    /// Returns the level whose limit is used most at this moment.
+    /// Returns the level that is closest to its limit at this moment.
     pub fn fullest_now(&self) -> Option<MemoryLevel> {
         let levels = self.now().into_iter();
         levels.max_by(|a, b| a.share().total_cmp(&b.share()))
     }
 
-    /// Returns the number of processes of its own group that the kernel killed for lack of memory.
+    /// Returns the number of processes that the kernel killed for lack of memory in the process's own group.
     pub fn kills(&self) -> Option<u64> {
         let group = self.group.as_ref()?;
         ["memory.events", "memory.oom_control"]

@@ -1,10 +1,10 @@
-//! Root of the cgroup hierarchy, if this process is further down in it.
+//! Root of the cgroup hierarchy, for a process that is in a cgroup below the root.
 
 use nix::fcntl::OFlag;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 
-/// Mount points of version 2. The second one is used if version 1 is mounted too.
+/// Mount points of version 2. The second one is used if version 1 is mounted as well.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
 /// Returns the directory of the root, for clone3(2); `None` if this process is already in it, or it cannot be used.

@@ -17,7 +17,7 @@ pub fn children(pid: i32) -> Vec<i32> {
             let ids = lists.iter().flat_map(|list| list.split_ascii_whitespace());
             ids.filter_map(|id| id.parse().ok()).collect()
         }
-        // A thread has ended meanwhile, or the kernel was built without CONFIG_PROC_CHILDREN.
+        // A thread has ended in the meantime, or the kernel was built without CONFIG_PROC_CHILDREN.
         Err(_) => {
             let is_child = |&child: &i32| parent(child) == Some(pid);
             process_ids().into_iter().filter(is_child).collect()

@@ -51,8 +51,8 @@ impl Chosen {
     /// Activates the choice.
     ///
     /// # Errors
-    /// The id belongs to another process now, or another process with this id was chosen before and that choice is
-    /// still active.
+    /// Fails if the id belongs to another process now, or if an earlier choice of another process with this id is still
+    /// active.
     pub fn keep(self) -> Result<Kept, Replaced> {
         let Chosen { pid, started } = self;
         let Some(started) = started else {
@@ -98,7 +98,7 @@ impl Drop for Kept {
 /// to that process too: an id never returns to a process that has ended.
 ///
 /// # Errors
-/// Another process has the id. It is not an error if the process is gone and the id is free.
+/// Fails if another process has the id. It is not an error if the process has ended and the id is unused.
 pub fn still_chosen(pid: i32) -> Result<(), Replaced> {
     let meant = kept().get(&pid).map(|(started, _)| *started);
     let Some(meant) = meant else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Control group as users name it, and the test whether a process is in it.
+//! Control group that a user names, and the check whether a process is in it.
 
 use nix::sched::{CloneFlags, setns};
 

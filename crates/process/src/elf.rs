@@ -8,8 +8,8 @@ use memhook_abi::{ACCESS_LISTENER, MARK_LISTENER};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Name of the notes that contain the addresses of a program's pointers for us: see `hook-cxx/access_runtime.cc` and
-/// `memhook_mark.h`.
+/// Name of the notes with the addresses of the pointers that a program provides for memhook-rs: see
+/// `hook-cxx/access_runtime.cc` and `memhook_mark.h`.
 const LISTENER_NOTE_NAME: &str = "memhook";
 const LISTENERS: [(u32, &str); 2] = [(1, ACCESS_LISTENER), (2, MARK_LISTENER)];
 
@@ -93,8 +93,8 @@ impl<'a> ElfView<'a> {
             .map(|n| n.desc.to_vec())
     }
 
-    /// Returns the addresses (svma) of the pointers to listeners, which belong to the access runtime and to marks, if
-    /// the module has any. A note for each contains the distance from the note's own contents.
+    /// Returns the addresses (svma) of the module's pointers to listeners, if any, which belong to the access runtime
+    /// and to marks. A note for each pointer contains its distance from the note's own contents.
     pub fn listeners(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let found = |(kind, name)| self.listener(kind).map(|svma| (name, svma));
         LISTENERS.into_iter().filter_map(found)
@@ -160,7 +160,7 @@ impl<'a> ElfView<'a> {
             .collect()
     }
 
-    /// Returns variables that other modules can bind to, in one pass.
+    /// Returns the variables with these names that other modules can bind to, in one pass over the symbols.
     pub fn variables<'n>(&self, names: &[&'n str]) -> HashMap<&'n str, Exported> {
         let variables = self.elf.dynsyms.iter().enumerate().filter(|(_, symbol)| {
             symbol.st_type() == sym::STT_OBJECT && symbol.st_shndx != 0 && symbol.st_value != 0
@@ -184,7 +184,7 @@ impl<'a> ElfView<'a> {
         })
     }
 
-    /// Returns a symbol, and true if only names with its version bind to it.
+    /// Returns a symbol, and true if only references with its version bind to it.
     fn as_exported(&self, index: usize, symbol: &sym::Sym) -> (Exported, bool) {
         let versions = self.elf.versym.as_ref();
         let version = versions.and_then(|versions| versions.get_at(index));
@@ -196,7 +196,7 @@ impl<'a> ElfView<'a> {
         (exported, version.is_some_and(|version| version.is_hidden()))
     }
 
-    /// Returns relocations that create a slot for a symbol accepted by `wanted`.
+    /// Returns the relocations that create a slot for a symbol that `wanted` accepts.
     pub fn slots(&self, wanted: &dyn Fn(&str) -> bool) -> Vec<Relocation> {
         let tables = [&self.elf.dynrelas, &self.elf.pltrelocs];
         let mut found: Vec<Relocation> = tables
@@ -221,8 +221,8 @@ impl<'a> ElfView<'a> {
         found
     }
 
-    /// Returns words that the loader fills with the result of a resolver when it loads the module, as resolver and word
-    /// (svma). Only resolvers that `wanted` accepts are included.
+    /// Returns words that the loader fills with the result of a resolver when it loads the module, as pairs of resolver
+    /// and word (svma). Only resolvers that `wanted` accepts are included.
     pub fn resolved_words(&self, wanted: &dyn Fn(u64) -> bool) -> Vec<(u64, u64)> {
         let tables = [&self.elf.dynrelas, &self.elf.pltrelocs];
         let all = tables.iter().flat_map(|table| table.iter());
@@ -247,7 +247,7 @@ impl<'a> ElfView<'a> {
             .collect()
     }
 
-    /// Returns true if the module binds its own symbols itself (`-Bsymbolic`).
+    /// Returns true if references within the module bind to its own symbols (`-Bsymbolic`).
     pub fn is_symbolic(&self) -> bool {
         self.elf.dynamic.as_ref().is_some_and(|d| {
             d.info.flags & dynamic::DF_SYMBOLIC != 0
@@ -255,12 +255,12 @@ impl<'a> ElfView<'a> {
         })
     }
 
-    /// Returns the name that other modules use to need it (DT_SONAME).
+    /// Returns the name by which other modules depend on this module (DT_SONAME).
     pub fn soname(&self) -> Option<&'a str> {
         self.elf.soname
     }
 
-    /// Returns the names of the libraries that are loaded with it (DT_NEEDED).
+    /// Returns the names of the libraries that the module depends on (DT_NEEDED).
     pub fn needed(&self) -> &[&'a str] {
         &self.elf.libraries
     }
@@ -275,7 +275,7 @@ impl<'a> ElfView<'a> {
         Some(relro.p_vaddr & !0xfff..end)
     }
 
-    /// Returns true if a section of this name exists and has contents in this file.
+    /// Returns true if a section with this name exists and its contents are in this file.
     pub fn has_section(&self, name: &str) -> bool {
         self.elf.section_headers.iter().any(|s| {
             s.sh_type != goblin::elf::section_header::SHT_NOBITS
@@ -294,7 +294,7 @@ impl<'a> ElfView<'a> {
 }
 
 /// Returns the executable segments of an ELF file: their addresses (svma), and the offset of the first segment in the
-/// file. Nothing else in the file is examined; [`ElfView`] may even refuse the file.
+/// file. Examines nothing else, so it also works on files that [`ElfView`] refuses.
 pub fn code_places(bytes: &[u8]) -> Vec<(Range<u64>, u64)> {
     let headers = || {
         let header = Elf::parse_header(bytes).ok()?;

@@ -1,4 +1,4 @@
-//! The program that an emulator of user programs runs, such as qemu-user.
+//! The program that a user-mode emulator, such as qemu-user, runs.
 //!
 //! An emulator maps the segments of a program at their usual addresses, like the kernel, but translates the code
 //! instead of executing it, so the code is mapped as data. Neither the modules nor the heaps of such a program belong
@@ -12,7 +12,7 @@ use goblin::elf::{Elf, ProgramHeader, program_header::PT_LOAD};
 /// Bytes at the beginning of a file in which linkers place all program headers.
 const HEADER_BYTES: usize = 4096;
 
-/// Number of mappings before and after one among which others of the same file are searched.
+/// Number of mappings on each side of a mapping among which to search for others of the same file.
 const NEAR: usize = 16;
 
 /// Returns the path of the program that a process with these mappings emulates.
@@ -21,8 +21,8 @@ pub fn emulated_program(pid: i32, maps: &[Mapping]) -> Option<String> {
         if first.offset != 0 || !first.read || first.exec || !first.path.starts_with('/') {
             return false;
         }
-        // Hardly any process has private data of a file without its code. In a small file, the data may also begin with
-        // its first byte, and come after the code.
+        // Hardly any process maps private data of a file without also mapping the file's code. In a small file, the
+        // data may also start at the first byte, and the code may be mapped before it.
         let near = maps[index.saturating_sub(NEAR)..].iter().take(2 * NEAR);
         let mut of_file = near.filter(|m| m.is_same_file(first));
         let has_code = of_file.clone().any(|m| m.exec);

@@ -8,7 +8,7 @@ pub enum Error {
     Proc {
         /// The file.
         path: String,
-        /// Error of the kernel. It is part of the text, so it is not also a source.
+        /// Kernel error. It is part of the message, so it is not also the error's source.
         cause: std::io::Error,
     },
     /// The process is not the chosen one.

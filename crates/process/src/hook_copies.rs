@@ -1,6 +1,6 @@
 //! Copies of our hook in a process, of this version or another, and the functions that their wrappers call. A forked
-//! child inherits the slots of its traced parent, so an address inside any of these copies is never the original of a
-//! slot.
+//! child inherits the patched slots of its traced parent, so an address inside any of these copies is never the
+//! original value of a slot.
 
 use crate::memory::Pages;
 use crate::{Mapping, RemoteAddress, read_memory, read_word};
@@ -14,11 +14,11 @@ const MAPPING_NAME: &str = "/memfd:memhook-hook";
 pub const HOOK_FILE_PREFIX: &str = "memhook-hook-";
 /// Suffix of the name of such a file; its prefix is [`HOOK_FILE_PREFIX`].
 pub const HOOK_FILE_SUFFIX: &str = ".so";
-/// Number of bytes of a copy's writable data that are searched for its description.
+/// Maximum number of bytes of a copy's writable data to search for its description.
 const MOST_DATA: u64 = 1 << 20;
 /// From this version on, a description includes emitting wrappers.
 const WITH_EMITTING: u32 = 2;
-/// Upper bounds, for all versions, of functions, variants, and tables of wrappers.
+/// Upper bounds, for all versions, on the numbers of functions, variants, and wrapper tables.
 const LIMITS: (u32, u32, u32) = (1024, 64, 2);
 
 /// Meaning of a value in a slot.
@@ -121,8 +121,8 @@ pub fn unfinished_copies(pid: i32, maps: &[Mapping]) -> Vec<Range<u64>> {
         .collect()
 }
 
-/// Mark of a copy that was mapped without the loader. In a copy from the loader, complete or not, the byte is 0. It is
-/// one of the bytes in `e_ident` that have no meaning yet (gABI, "ELF Identification").
+/// Mark of a copy that was mapped without the loader. In a copy that was loaded by the loader, completely or not, the
+/// byte is 0. It is one of the unused bytes of `e_ident` (gABI, "ELF Identification").
 pub const MAPPED_MARK: (usize, u8) = (15, b'm');
 
 /// Size of a loaded module by its ELF header, and how it was loaded.
@@ -173,7 +173,7 @@ pub fn hook_copies(pid: i32, maps: &[Mapping]) -> Vec<HookCopy> {
     copies
 }
 
-/// Returns the meaning of a value in a slot of the process.
+/// Returns the meaning of a value found in a slot of the process.
 pub fn behind(copies: &[HookCopy], value: u64) -> Behind {
     match copies.iter().find(|c| (c.base..c.end).contains(&value)) {
         None => Behind::Itself,
@@ -194,7 +194,7 @@ impl HookCopy {
         (original != 0).then_some(original)
     }
 
-    /// Returns its originals, as function, variant and address (avma).
+    /// Returns the originals known to this copy, as function, variant and address (avma).
     pub fn originals(&self) -> impl Iterator<Item = (u32, u32, u64)> {
         self.description.iter().flat_map(|d| {
             d.originals
@@ -205,7 +205,7 @@ impl HookCopy {
         })
     }
 
-    /// Returns the address of the original of a function's variant in the hook (avma).
+    /// Returns the address (avma) in the hook of the original of a function's variant.
     pub fn place_of_original(&self, function: u32, variant: u32) -> Option<u64> {
         let d = self.description.as_ref()?;
         let index = u64::from(function) * u64::from(d.variants) + u64::from(variant);
@@ -227,7 +227,7 @@ impl HookCopy {
     }
 
     /// Returns the owner of the regions that it uses ([`memhook_abi::Control::owner`]); 0 if it uses none, as in a
-    /// fork child.
+    /// forked child.
     pub fn owner(&self, pid: i32) -> u64 {
         let gate = self.description.as_ref().map(|d| d.gate);
         gate.and_then(|gate| read_word(pid, RemoteAddress(gate) + 8))
@@ -312,7 +312,7 @@ impl Description {
 mod tests {
     use super::*;
 
-    /// This uses a synthetic copy in this process's own memory.
+    /// The test uses a synthetic copy in its own memory.
     #[test]
     fn a_description_is_read_and_believed_only_within_bounds() {
         let pid = std::process::id() as i32;

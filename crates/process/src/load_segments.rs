@@ -59,7 +59,7 @@ impl LoadSegments {
     /// data are writable: a program whose code is translated.
     pub(crate) fn are_emulated(&self, first: &Mapping, maps: &[Mapping]) -> bool {
         let bias = first.start.wrapping_sub(self.lowest());
-        // The beginning of the data may have become read-only after the relocations.
+        // The first part of the data may have been made read-only after relocation.
         let last_mapping = |segment: &LoadSegment| {
             let last = segment.file_bytes.checked_sub(1)?;
             let address = bias.wrapping_add(segment.svma).wrapping_add(last);
@@ -75,8 +75,8 @@ impl LoadSegments {
             && data.into_iter().filter_map(last_mapping).any(|m| m.write)
     }
 
-    /// Returns the end of a module whose first mapping is `first`, one of `maps`. `None` if the file is not mapped as
-    /// its segments require, with executable code, but for example as data.
+    /// Returns the end of a module whose first mapping is `first`, one of `maps`. Returns `None` if the file is not
+    /// mapped as its segments require, with executable code, but for example only as data.
     pub(crate) fn end(&self, first: &Mapping, maps: &[Mapping]) -> Option<u64> {
         let bias = first.start.wrapping_sub(self.lowest());
         let (mut end, mut has_code, mut has_more) = (first.end, false, false);

@@ -1,5 +1,5 @@
-//! ELF module as its loader has mapped it, which shows what the loader would find. This does not need the module's
-//! file, which may be large, deleted, replaced or unreachable.
+//! ELF module as its loader has mapped it, which is what the loader itself would see. The module's file, which may be
+//! large, deleted, replaced or unreachable, is not needed.
 
 use crate::memory::Pages;
 use goblin::elf::{dynamic, program_header, sym};
@@ -81,7 +81,7 @@ impl LoadedElf {
         (elf.symbols != 0 && elf.strings != 0).then_some(elf)
     }
 
-    /// Returns true if other modules need it by this name (DT_SONAME).
+    /// Returns true if other modules refer to this one by this name (DT_SONAME).
     pub(crate) fn is_named(&self, pages: &mut Pages, name: &str) -> bool {
         self.soname.is_some_and(|at| pages.has_string(at, name))
     }

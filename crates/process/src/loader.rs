@@ -51,7 +51,7 @@ pub fn is_audited(pid: i32) -> bool {
 
 /// Returns true if a process was started with a matching variable (`NAME=value`) in its environment.
 pub(crate) fn has_variable(pid: i32, is_it: impl Fn(&[u8]) -> bool) -> bool {
-    /// Limit of the kernel (execve(2), "Limits on size of arguments and environment").
+    /// Kernel limit (execve(2), "Limits on size of arguments and environment").
     const MOST_BYTES: u64 = 8 << 20;
     let path = proc_path(pid, "environ");
     let environment = memhook_foreign::read_start(path, MOST_BYTES).unwrap_or_default();
@@ -150,8 +150,8 @@ impl Loader {
         modules
     }
 
-    /// Returns true if the loader has begun the list. The loaders of glibc and musl set `r_version` when the modules of
-    /// the program itself are loaded.
+    /// Returns true if the loader has begun the list. The loaders of glibc and musl set `r_version` once the program's
+    /// own modules are loaded.
     pub fn has_begun(&self, pid: i32) -> bool {
         let version = crate::read_word(pid, RemoteAddress(self.debug));
         version.is_some_and(|word| word as u32 != 0)

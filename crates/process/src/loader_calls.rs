@@ -3,8 +3,8 @@
 //! glibc's loader allocates with the functions that the program would call. At the program's start, it looks up malloc
 //! and related functions in the program's scope (`__rtld_malloc_init_real` in elf/dl-minimal.c; before 2.31 through its
 //! own slots), and dlopen(3) itself calls them through slots of libc. It also calls auditors (rtld-audit(7)). Any of
-//! these may wait for a lock of a thread that sleeps outside the loader and every allocator, so that the threads'
-//! frames would not reveal the lock.
+//! these may wait for a lock that is held by a thread which sleeps outside the loader and every allocator. Then the
+//! threads' frames would not reveal the lock.
 //!
 //! Everything that cannot be proved counts as foreign.
 
@@ -15,7 +15,7 @@ use crate::module::run;
 use crate::{Loader, Mapping, ModuleImage, RemoteAddress, open_pagemap, read_memory};
 use std::os::unix::fs::FileExt;
 
-/// Functions of an allocator that the loader calls. The last two are for old loaders and thread-local storage.
+/// Allocator functions that the loader calls. The last two are for old loaders and thread-local storage.
 const ALLOCATING: [&str; 6] = [
     "malloc",
     "calloc",
@@ -114,9 +114,9 @@ impl Glibc<'_> {
         self.parts.iter().any(|m| m.contains(address))
     }
 
-    /// Returns a slot through which the loader reaches an allocator outside glibc. If a program has taken the address
-    /// of such a function without position-independent code, the slot contains a PLT entry of the program, which leads
-    /// to one of the program's slots.
+    /// Returns a slot through which the loader reaches an allocator other than glibc's. If a program has taken the
+    /// address of such a function without position-independent code, the slot contains a PLT entry of the program,
+    /// which leads to one of the program's slots.
     fn foreign_slot(&self, modules: &[ModuleImage], pages: &mut Pages) -> Option<String> {
         let stands_for_others = modules.iter().filter(|m| !m.facts.canonical_plt.is_empty());
         let stubs: Vec<u64> = stands_for_others
@@ -145,7 +145,8 @@ impl Glibc<'_> {
         None
     }
 
-    /// Returns a hook of glibc's allocator that is not glibc's own (malloc_hook(3); nothing calls them since 2.34).
+    /// Returns a hook of glibc's allocator that is set to a function outside glibc (malloc_hook(3); nothing calls these
+    /// hooks since 2.34).
     fn set_hook(&self, modules: &[ModuleImage], pages: &mut Pages) -> Option<String> {
         for module in modules {
             for svma in &module.facts.malloc_hooks {
@@ -161,7 +162,7 @@ impl Glibc<'_> {
         None
     }
 
-    /// Returns a difference between code in memory and glibc's files.
+    /// Returns a difference between the code in memory and glibc's files.
     fn changed_code(&self, pid: i32, maps: &[Mapping]) -> Option<String> {
         let mut parts = self.parts.iter();
         let changed = parts.find(|module| has_changed_code(pid, maps, module))?;

@@ -21,7 +21,8 @@ pub struct Mapping {
     pub offset: u64,
     /// Device and inode of the file; an inode of 0 means that there is no file.
     pub file_id: (u32, u32, u64),
-    /// Path, `[stack]` or a similar name, or nothing; without the mark of a deleted file.
+    /// Path, `[stack]` or a similar name, or nothing. The kernel's mark for a deleted file is
+    /// removed.
     pub path: String,
     /// True if the file has been deleted.
     pub deleted: bool,

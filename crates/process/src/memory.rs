@@ -83,7 +83,7 @@ impl Pages {
         })
     }
 
-    /// Returns the rest of a page from an address (avma) on; `None` if it is unreadable.
+    /// Returns the bytes from an address (avma) to the end of its page; `None` if the page is unreadable.
     fn rest_of_page(&mut self, address: u64) -> Option<&[u8]> {
         let offset = (address % PAGE_BYTES as u64) as usize;
         let page = address - offset as u64;
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn strings_end_where_they_should() {
         let mut pages = Pages::of(std::process::id() as i32).expect("our own memory");
-        // Longer than a page, so that some of the strings cross from one page to the next.
+        // Longer than a page, so that some of the strings cross a page boundary.
         let text: Vec<u8> = b"libc.so.6\0".repeat(1000);
         for at in (0..text.len()).step_by(10) {
             let address = &raw const text[at] as u64;

@@ -50,7 +50,7 @@ impl ModuleImage {
 }
 
 /// Returns the vDSO: code that the kernel maps into every process. Its bytes come from the mapping. A signal may
-/// interrupt a thread in it.
+/// interrupt a thread while it runs this code.
 pub fn vdso(pid: i32, maps: &[Mapping]) -> Option<ModuleImage> {
     let mapping = maps.iter().find(|m| m.path == "[vdso]")?;
     let mut bytes = vec![0; (mapping.end - mapping.start) as usize];
@@ -184,7 +184,7 @@ pub(crate) fn mark_permanent(modules: &mut [ModuleImage]) {
     }
     drop(by_name);
     for (module, permanent) in modules.iter_mut().zip(permanent) {
-        // Programs need musl by a name that differs from the name of its file, which is also the loader.
+        // Programs name musl in DT_NEEDED differently from its file, which is also the loader.
         module.is_permanent = permanent || module.is_loader;
     }
 }

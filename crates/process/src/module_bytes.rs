@@ -1,9 +1,9 @@
 //! Bytes of a module's file: the parts that tracing needs are read immediately, and the others on demand.
 //!
-//! The executable of a browser has 300 MB, and an attach needs only symbols, relocations and call frame information,
-//! which are a hundredth of that. Reading the rest would take most of the time of an attach. Only the parts named by
-//! the section table are read, and only if the dynamic section, which the loader relies on, names no others. Any other
-//! file is read completely.
+//! A browser's executable is 300 MB large, and an attach needs only its symbols, relocations and call frame
+//! information, which are a hundredth of that. Reading the rest would take most of the time of an attach. Only the
+//! parts named by the section table are read, and only if the dynamic section, which the loader relies on, names no
+//! others. Any other file is read completely.
 
 use goblin::container::Ctx;
 use goblin::elf::{
@@ -17,7 +17,7 @@ use std::{
 
 /// Size below which files are read completely: many small reads would take longer.
 const SMALL_BYTES: u64 = 256 << 10;
-/// Length of the start that contains the program headers in nearly all files.
+/// Number of bytes at the start of a file that contain the program headers in nearly all files.
 const START_BYTES: u64 = 4096;
 
 /// Identity of a file, which changes with its contents.
@@ -121,7 +121,8 @@ struct Parts<'a> {
     file: &'a File,
     bytes: Vec<u8>,
     read: Vec<Range<u64>>,
-    /// Number of bytes that may still be read: the tables of a damaged file may all name the same part of it.
+    /// Number of bytes that may still be read. It is limited because the tables of a damaged file may all name the same
+    /// part of the file.
     left: u64,
 }
 

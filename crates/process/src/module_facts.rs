@@ -1,5 +1,5 @@
-//! Facts about a module that tracing needs. They are collected once per file, because each library is examined again
-//! whenever the program loads another, and its `dlopen` waits for that.
+//! Facts about a module that tracing needs. They are collected once per file: whenever the program loads a library, all
+//! libraries are examined again, and its `dlopen` waits for that.
 
 use crate::load_segments::LoadSegments;
 use crate::python::{EVALUATION, VARIABLES};
@@ -120,7 +120,7 @@ impl ModuleFacts {
         self.needed.iter().any(|name| is_one(name))
     }
 
-    /// Returns a hooked function, or one of a few others, that other modules can bind to.
+    /// Returns an exported function that other modules can bind to: a hooked function, or one of a few others.
     pub fn exported(&self, name: &str) -> Option<Exported> {
         self.exported.get(name).copied()
     }

@@ -1,7 +1,8 @@
 //! Files of modules, each read once.
 //!
-//! A file may have any length, because a sparse file costs nothing. So files are read completely only while their total
-//! size is realistic for a program. Beyond that, only the mapped parts are read, which is all that tracing needs.
+//! A file may have any length, because a sparse file costs nothing. So files are read in full only as long as their
+//! total size is plausible for a program. Beyond that, only the mapped parts are read, which are all that tracing
+//! needs.
 
 use crate::module_bytes::{ModuleBytes, Version};
 use crate::{Mapping, ModuleFacts, ModuleImage, RemoteAddress, living_thread, read_memory};
@@ -48,8 +49,8 @@ pub struct ModuleFiles {
 /// Device and inode, as the kernel shows them for a mapping.
 type FileId = (u32, u32, u64);
 
-/// Returns the time of the last change of an inode. Replacing a file also changes that time; the file is then in use
-/// only through old mappings.
+/// Returns the time of the last change of an inode. Replacing a file also changes that time; from then on, the old file
+/// is in use only through existing mappings.
 fn inode_changed(file: &File) -> Option<(i64, i64)> {
     let metadata = file.metadata().ok()?;
     Some((metadata.ctime(), metadata.ctime_nsec()))
@@ -69,8 +70,8 @@ impl ModuleFiles {
         }
     }
 
-    /// Returns the files for use with another process. Then the inode must be unchanged too: a file cannot be written
-    /// while a process executes it, but between two processes it may have been changed.
+    /// Returns the files for use with another process. For this, the inode must be unchanged too: a file cannot be
+    /// written while a process executes it, but it may have been changed between the two processes.
     pub fn for_another_process(&self) -> ModuleFiles {
         ModuleFiles {
             inherited: self.known.keys().copied().collect(),
@@ -173,7 +174,7 @@ fn begins_with(pid: i32, address: u64, file: &[u8]) -> bool {
     read_memory(pid, RemoteAddress(address), &mut mapped).is_ok() && mapped == expected
 }
 
-/// Returns the bytes of the file that `first` maps; `read_bytes`: bytes that were read from other files.
+/// Returns the bytes of the file that `first` maps; `read_bytes` is the number of bytes read from other files so far.
 fn bytes(file: &File, maps: &[Mapping], first: &Mapping, read_bytes: u64) -> Option<Vec<u8>> {
     let extent = Extent::of(file).ok()?;
     if extent.may_hold(extent.bytes) && read_bytes + extent.bytes <= MOST_WHOLE_BYTES {

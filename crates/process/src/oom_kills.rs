@@ -1,4 +1,4 @@
-//! Processes that the kernel killed for lack of memory, according to its own messages.
+//! Processes that the kernel's OOM killer killed, according to the kernel log.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,12 +13,12 @@ pub struct OomKill {
     pub pid: i32,
     /// Name of the process (proc_pid_comm(5)).
     pub name: String,
-    /// Path of its memory cgroup below the root of the hierarchy; empty if the kernel does not report it.
+    /// Path of the process's memory cgroup below the root of the hierarchy; empty if the kernel does not report it.
     pub group: String,
 }
 
 impl OomKill {
-    /// Returns true if it was in the control group with this directory, or in one below it.
+    /// Returns true if the process was in the control group with this directory, or in one below it.
     pub fn was_in(&self, directory: &Path) -> bool {
         let group = Path::new(self.group.trim_start_matches('/'));
         let mut ancestors = group.ancestors();
@@ -28,7 +28,7 @@ impl OomKill {
 
 /// Follows the kernel's messages from now on.
 pub struct OomKills {
-    /// Log; `None` if it may not be read (CAP_SYSLOG, `kernel.dmesg_restrict`).
+    /// The kernel log; `None` if it may not be read (CAP_SYSLOG, `kernel.dmesg_restrict`).
     log: Option<File>,
     /// Processes whose end has been read.
     pids: BTreeSet<i32>,
@@ -80,7 +80,7 @@ impl OomKills {
 }
 
 /// Parses `6,1234,5678,-;oom-kill:constraint=CONSTRAINT_MEMCG,…,task_memcg=/web,task=redis,pid=12,uid=0` (since Linux
-/// 5.0). If there are many kills, there is only `Memory cgroup out of memory: Killed process 12 (redis)
+/// 5.0). If there are many kills, the kernel prints only `Memory cgroup out of memory: Killed process 12 (redis)
 /// total-vm:1234kB, …`.
 fn killed_by(message: &str) -> Option<OomKill> {
     let text = message.split_once(';')?.1.lines().next()?;
@@ -95,7 +95,7 @@ fn killed_by(message: &str) -> Option<OomKill> {
             group: String::new(),
         });
     };
-    // The search goes backwards, because a name may contain anything.
+    // The search goes backwards, because a process name may contain anything.
     let (text, pid) = text.rsplit_once(",uid=")?.0.rsplit_once(",pid=")?;
     let (group, name) = text.split_once(",task_memcg=")?.1.rsplit_once(",task=")?;
     Some(OomKill {
@@ -132,7 +132,7 @@ mod tests {
         ] {
             assert_eq!(killed_by(other), None, "{other}");
         }
-        // The result is valid even if the process may not read the messages.
+        // The result is valid even if this process may not read the kernel log.
         assert!(OomKills::follow().take().iter().all(|kill| kill.pid > 0));
     }
 }

@@ -140,7 +140,7 @@ mod tests {
             assert!(failure.contains("no process"), "{failure}");
             assert!(!failure.contains('\n'));
         }
-        // This test program is itself static, and has its symbols.
+        // This test program itself is statically linked, and has symbols.
         let own = preflight(std::process::id() as i32);
         let executable = own.iter().find(|check| check.name == "executable").unwrap();
         assert!(

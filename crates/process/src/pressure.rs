@@ -39,7 +39,8 @@ impl MemoryPressure {
         }
     }
 
-    /// Returns how long some of the processes have waited, and how long all of them at the same time.
+    /// Returns how long at least one of the processes has waited, and how long all of them have waited at the same
+    /// time.
     pub fn waited(&self) -> Option<[Duration; 2]> {
         totals(&proc_text(&self.path).ok()?)
     }

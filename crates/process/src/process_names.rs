@@ -9,7 +9,7 @@ pub fn thread_name(pid: i32, tid: i32) -> Option<String> {
 }
 
 /// Returns the name of a process as shown by `ps`, or an empty string. It may differ from the executable's name, for
-/// example if that is a symbolic link.
+/// example if it was started through a symbolic link.
 pub fn process_name(pid: i32) -> String {
     thread_name(pid, pid).unwrap_or_default()
 }

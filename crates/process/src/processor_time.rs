@@ -5,14 +5,14 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use std::time::Duration;
 
-/// Returns the processor time of all threads of a process, including those that have ended. `None` if it is gone.
-/// No privileges are needed (`pid_for_clock` in the kernel's posix-cpu-timers.c).
+/// Returns the processor time of all threads of a process, including those that have ended. `None` if the process is
+/// gone. No privileges are needed (`pid_for_clock` in the kernel's posix-cpu-timers.c).
 pub fn processor_time(pid: i32) -> Option<Duration> {
     let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid)).ok()?;
     Some(clock_gettime(clock).ok()?.into())
 }
 
-/// Returns the number of processors that the first thread of a process may run on. `None` if it is gone.
+/// Returns the number of processors that the first thread of a process may run on. `None` if the process is gone.
 pub fn allowed_processors(pid: i32) -> Option<usize> {
     let set = sched_getaffinity(Pid::from_raw(pid)).ok()?;
     let is_allowed = |processor: &usize| set.is_set(*processor).unwrap_or(false);
@@ -42,7 +42,7 @@ mod tests {
         let all = || processor_time(std::process::id() as i32).expect("we are there");
         let (own, before) = (own_processor_time(), all());
         let mut sum = 0u64;
-        // The kernel may count the time of other threads only at their next tick, so the sum may lag behind.
+        // The kernel may count the time of other threads only at their next tick, so the sum may lag.
         while all() < before + Duration::from_millis(2) {
             sum = std::hint::black_box(sum.wrapping_add(1));
             // Time taken by a hypervisor may count as this thread's.
@@ -72,7 +72,7 @@ mod tests {
         let (_, after) = from.recv().expect("told");
         assert!((used..=after).contains(&seen));
         other.join().expect("ended");
-        // The kernel forgets a thread a moment after it was joined.
+        // The kernel forgets a thread shortly after it was joined.
         while thread_processor_time(tid).is_some() {
             std::thread::yield_now();
         }

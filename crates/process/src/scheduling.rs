@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-/// /proc/PID/task/TID/schedstat of one thread, kept open: reading it again is one system call.
+/// /proc/PID/task/TID/schedstat of one thread, kept open so that each further read is one system call.
 pub struct SchedulingFile(File);
 
 /// Counters at one moment: time on processors, time waiting for a processor, and the number of times that the thread
@@ -13,7 +13,7 @@ pub struct SchedulingFile(File);
 pub struct Scheduling([u8; 64]);
 
 impl SchedulingFile {
-    /// Opens the file of a thread; `None` if the thread has ended or the kernel does not count this.
+    /// Opens the file of a thread; `None` if the thread has ended or the kernel does not keep these counters.
     pub fn of(pid: i32, tid: i32) -> Option<SchedulingFile> {
         let path = format!("/proc/{pid}/task/{tid}/schedstat");
         File::open(path).ok().map(SchedulingFile)

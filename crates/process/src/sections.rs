@@ -7,7 +7,7 @@ use goblin::elf::{Elf, SectionHeader};
 use std::borrow::Cow;
 use std::ffi::CStr;
 
-/// Read-only sections that contain no text: call frame information.
+/// Read-only sections that contain no strings: unwind and exception tables.
 const TABLES: [&[u8]; 3] = [b".eh_frame", b".eh_frame_hdr", b".gcc_except_table"];
 
 impl ModuleBytes {
@@ -19,7 +19,7 @@ impl ModuleBytes {
         self.contents(section)
     }
 
-    /// Returns the read-only sections, which include texts; `None` if the file has no section table.
+    /// Returns the read-only sections that may contain strings; `None` if the file has no section table.
     pub fn constants(&self) -> Option<Vec<Cow<'_, [u8]>>> {
         let kind = u64::from(SHF_ALLOC | SHF_EXECINSTR | SHF_WRITE);
         let is_constant = |(section, name): &&(SectionHeader, &[u8])| {

@@ -38,7 +38,7 @@ impl Candidate {
         }
         Some(Candidate {
             pid,
-            // Name of the initial thread, as in ps(1), even if that has ended.
+            // Name of the initial thread, as in ps(1), even if that thread has ended.
             comm: thread_name(pid, pid)?,
             executable,
             arguments,
@@ -198,7 +198,7 @@ pub enum SelectionError {
     NoName {
         /// The given name.
         name: String,
-        /// Hint at the intended name, in parentheses, or an empty string.
+        /// Hint at the name that was probably meant, in parentheses, or an empty string.
         hint: String,
     },
     /// No process matches.

@@ -8,7 +8,7 @@ const MOST: usize = 3;
 /// Returns the known names similar to this name, in alphabetical order: names that begin with it, and names that differ
 /// in a letter or two.
 pub(crate) fn similar<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    // Two differences are allowed from five letters on; swapped neighbours count as two.
+    // Two differences are allowed for names of at least five letters. Swapped neighbours count as two.
     let allowed = ((name.chars().count() + 1) / 3).min(2);
     let is_similar = |other: &&str| {
         (name.len() >= 3 && other.starts_with(name)) || distance(name, other) <= allowed

@@ -42,7 +42,7 @@ pub struct Unhookable {
     pub symbol: String,
     /// Reason.
     pub reason: &'static str,
-    /// True if there is a slot, but an unknown version of memhook-rs has put a wrapper into it.
+    /// True if a slot exists, but an unknown version of memhook-rs has put a wrapper into it.
     pub is_foreign_wrapper: bool,
 }
 
@@ -103,8 +103,8 @@ pub fn find_slots(
             if value == 0 {
                 continue; // a weak symbol that nobody defines
             }
-            // The slot leads to the program's own slot, where the call is seen. If this slot were the original of that
-            // slot, the original would lead back to the slot.
+            // The slot leads to a PLT stub of the program, which jumps through the program's own slot, where the call
+            // is seen. If the stub became the original of that slot, the original would lead back to the slot.
             if stubs.contains(&value) {
                 continue;
             }
@@ -146,7 +146,7 @@ pub fn find_slots(
                 continue;
             }
             let slot = slot(value);
-            // The program may have stored something else in a variable.
+            // A data slot is a variable, in which the program may have stored something else.
             if slot.kind == SlotKind::Data64 {
                 data_slots.push(slot);
                 continue;
@@ -186,7 +186,7 @@ pub fn find_slots(
         }
     }
     for mut slot in unresolved {
-        // Another namespace has its own C library, and this code does not know which. The allocator of the wrong
+        // Another namespace has its own C library, and this code does not know which one. The allocator of the wrong
         // library would crash the program.
         if !is_of_program[slot.module] && touches(&slot.symbol) {
             continue;
@@ -200,8 +200,8 @@ pub fn find_slots(
             });
             continue;
         }
-        // The slots of other modules show what the loader found. Otherwise, the symbol is looked up in the same way as
-        // by the loader, in load order, with the executable first.
+        // The slots of other modules show what the loader found. Otherwise, the symbol is looked up as the loader would
+        // do it: in load order, with the executable first.
         slot.target = match resolved.get(&(true, slot.symbol.clone())) {
             Some(&other) => other,
             None => look_up(modules, &is_of_program, &slot.symbol, &mut pages).unwrap_or(0),
@@ -267,7 +267,7 @@ fn modules_that_may_go(
 /// Returns the first definition in the program's namespace. Libc is searched last, because a preloaded or linked
 /// allocator library precedes it in the link order.
 ///
-/// If the function is chosen by a resolver, the choice was made for the module's own calls when the module was loaded.
+/// If an IFUNC resolver chooses the function, it chose one for the module's own calls when the module was loaded.
 fn look_up(
     modules: &[ModuleImage],
     is_of_program: &[bool],

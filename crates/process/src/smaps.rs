@@ -42,7 +42,7 @@ impl MemoryUse {
         self.referenced += other.referenced;
     }
 
-    /// Reads one line of the file, if it has one of these fields.
+    /// Parses one line of the file, if it is one of these fields.
     fn read(&mut self, line: &str) {
         let Some((name, value)) = line.split_once(':') else {
             return;
@@ -87,8 +87,8 @@ pub struct SmapsHold {
     pub all: Duration,
 }
 
-/// Returns the mappings of a process with their memory, in address order, and the time that reading them took. They are
-/// read one by one.
+/// Returns the mappings of a process with their memory, in address order, and the time that reading them took. The
+/// mappings are read one by one.
 pub fn smaps_by_mapping(pid: i32) -> Result<(Vec<MappingUse>, SmapsHold), Error> {
     // Buffer size, less than the text of one mapping: the kernel stops after the mapping that fills the buffer
     // (`seq_read_iter` of fs/seq_file.c).

@@ -15,13 +15,13 @@ use std::{
     sync::Arc,
 };
 
-/// Root directory of a process: ours, the root of a container, or the root of a chroot(2).
+/// Root directory of a process: the same as ours, that of a container, or that of a chroot(2).
 #[derive(Clone, Debug)]
 pub struct TargetRoot {
     pid: i32,
     is_ours: bool,
     /// Directory of a root other than ours. A container removes it when its process ends, but names are still looked up
-    /// after that.
+    /// afterwards.
     directory: Option<Arc<File>>,
 }
 
@@ -49,7 +49,7 @@ impl TargetRoot {
         }
     }
 
-    /// Returns the path of the root, valid as long as this or a clone of it exists. Our own root is `/`.
+    /// Returns the path of the root, which is valid as long as this value or a clone of it exists. Our own root is `/`.
     pub fn path(&self) -> PathBuf {
         match &self.directory {
             _ if self.is_ours => PathBuf::from("/"),
@@ -68,7 +68,7 @@ impl TargetRoot {
     /// Opens a regular file as the process would; links stay within its root.
     ///
     /// # Errors
-    /// Errors of open(2), or it is not a regular file.
+    /// Fails if open(2) fails, or if the file is not a regular file.
     pub fn open(&self, path: &Path) -> io::Result<File> {
         if self.is_ours {
             open_regular(path)

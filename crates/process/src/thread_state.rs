@@ -37,7 +37,7 @@ pub fn blocked_at(pid: i32, tid: i32) -> Option<(u64, u64)> {
     Some((address()?, address()?))
 }
 
-/// Returns the function of the kernel in which a thread waits (proc_pid_wchan(5)), or an empty string.
+/// Returns the kernel function in which a thread waits (proc_pid_wchan(5)), or an empty string.
 pub fn waits_in(pid: i32, tid: i32) -> String {
     proc_text(format!("/proc/{pid}/task/{tid}/wchan")).unwrap_or_default()
 }
@@ -53,7 +53,8 @@ pub fn tracer(pid: i32, tid: i32) -> i32 {
     tracing_thread(pid, tid).map_or(0, |tracer| process_of(tracer).unwrap_or(tracer))
 }
 
-/// Returns true if a thread has no tracer. Also `false` if that cannot be read because no descriptor is free.
+/// Returns true if a thread has no tracer. Returns false also if the tracer cannot be read because no descriptor is
+/// free.
 pub fn is_untraced(pid: i32, tid: i32) -> bool {
     tracing_thread(pid, tid) == Some(0)
 }
@@ -69,7 +70,7 @@ pub fn sleeps(pid: i32, tid: i32) -> Option<u64> {
         .ok()
 }
 
-/// Returns when a thread last ran, by the clock of its processor (`se.exec_start`, proc_sched_show_task in
+/// Returns the time at which a thread last ran, by the clock of its processor (`se.exec_start`, proc_sched_show_task in
 /// kernel/sched/debug.c); `None` if the kernel does not report it.
 pub fn last_ran(pid: i32, tid: i32) -> Option<Duration> {
     let text = proc_text(format!("/proc/{pid}/task/{tid}/sched")).ok()?;
@@ -81,7 +82,7 @@ pub fn last_ran(pid: i32, tid: i32) -> Option<Duration> {
     let (milliseconds, nanoseconds) = value.split_once('.')?;
     let rest: u64 = (nanoseconds.len() == 6).then_some(nanoseconds.parse().ok()?)?;
     let value = Duration::from_millis(milliseconds.parse().ok()?) + Duration::from_nanos(rest);
-    // Older kernels reset it when the thread moves to another processor.
+    // Older kernels reset the time when the thread moves to another processor.
     (!value.is_zero()).then_some(value)
 }
 

@@ -24,12 +24,12 @@ pub fn has_seccomp_filter(pid: i32) -> bool {
     tids.len() > 500 || tids.into_iter().any(|tid| is_filtered(pid, tid))
 }
 
-/// Returns true if a seccomp filter checks the system calls of this thread, or if it may.
+/// Returns true if a seccomp filter checks, or may check, the system calls of this thread.
 pub fn is_filtered(pid: i32, tid: i32) -> bool {
     status_field(pid, tid, "Seccomp:").is_none_or(|mode| mode != "0")
 }
 
-/// Returns the number of seccomp filters of the main thread, or of a living thread; `None` if the kernel does not
+/// Returns the number of seccomp filters of the main thread, or else of a living thread; `None` if the kernel does not
 /// report it (before Linux 5.9).
 pub fn seccomp_filters(pid: i32) -> Option<u32> {
     field_of_process(pid, "Seccomp_filters:")?.parse().ok()
@@ -60,7 +60,8 @@ impl SeccompFilters {
             in_status(&start, "State:").is_none_or(|state| state.starts_with(['Z', 'X']));
         match in_status(&start, "Seccomp_filters:").filter(|_| !has_ended) {
             Some(count) => count.parse().ok(),
-            // The thread has ended before other threads, or the list of its groups is long.
+            // The thread has ended before the other threads, or a long list of groups has pushed the field out of the
+            // buffer.
             None => seccomp_filters(self.pid),
         }
     }
@@ -153,7 +154,8 @@ pub fn thread_start_time(pid: i32, tid: i32) -> Option<u64> {
     stat_field(pid, tid, 22)?.parse().ok()
 }
 
-/// Returns how long a process has run, to a hundredth of a second. A program that it executed later started later.
+/// Returns how long a process has run, to a hundredth of a second. A program that the process executed later has run
+/// for a shorter time.
 pub fn process_age(pid: i32) -> Option<Duration> {
     let started = thread_start_time(pid, pid)? as f64;
     let ticks = sysconf(SysconfVar::CLK_TCK).ok()??;

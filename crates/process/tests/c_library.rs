@@ -89,7 +89,7 @@ const PROGRAM: &str = r#"
         pause();
     }"#;
 
-/// Library that claims to be the C library, and to contain all functions that are called in one.
+/// Library that claims to be the C library, and to contain every function of the C library that is called.
 const CLAIM: &str = r#"
     char *gnu_get_libc_version(void) { return "2.99"; }
     int __libc_start_main(void) { return 1; }
@@ -158,7 +158,7 @@ fn a_file_that_only_has_its_name_is_not_the_c_library() {
     assert_eq!(first_failure(&preflight(pid)), None);
 }
 
-/// Loading calls any replacement of its functions, and such a replacement may hold its own lock.
+/// Loading a library calls any function that replaces one of the C library, and the replacement may hold its own lock.
 #[test]
 fn whatever_stands_in_for_a_part_of_loading_may_keep_its_locks() {
     let scratch = Scratch::new("stand-ins");
@@ -216,7 +216,8 @@ fn the_c_libraries_of_other_releases() {
             .each_ref()
             .map(|d| d.to_string_lossy().into_owned())
             .join(":");
-        // The program has no start-up code of this release, because an older release lacks its symbols.
+        // The program does not use the start-up code of this system's release, because an older release lacks its
+        // symbols.
         let source = r#"
             extern char *gnu_get_libc_version(void);
             extern int dlopen(), printf(const char *, ...), pause(void), fflush(void *), pthread_create();

@@ -1,4 +1,4 @@
-//! Files of modules are read once, and again after they have changed.
+//! Files of modules are read only once, and again only after they have changed.
 
 use memhook_process::{ModuleFiles, ModuleImage, mappings, modules};
 use std::io::{BufRead, BufReader};

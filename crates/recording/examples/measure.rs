@@ -232,7 +232,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Recording::open(&input)?.visit(&mut recorder)?;
     }
     let events = recorder.events as f64;
-    // The writer's thread lives until `finish`, so this waits without ending it.
+    // The writer's thread lives until `finish`, so this waits until nothing more is written,
+    // without ending the thread.
     let mut written = 0;
     while written != recorder.writer.written_bytes() {
         written = recorder.writer.written_bytes();

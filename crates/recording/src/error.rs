@@ -92,7 +92,7 @@ pub enum Error {
     },
 }
 
-/// Formats seconds for people. The largest number represents the end of the recording.
+/// Formats seconds for people. The maximum value means the end of the recording.
 fn seconds(ns: u64) -> String {
     match ns {
         u64::MAX => "the end".to_owned(),

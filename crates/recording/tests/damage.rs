@@ -1,4 +1,5 @@
-//! Recordings with missing, flipped or foreign bytes lead to a clear error or a shorter recording.
+//! Recordings with missing, flipped or foreign bytes: each must lead to a clear error or a shorter
+//! recording.
 
 mod program;
 
@@ -46,7 +47,7 @@ fn small(path: &Path) -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
-/// Reads everything readable. Returns the number of events, or the first error.
+/// Reads everything that is readable. Returns the number of events, or the first error.
 fn read_all(path: &Path) -> Result<usize, Error> {
     let recording = Recording::open(path)?;
     let (start, end) = recording.span_ns();

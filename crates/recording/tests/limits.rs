@@ -104,7 +104,7 @@ fn nothing_is_begun_on_a_full_disk_or_over_a_file() {
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
 }
 
-/// The parts of an earlier recording are as precious as its first file, and links are never
+/// The parts of an earlier recording are protected like its first file, and links are never
 /// followed.
 #[test]
 fn later_parts_overwrite_nothing() {
@@ -123,7 +123,7 @@ fn later_parts_overwrite_nothing() {
     let error = refused.err().expect("there is a part").to_string();
     assert!(error.contains("run.3.mhk exists already"), "{error}");
     assert!(!path.exists());
-    // A part that appears later ends the recording, and so does a link.
+    // A file or a link that appears at the path of the next part ends the recording.
     std::fs::remove_file(&part).unwrap();
     for put in [
         |at: &std::path::Path| std::fs::write(at, "precious").unwrap(),

@@ -1,5 +1,5 @@
-//! Recordings of allocations that were sampled at changing distances. Each sample keeps its weight,
-//! across checkpoints and in every part.
+//! Recordings of allocations that were sampled with changing mean distances. Each sample keeps its
+//! weight, across checkpoints and in every part.
 
 mod program;
 
@@ -22,8 +22,8 @@ struct Expected {
     allocations: u64,
 }
 
-/// Writes the calls, each turn of a ring at the next level, with a checkpoint after every `every`
-/// passes.
+/// Writes the calls, moving to the next sampling level on each turn of a ring, with a checkpoint
+/// after every `every` passes.
 fn write(path: &Path, calls: &[Call], options: &Options, every: usize, dies: bool) -> Expected {
     let mut counts = SampledAllocations::new(Some(FIRST), false);
     let mut ledger = Ledger::new(program::options(true));
@@ -124,7 +124,7 @@ fn samples_keep_their_weights() {
         for (stack, bytes) in &expected.live_of_stack {
             assert!((of_stack[stack] - bytes).abs() <= 1e-6 * bytes.max(1.0));
         }
-        // A window begins with a checkpoint's state of the samples before it.
+        // A window begins with the state of all earlier samples, as stored in a checkpoint.
         let end = recording.span_ns().1;
         let first = recording.activity(None, Some(end / 2), 50).unwrap();
         let second = recording.activity(Some(first.to_ns), None, 50).unwrap();

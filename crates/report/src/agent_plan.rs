@@ -24,9 +24,9 @@ pub struct AgentPlan {
     pub max_processors: f64,
     /// Limit of the agent's memory.
     pub max_memory_bytes: u64,
-    /// Answer of this machine's kubelet; `None` if the agent does not query it.
+    /// Result of querying this machine's kubelet; `None` if the agent does not query it.
     pub kubelet: Option<PlannedKubelet>,
-    /// Processes that rules choose, in the order in which the agent attaches to them.
+    /// Processes selected by rules, in the order in which the agent attaches to them.
     pub targets: Vec<PlannedTarget>,
     /// The other processes, the oldest first.
     pub unchosen: Vec<UnchosenProcess>,
@@ -64,16 +64,15 @@ pub struct PlannedTarget {
     pub inherited: bool,
     /// Mode of the rule.
     pub mode: &'static str,
-    /// Mean bytes between samples; `None` if the agent records every allocation, or none.
+    /// Mean bytes between samples; `None` if the agent records every allocation or no allocations.
     pub sample_bytes: Option<u64>,
     /// Share of the process's time that tracing may cost, if the rule sets a budget.
     pub overhead: Option<f64>,
-    /// Frames of each call stack; `None` without a trace.
+    /// Frames of each call stack; `None` if the process is not traced.
     pub depth: Option<u32>,
-    /// Treatment of unreachable blocks; `None` if the agent does not search for them, or leaves
-    /// them alone.
+    /// Treatment of unreachable blocks; `None` if the agent does not search for them or does not act on them.
     pub reclaim: Option<&'static str>,
-    /// Seconds between two pieces of advice about the process; `None` without advice.
+    /// Interval in seconds between advice reports on the process; `None` if advice is off.
     pub advise_seconds: Option<f64>,
     /// Seconds between two profiles or searches.
     pub interval_seconds: f64,
@@ -81,10 +80,10 @@ pub struct PlannedTarget {
     pub send: Vec<&'static str>,
     /// Resident bytes at the time of the plan.
     pub resident_bytes: u64,
-    /// Approximate number of blocks in the ledger after the process has replaced all its present
-    /// memory by new allocations. Set for sampled traces.
+    /// Approximate number of blocks in the ledger once the process has replaced all its current memory with new
+    /// allocations. Set for sampled traces.
     pub expected_blocks: Option<u64>,
-    /// Memory limit of the process's ledger; `None` without a trace.
+    /// Memory limit of the process's ledger; `None` if the process is not traced.
     pub ledger_limit_bytes: Option<u64>,
     /// `attaches`, `waits` or `refused`.
     pub phase: &'static str,
@@ -285,8 +284,7 @@ impl Document for AgentPlan {
     }
 }
 
-/// Lays out rows in columns as wide as their widest cell, without empty columns. The first column is aligned to the
-/// right.
+/// Lays out rows in columns as wide as their widest cell, and omits empty columns. The first column is right-aligned.
 fn table(
     out: &mut String,
     heading: &[String; COLUMNS_OF_TABLE],

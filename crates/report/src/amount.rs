@@ -13,8 +13,8 @@ pub struct Amount {
     /// Estimated variance of `bytes`; 0 unless allocations were sampled.
     #[serde(skip)]
     pub variance: f64,
-    /// Additional variance for memory that no sample has hit. A sum has the largest value of its
-    /// parts.
+    /// Additional variance for memory that no sample has hit. The value of a sum is the largest
+    /// value of its parts.
     #[serde(skip)]
     pub unhit: f64,
 }

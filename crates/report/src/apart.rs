@@ -1,5 +1,5 @@
-//! Differences between rows that would otherwise look alike: sites that end in one function but
-//! have different callers.
+//! Differences between rows that would otherwise look the same: sites that end in the same function
+//! but have different callers.
 
 use crate::labels::NO_STACK;
 use crate::names::without_parameters;
@@ -44,8 +44,8 @@ pub(crate) fn labels(sites: &[KnownSite<'_>], room: usize, style: Style) -> Vec<
     labels.map(|parts| parts.fit(room)).collect()
 }
 
-/// Returns the fewest columns that the labels of sites need, including the part that distinguishes
-/// similar sites.
+/// Returns the minimum width in columns of the labels of sites, including the part that
+/// distinguishes similar sites.
 pub(crate) fn least_columns(sites: &[KnownSite<'_>], style: Style) -> usize {
     let parts = all_parts(sites, style).into_iter();
     parts.map(|parts| parts.least()).max().unwrap_or(0)
@@ -83,7 +83,7 @@ fn all_parts(sites: &[KnownSite<'_>], style: Style) -> Vec<Parts> {
 
 /// Minimum columns of a caller that distinguishes sites.
 const SHORTEST_CALLER: usize = 12;
-/// Minimum columns for a name if a distinguishing part needs the room.
+/// Minimum number of columns for a name when a distinguishing part needs space.
 const LEAST_NAME: usize = 12;
 
 /// Returns the columns that a place takes after a name.
@@ -94,10 +94,11 @@ fn wide(place: &str) -> usize {
     }
 }
 
-/// Parts of a label, before the label is fitted to a width.
+/// Parts of a label, before they are fitted to a width.
 struct Parts {
     name: String,
-    /// File and line; or the code's address, if sites differ in that and the source is unknown.
+    /// File and line; or the code's address, if the sites differ only in the address and the source
+    /// is unknown.
     place: String,
     /// Difference from other sites within the C++ library.
     aside: String,
@@ -168,7 +169,7 @@ impl Parts {
         };
         let (place, mut callers) = match forms.into_iter().find(fits) {
             Some((place, most)) => (place.clone(), self.apart(most)),
-            // To keep the distinguishing part, the name is shortened first, then the place.
+            // To preserve the distinguishing part, the name is shortened first, then the place.
             None => {
                 let apart = self.apart(SHORTEST_CALLER);
                 let left = room.saturating_sub(least + 2 + columns(&apart));
@@ -183,7 +184,8 @@ impl Parts {
         if columns(&callers) > left {
             callers = beginning(&callers, left.saturating_sub(1)).to_owned() + LEFT_OUT;
         } else {
-            // After the last caller that matters, add further callers while the line has room.
+            // After the last caller that matters, more callers are added while there is room in the
+            // line.
             let last = self.callers.iter().rposition(|caller| caller.matters);
             let others = &self.callers[last.map_or(0, |last| last + 1)..];
             let more = format!("{CALLED_BY}{LEFT_OUT}");
@@ -210,11 +212,11 @@ impl Parts {
 
 /// Returns, for each of these sites, its difference from the first other site that looks the same:
 /// a caller, a line, or the library function that was called. The text is empty for a site that
-/// needs no distinction. `looks` has each site as it is shown.
+/// needs no distinction. `looks` has the text of each site as shown.
 pub(crate) fn asides(sites: &[KnownSite<'_>], looks: &[String]) -> Vec<String> {
     let mut found = vec![String::new(); sites.len()];
-    // A third site may share the difference from the second site. In that case, the third site is
-    // compared too.
+    // A third site may share the difference from the second site. In that case, the site is
+    // compared with the third one too.
     for _ in 0..3 {
         let shown: Vec<String> = looks
             .iter()
@@ -239,7 +241,7 @@ pub(crate) fn asides(sites: &[KnownSite<'_>], looks: &[String]) -> Vec<String> {
 }
 
 fn short(frame: &StackFrame) -> String {
-    /// Maximum columns of an aside, which appears next to a name that matters more.
+    /// Maximum number of columns of an aside, which appears next to a name that matters more.
     const LONGEST: usize = 20;
     shortened(without_parameters(&frame_name(frame)).to_owned(), LONGEST)
 }

@@ -1,4 +1,4 @@
-//! Replacement of the reports' symbols on a terminal that shows only ASCII.
+//! Replaces the symbols of reports on a terminal that shows only ASCII.
 
 use ratatui::buffer::Buffer;
 use std::borrow::Cow;
@@ -22,7 +22,7 @@ fn has_utf8(value: impl Fn(&str) -> Option<String>) -> bool {
     })
 }
 
-/// Returns a text in which ASCII replaces the symbols of reports. Names keep their letters.
+/// Returns a text in which ASCII replaces the symbols of reports. The letters of names are kept.
 pub fn in_ascii(text: &str) -> Cow<'_, str> {
     if text.chars().all(|c| sign(c).is_none()) {
         return Cow::Borrowed(text);

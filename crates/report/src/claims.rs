@@ -53,8 +53,7 @@ impl Seen {
 pub enum Proof {
     /// The hook counts the events that it could not record, and all these counts are 0.
     NothingLost,
-    /// By the relocations of all modules, each slot that leads to an allocator's function holds a
-    /// wrapper.
+    /// According to the relocations of all modules, every slot that leads to an allocator function holds a wrapper.
     EverySlot,
     /// The statement names every possible cause.
     EveryCause,
@@ -194,7 +193,7 @@ pub fn unwatched_libraries(count: u64) -> Option<String> {
     ))
 }
 
-/// Describes live blocks whose allocation is not in the trace. Their age is not known any further.
+/// Describes live blocks whose allocation is not in the trace. Nothing more is known about their age.
 pub fn unseen_blocks(seen: Seen) -> Claim {
     let causes = [
         (!seen.from_start, "allocated before the attach"),
@@ -243,7 +242,7 @@ fn of_causes(causes: &[(bool, &'static str)]) -> Claim {
     }
 }
 
-/// Returns the number of slots, to follow a claim that all of them are seen.
+/// Returns the number of slots, as text that follows a claim that all of them are seen.
 pub(crate) fn slots_text(model: &ReportModel) -> String {
     let slots = counted(model.attach.slots, "slot");
     format!("{slots} in {}", counted(model.attach.modules, "module"))

@@ -146,7 +146,7 @@ struct Pair {
     old: Amount,
     new: Amount,
     /// Stack of the site, with two flags. The first is true if the stack is from the new run, and
-    /// the last is true if it was cut short.
+    /// the second is true if it was cut short.
     stack: Option<(bool, u32, bool)>,
     /// The site's stacks in the old run and in the new one.
     old_stacks: BTreeSet<u32>,
@@ -514,8 +514,8 @@ mod tests {
             ("shrinks", Fate::Shrank, -30),
         ];
         let expected = expected.map(|(name, fate, by)| (name.to_owned(), fate, by));
-        // "twice" is two blocks in the old run and one in the new run: fewer blocks with an equal
-        // number of bytes.
+        // The site of "twice" has two blocks in the old run and one in the new run: fewer blocks
+        // with an equal number of bytes.
         let mut expected = expected.to_vec();
         expected[2].1 = Fate::Shrank;
         assert_eq!(list, expected);

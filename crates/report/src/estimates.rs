@@ -1,4 +1,4 @@
-//! Estimated sums of a run: samples of its allocations, and a ledger that reached its memory limit.
+//! Estimated sums of a run, because its allocations were sampled or its ledger reached its memory limit.
 
 use crate::units::{bytes, count, counted, milliseconds};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ pub struct Sampling {
     pub mean_bytes: u64,
     /// Allocations that were recorded as samples.
     pub recorded_allocations: u64,
-    /// With `--on-full adapt`: allocations that were recorded one by one while rings had room.
+    /// With `--on-full adapt`: number of allocations that were recorded individually, while rings had room.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exact_allocations: Option<u64>,
     /// With `--on-full adapt`, in a live report: seconds since the attach during which every allocation was recorded.
@@ -45,7 +45,7 @@ pub struct Bounded {
     pub live_blocks: u64,
     /// True if live and released amounts are estimates. Allocations are always exact.
     pub live_is_estimated: bool,
-    /// Size from which all blocks are kept. A smaller block is kept with probability `size / all_from_bytes`.
+    /// Size at and above which all blocks are kept. A smaller block is kept with probability `size / all_from_bytes`.
     pub all_from_bytes: u64,
     /// Sampling interval of addresses in the ledger: one of every N is kept.
     pub one_address_in: u64,

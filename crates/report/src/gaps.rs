@@ -1,4 +1,4 @@
-//! Times in which no event was seen, and the resulting uncertainty.
+//! Intervals in which no event was seen, and the resulting uncertainty.
 
 use crate::Amount;
 use crate::units::{bytes, count, counted, milliseconds};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Maximum number of individually listed gaps.
 const TOLD: usize = 3;
 
-/// A time in which no event was seen, in seconds since the attach.
+/// An interval in which no event was seen, in seconds since the attach.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UnseenTime {
     /// Start of the gap.
@@ -26,8 +26,8 @@ impl From<Gap> for UnseenTime {
     }
 }
 
-/// Bounds on the live memory among the traced allocations. Set after a gap, because earlier blocks
-/// may have been released in it.
+/// Bounds on the live memory of the traced allocations. Set if there was a gap, because earlier
+/// blocks may have been released during it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LiveBounds {
     /// Bytes that live for certain.
@@ -59,8 +59,8 @@ impl LiveBounds {
     }
 }
 
-/// Returns the gaps that affect a window until `to_ns`. Events in them are missing from the live
-/// sums at its end.
+/// Returns the gaps that affect a window that ends at `to_ns`. Their events are missing from the
+/// live sums at the end of the window.
 pub(crate) fn until(gaps: &[Gap], to_ns: u64) -> Vec<UnseenTime> {
     Gap::within(gaps, 0, to_ns).map(UnseenTime::from).collect()
 }
@@ -71,7 +71,7 @@ pub(crate) fn seen_seconds(gaps: &[UnseenTime], from_s: f64, to_s: f64) -> f64 {
     to_s - from_s - gaps.iter().map(clipped).sum::<f64>()
 }
 
-/// Describes the times without events, for the first lines of a display of the run; `None` if there
+/// Describes the intervals without events, for the heading of a display of the run; `None` if there
 /// is no gap.
 pub(crate) fn in_words(gaps: &[UnseenTime]) -> Option<String> {
     let time = |seconds: f64| milliseconds((seconds * 1e3).round() as u64);
@@ -89,7 +89,7 @@ pub(crate) fn in_words(gaps: &[UnseenTime]) -> Option<String> {
     (!gaps.is_empty()).then(|| format!("Nothing was seen {told}{more} after the attach"))
 }
 
-/// Describes the times in which no event was seen, for callers without a report.
+/// Describes the intervals in which no event was seen, for callers that have no report.
 pub fn unseen_in_words(gaps: &[Gap]) -> Option<String> {
     let times: Vec<UnseenTime> = gaps.iter().copied().map(UnseenTime::from).collect();
     let words = in_words(&times)?;

@@ -12,7 +12,7 @@ use std::fmt::{Result, Write};
 
 /// Width below which a table omits its least important columns.
 const WIDE_ENOUGH: usize = 100;
-/// Columns that a function's name gets in a narrow table before other columns are added.
+/// Characters that a function's name gets in a narrow table before other columns are added.
 const ENOUGH_FOR_NAMES: usize = 40;
 
 pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Result {
@@ -126,7 +126,7 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
     more(out, more_rows, "row")
 }
 
-/// Names a group in at most `room` columns, if there is a limit.
+/// Returns the name of a group, in at most `room` columns if there is a limit.
 fn group_name(group: &GroupRow, room: Option<usize>, style: Style) -> String {
     let cut = |name: String| match room {
         Some(room) if !style.verbose => shortened(name, room.max(SHORTEST_NAME)),

@@ -1,4 +1,4 @@
-//! Heaps of allocators that the user has described, in a report.
+//! Heaps of user-described allocators in a report.
 
 use crate::rows::SortBy;
 use crate::units::{bytes, change, count, counted};
@@ -123,7 +123,7 @@ impl ReportModel {
         }
     }
 
-    /// Names the total that percentages refer to, in the terms of the page.
+    /// Names the total to which percentages refer, in the page's terms.
     pub(crate) fn whole_text(&self) -> String {
         let whole = match self.measured.measure {
             "peak" => "all bytes at the peak".to_owned(),

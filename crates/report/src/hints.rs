@@ -1,4 +1,4 @@
-//! Hints at other commands, if they answer a question that this report does not.
+//! Hints that name another command, where it answers a question that this report leaves open.
 
 use crate::labels::one_line;
 use crate::units::{bytes, count, counted, percent};
@@ -13,8 +13,8 @@ const DEEP: u32 = 64;
 /// Maximum number of hints. Nobody reads more.
 const MOST: usize = 2;
 
-/// Writes one line for each hint. Faults of the numbers come first, and the most common hint comes
-/// last.
+/// Writes one line for each hint. Hints about unreliable numbers come first, and the most common
+/// hint comes last.
 pub(crate) fn hints(out: &mut String, model: &ReportModel, style: Style) -> Result {
     for hint in found(model).into_iter().take(MOST) {
         let text = match &hint {
@@ -59,10 +59,10 @@ fn hidden(model: &ReportModel) -> Option<String> {
     model.is_final.then(|| one_line(hidden.clone()))
 }
 
-/// Allocators whose heaps can be dissected, in addition to the allocators of C libraries.
+/// Allocators, other than those of C libraries, whose heaps can be dissected.
 const DISSECTED: [&str; 3] = ["jemalloc", "mimalloc", "tcmalloc"];
 
-/// Returns the hint about commands that do not know this allocator's heap.
+/// Returns the hint that lists the commands that cannot read this allocator's heap.
 fn other_allocator(model: &ReportModel) -> Option<String> {
     let mut modules = model
         .coverage
@@ -169,7 +169,7 @@ fn has_account(_: &ReportModel) -> bool {
 /// Released bytes below which a hint is not worthwhile.
 const MUCH_RELEASED: u64 = 4 << 20;
 
-/// Returns the hint about allocation itself, for a program that keeps almost nothing live. If
+/// Returns the hint about short-lived allocations, for a program that keeps almost nothing live. If
 /// nothing at all is live, the hint replaces the sites.
 fn short_lived(model: &ReportModel) -> Option<String> {
     let t = &model.totals;

@@ -1,4 +1,4 @@
-//! Labels of frames in exported formats. A function has one name in all formats.
+//! Labels of frames in exported formats. A function has the same name in all formats.
 
 use crate::names::{is_plumbing, readable};
 use crate::{Profile, ProfileFrame, StackFrame};
@@ -80,7 +80,7 @@ impl Labels {
     }
 }
 
-/// Returns the function, or module and offset, or the address, on one line without control
+/// Returns the function, the module and offset, or the address, as one line without control
 /// characters.
 pub fn name(frame: &StackFrame) -> String {
     let name = match (&frame.function, &frame.module, &frame.offset) {
@@ -96,7 +96,7 @@ pub fn name(frame: &StackFrame) -> String {
 pub fn site_name(stack: &[StackFrame]) -> String {
     let is_own = |frame: &StackFrame| frame.function.as_deref().is_none_or(|f| !is_plumbing(f));
     let is_python = |frame: &StackFrame| frame.module.as_deref() == Some(PYTHON);
-    // The site is the line of Python, regardless of the C function that it calls.
+    // The site is the line of Python code, whichever C function it calls.
     let python = stack.iter().position(is_python);
     let first = python.or(stack.iter().position(is_own)).unwrap_or(0);
     let names: Vec<String> = stack[first.min(stack.len())..].iter().map(name).collect();
@@ -107,7 +107,7 @@ pub fn site_name(stack: &[StackFrame]) -> String {
     }
 }
 
-/// Makes control characters visible, because no format has room for them.
+/// Makes control characters visible, because no format can represent them.
 pub(crate) fn one_line(text: String) -> String {
     match visible(&text) {
         Cow::Owned(shown) => shown,

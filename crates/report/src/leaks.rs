@@ -15,7 +15,7 @@ use std::fmt::{Result, Write};
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Leaks {
-    /// Facts about the copy of the memory; `None` if the memory could not be copied.
+    /// Facts about the memory snapshot; `None` if the memory could not be copied.
     pub snapshot: Option<SnapshotTaken>,
     /// Sums.
     pub totals: LeakTotals,
@@ -23,8 +23,8 @@ pub struct Leaks {
     pub sites: Vec<LeakSite>,
     /// Number of unlisted sites.
     pub more_sites: u64,
-    /// Reachable blocks that only pointers into blocks reach, by call stack, largest first. Empty
-    /// unless the user asked for them.
+    /// Blocks that are reachable only through interior pointers, by call stack, largest first.
+    /// Empty unless the user asked for them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub possible: Vec<LeakSite>,
     /// Number of unlisted call stacks of possibly lost blocks.
@@ -47,8 +47,8 @@ pub struct SnapshotTaken {
     pub copied_bytes: u64,
 }
 
-/// Sums in bytes. They are requested bytes if the allocation was traced, and usable bytes
-/// otherwise.
+/// Sums in bytes. A block counts with its requested bytes if its allocation was traced, and with
+/// its usable bytes otherwise.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct LeakTotals {
     /// Unreachable bytes.
@@ -70,7 +70,8 @@ pub struct LeakSite {
     pub bytes: u64,
     /// Number of these blocks.
     pub blocks: u64,
-    /// Bytes of further leaked blocks, of any call stack, that only these blocks reach.
+    /// Bytes of further leaked blocks, from any call stack, that are reachable only through these
+    /// blocks.
     pub held_bytes: u64,
     /// Number of these further blocks.
     pub held_blocks: u64,
@@ -123,7 +124,7 @@ fn leak_row(
     stack(out, &site.stack, end, style)
 }
 
-/// Rows that the report has already shown, with their stacks.
+/// Rows that the report has already printed, with their stacks.
 pub(crate) struct Shown<'a> {
     /// The sites of the report.
     sites: &'a [crate::SiteRow],
@@ -138,7 +139,7 @@ pub(crate) struct Shown<'a> {
 }
 
 impl<'a> Shown<'a> {
-    /// Returns the parts of a report that appear above the leaks.
+    /// Returns the parts of a report that are printed above the leaks.
     pub fn of(model: &'a ReportModel, style: Style) -> Shown<'a> {
         Shown {
             sites: &model.sites,

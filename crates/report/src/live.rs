@@ -45,7 +45,7 @@ pub trait TracedRun: Backtraces {
 /// Settings of live reports.
 #[derive(Clone, Copy, Debug)]
 pub struct LiveView {
-    /// Kind of the rows. Lifetimes are known only for recordings.
+    /// Kind of the rows. Lifetimes are available only for recordings.
     pub by: RowsBy,
     /// Order of the rows.
     pub sort: SortBy,
@@ -184,7 +184,7 @@ impl LiveReporter {
         let now_ns = numbers.elapsed.as_nanos() as u64;
         let mut totals = ReportTotals::exact(&numbers.totals, &run.losses());
         let sampling = samples.sample_bytes().map(|mean_bytes| {
-            // Without live blocks, no part would hold the bytes that samples did not hit.
+            // If there are no live blocks, no part accounts for the bytes that samples did not hit.
             let live = Estimate {
                 unhit: all.unhit,
                 ..parts.iter().map(|part| part.1.amount).sum()
@@ -214,7 +214,7 @@ impl LiveReporter {
             }
         });
         if sampling.is_some() || numbers.bounded.is_some_and(|bounded| bounded.is_thinned) {
-            // The peak is unknown if blocks went unrecorded or the bound was reached.
+            // The peak is unknown if blocks were not recorded or the bound was reached.
             totals.peak_live_bytes = 0;
         }
         let live = Amount {
@@ -365,7 +365,7 @@ impl LiveReporter {
     }
 }
 
-/// Describes the losses of a ledger that reached its bound, for a report with the given number of live blocks.
+/// Describes what a ledger lost after it reached its bound, for a report with the given number of live blocks.
 pub fn described(bounded: &Bounded, live_blocks: u64) -> crate::Bounded {
     crate::Bounded {
         max_memory_bytes: bounded.max_bytes,

@@ -43,8 +43,8 @@ pub struct LiveProfiler {
 }
 
 impl LiveProfiler {
-    /// Creates a profiler. `symbols` finds the names of the target. A profile has at most
-    /// `most_sites` sites. The last site represents all others.
+    /// Creates a profiler. `symbols` resolves the target's names. A profile has at most
+    /// `most_sites` sites; if there are more, the last entry stands for all the others.
     pub fn new(symbols: Symbolizer, most_sites: usize) -> LiveProfiler {
         LiveProfiler {
             symbols,
@@ -60,9 +60,9 @@ impl LiveProfiler {
         self.begun.is_some()
     }
 
-    /// Ends an interval, and starts to look up the names for its profile. `sites` has every call
-    /// stack seen so far. `facts` is the profile without sites and names, as of the end of the
-    /// interval. The caller must have taken the profile of the previous interval, because its
+    /// Ends an interval, and starts to look up the names for its profile. `sites` contains every
+    /// call stack seen so far. `facts` is the profile at the end of the interval, without sites and
+    /// names. The caller must have taken the profile of the previous interval, because its
     /// allocations are not reported again.
     pub fn begin(
         &mut self,
@@ -141,12 +141,12 @@ impl LiveProfiler {
         self.give_up_names()
     }
 
-    /// Closes the files of modules of which no profile had a new address for this time.
+    /// Closes the files of modules in which no profile had a new address for this long.
     pub fn close_unused(&mut self, time: Duration) {
         self.symbols.close_unused(time);
     }
 
-    /// Ends the wait for names. Returns the current profile with the names that have arrived.
+    /// Stops waiting for names. Returns the current profile with the names that have arrived.
     pub fn give_up_names(&mut self) -> Option<Profile> {
         let Begun {
             mut profile,
@@ -276,8 +276,8 @@ mod tests {
         (live.bytes, allocated.bytes)
     }
 
-    /// Live sums are those of the moment, allocated sums are those of the interval, and all other
-    /// sites are merged into one.
+    /// Live sums are those of the end of the interval, allocated sums are those of the interval,
+    /// and all other sites are merged into one.
     #[test]
     fn intervals_add_up_and_sums_are_kept() {
         let symbols = Symbolizer::new(Vec::new());

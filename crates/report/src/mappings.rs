@@ -15,7 +15,7 @@ pub struct Mappings {
     pub totals: MappingTotals,
     /// Rows by call stack, largest first; empty if the report has rows of another kind.
     pub sites: Vec<SiteRow>,
-    /// Rows of the report's kind; empty if that kind is the site.
+    /// Rows of the report's kind; empty if the report is by site.
     pub groups: Vec<GroupRow>,
     /// Number of unlisted rows.
     pub more_rows: u64,
@@ -57,7 +57,8 @@ pub struct AddressSpace {
     pub bytes: u64,
     /// Bytes mapped by traced calls.
     pub traced_bytes: u64,
-    /// Bytes mapped by traced calls that no longer exist, although no traced call unmapped them.
+    /// Bytes that traced calls mapped and that no longer exist, although no traced call unmapped
+    /// them.
     pub gone_bytes: u64,
     /// Bytes mapped since the attach by untraced calls.
     pub unseen_bytes: u64,
@@ -79,7 +80,8 @@ pub struct AddressSpacePart {
 }
 
 impl Mappings {
-    /// Creates the part from a report of the mappings' ledger. `discarded` has calls and bytes.
+    /// Creates the part from a report of the mapping ledger. `discarded` is the number of calls and
+    /// of bytes.
     pub fn new(
         report: ReportModel,
         discarded: (u64, u64),

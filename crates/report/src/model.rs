@@ -1,4 +1,4 @@
-//! The contents of a report. Serialized as is, they have the JSON schema `memhook-rs/report/1`.
+//! The contents of a report. Serialized unchanged, they follow the JSON schema `memhook-rs/report/1`.
 
 use crate::gaps::{LiveBounds, UnseenTime};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 use memhook_stream::NamedMoment;
 use serde::{Deserialize, Serialize};
 
-/// End of a traced process; empty if only its parent knows how it ended.
+/// How a traced process ended; empty if only its parent knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Ended {
     /// Exit status of the process.
@@ -41,7 +41,7 @@ pub struct ReportModel {
     /// True for a recording's report.
     #[serde(skip)]
     pub is_recorded: bool,
-    /// Kind of the rows: site, frame, function, module, thread, size or lifetime.
+    /// What the rows are: sites, frames, functions, modules, threads, sizes or lifetimes.
     pub by: &'static str,
     /// The process.
     pub target: Target,
@@ -51,19 +51,18 @@ pub struct ReportModel {
     pub from_s: f64,
     /// End of the covered time in seconds since the attach.
     pub elapsed_s: f64,
-    /// Times without events up to the end, in order. Their allocations and releases are missing from all numbers.
+    /// Times without events, in order, up to the end. Their allocations and releases are missing from all numbers.
     pub gaps: Vec<UnseenTime>,
     /// Marks set up to the end of the covered time, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<Mark>,
-    /// The allocator's own count next to the trace's. Absent if the two were not, or cannot be,
-    /// compared.
+    /// The allocator's own count compared with the trace's. Absent if the two were not, or cannot be, compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heap_comparison: Option<HeapComparison>,
     /// Bounds on live memory, if there were gaps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live_bounds: Option<LiveBounds>,
-    /// Seconds since the last report, in which growth is measured; `None` in the first report.
+    /// Seconds since the previous report, the period over which growth is measured; `None` in the first report.
     pub since_last_s: Option<f64>,
     /// Set if allocations were sampled. All numbers of blocks and bytes are then estimates.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -74,7 +73,7 @@ pub struct ReportModel {
     /// Cost and rate of tracing, with `--overhead`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overhead: Option<Overhead>,
-    /// Set if the attacher's memory did not suffice for all live blocks.
+    /// Set if the attacher had too little memory for all live blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bounded: Option<Bounded>,
     /// Sums over the covered time.
@@ -88,7 +87,7 @@ pub struct ReportModel {
     /// stacks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call_stacks: Option<CallStacks>,
-    /// Measure of the bytes and blocks of sites and groups, with its sums.
+    /// Measure whose bytes and blocks sites and groups show, with its sums.
     pub measured: Measured,
     /// Coverage of each module.
     pub coverage: Vec<Coverage>,
@@ -96,7 +95,7 @@ pub struct ReportModel {
     pub sites: Vec<SiteRow>,
     /// Live memory by `by`; empty if `by` is the site.
     pub groups: Vec<GroupRow>,
-    /// Groups that text shows in place of `groups`, with ended threads folded into one row.
+    /// Groups that text output shows instead of `groups`, with ended threads merged into one row.
     #[serde(skip)]
     pub folded: Option<FoldedGroups>,
     /// Releasing call stacks, if they are recorded.
@@ -110,7 +109,7 @@ pub struct ReportModel {
     #[cfg(target_arch = "x86_64")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rss: Option<Box<crate::RssReport>>,
-    /// Resident bytes of the process at the last check, in a live report.
+    /// Resident bytes of the process when last read, in a live report.
     #[serde(skip)]
     pub rss_bytes: Option<u64>,
     /// Resident memory over time, in the report of a recording.
@@ -125,7 +124,7 @@ pub struct ReportModel {
     /// Scores of the heap, with `--scores`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scores: Option<RunScores>,
-    /// Values of users' formulas, with a formula in `--scores`.
+    /// Values of the user's formulas, if `--scores` contains a formula.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub custom_scores: Vec<CustomScore>,
     /// Notable findings, with `--scores`.
@@ -178,18 +177,18 @@ impl CallStacks {
     }
 }
 
-/// Growth since the attach of the memory that malloc has handed out, by malloc's own structures and
-/// by the trace.
+/// Growth since the attach of the memory that malloc has handed out, according to malloc's own structures and according
+/// to the trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeapComparison {
     /// Growth by malloc's own structures.
     pub grown_bytes: i64,
-    /// Growth by the trace, from its blocks with their headers.
+    /// Growth according to the trace, from its blocks including their headers.
     pub traced_bytes: i64,
     /// Difference that can occur even if every call was seen.
     pub bound_bytes: u64,
-    /// True if blocks from before the attach were released. Their sizes are unknown, so malloc may have handed out
-    /// less.
+    /// True if blocks from before the attach were released. Their sizes are unknown, so the memory that malloc has
+    /// handed out may be less than the trace shows.
     pub has_unknown_releases: bool,
 }
 
@@ -270,12 +269,12 @@ pub struct ReportTotals {
     /// Calls whose stack is unknown because the table of stacks was full.
     pub unkept_stacks: u64,
     pub reentrant_calls: u64,
-    /// Libraries that were opened before memhook-rs could patch them. Their calls may be missing.
+    /// Libraries that were opened before memhook-rs could patch their slots. Their calls may be missing.
     pub unwatched_libraries: u64,
 }
 
 impl ReportTotals {
-    /// Takes the sums of a ledger, and the events that never reached it.
+    /// Takes the sums of a ledger, and the number of events that never reached it.
     pub fn exact(t: &memhook_ledger::Totals, losses: &memhook_stream::Losses) -> ReportTotals {
         ReportTotals {
             allocations: t.allocations,
@@ -336,10 +335,10 @@ pub struct SiteRow {
     /// Number of the site's stack in the run.
     #[serde(skip)]
     pub stack_id: u32,
-    /// Scores of the site, with `--scores`; `None` if it allocated nothing in the covered time.
+    /// Scores of the site, with `--scores`; `None` if the site allocated nothing in the covered time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scores: Option<Scores>,
-    /// Values of users' formulas by name, with a formula in `--scores`; `None` for a formula without a value.
+    /// Values of the user's formulas by name, if `--scores` contains a formula; `None` for a formula without a value.
     #[serde(skip_serializing_if = "CustomValues::is_empty")]
     pub custom_scores: CustomValues,
     /// Live bytes.
@@ -389,8 +388,7 @@ pub struct GroupRow {
     pub frame: Option<StackFrame>,
     /// Live bytes.
     pub bytes: u64,
-    /// Live bytes whose innermost frame is in this row. Equals `bytes` unless rows are frames or
-    /// functions.
+    /// Live bytes whose innermost frame is this row. Equals `bytes` unless rows are frames or functions.
     pub self_bytes: u64,
     /// Live blocks.
     pub blocks: u64,
@@ -438,7 +436,7 @@ pub struct ReleaseSite {
     pub bytes: u64,
     /// Blocks released.
     pub blocks: u64,
-    /// Standard error of `bytes` when sampled, in reports of recordings.
+    /// Standard error of `bytes` if allocations were sampled; only in reports of recordings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_bytes: Option<u64>,
     /// Name of the heap, if the user described allocators.
@@ -457,7 +455,7 @@ pub struct StackFrame {
     pub address: String,
     /// File name of the module.
     pub module: Option<String>,
-    /// Address in the module's file, in hexadecimal. It is the byte before the return address.
+    /// Address in the module's file, in hexadecimal: the byte before the return address.
     pub offset: Option<String>,
     /// Function.
     pub function: Option<String>,

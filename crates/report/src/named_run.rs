@@ -26,14 +26,14 @@ impl Backtrace {
     }
 }
 
-/// Returns true if a reader would miss frames of a stack that ends with these frames. Such frames
-/// are between the outermost of the `found` calls and the function that calls main, or a thread's
-/// first function.
+/// Returns true if a stack that ends with these frames lacks relevant frames: those between the
+/// outermost of the `found` calls and the function that calls main, or a thread's entry function.
 pub(crate) fn is_cut(found: usize, truncated: bool, depth: u32, last: &[StackFrame]) -> bool {
     may_be_cut(found, truncated, depth) && !ends_at_beginning(last)
 }
 
-/// Returns true if a stack is cut unless its outermost function calls main, or is a thread's first.
+/// Returns true if a stack counts as cut unless its outermost function is the caller of main or a
+/// thread's entry function.
 pub(crate) fn may_be_cut(found: usize, truncated: bool, depth: u32) -> bool {
     found > 0 && (truncated || found >= depth as usize)
 }
@@ -100,16 +100,17 @@ pub(crate) trait NamedRun {
     fn frames_at(&self, address: u64) -> Vec<StackFrame>;
     /// Returns the name of a thread; empty if the name is no longer known.
     fn thread_name(&self, tid: u32) -> String;
-    /// Returns the function whose call recorded the stack, and true if the stack was cut short.
+    /// Returns the function whose call was recorded with the stack, and whether the stack was
+    /// truncated.
     fn call(&self, stack: u32) -> (String, bool);
-    /// Returns true if outermost frames of the stack are missing.
+    /// Returns true if the stack lacks its outermost frames.
     fn is_cut(&self, stack: u32) -> bool;
     /// Names a block size of the rows.
     fn size_name(&self, number: u64) -> String {
         format!("{number} bytes")
     }
 
-    /// Returns the type of the blocks that a stack allocates, if the stack reveals it.
+    /// Returns the type of the blocks allocated with a stack, if the stack reveals it.
     fn type_of(&self, stack: u32) -> Option<String> {
         named_by_frames(&self.stack(stack))
     }
@@ -121,7 +122,8 @@ pub(crate) trait NamedRun {
     }
 }
 
-/// Returns the frames at an address. There are several if functions are inlined at the address.
+/// Returns the frames at an address. There is more than one if functions are inlined at the
+/// address.
 pub fn frames_at(symbols: &Symbolizer, address: u64) -> Vec<StackFrame> {
     let location = symbols.location(address);
     let frame = |frame: &Frame| StackFrame {

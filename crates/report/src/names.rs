@@ -1,4 +1,4 @@
-//! Demangled C++ names in the form that people write. JSON has the full form.
+//! Demangled C++ names as people would write them. JSON output has the full form.
 
 /// Default template arguments of nearly every standard container.
 const DEFAULTS: [&str; 6] = [
@@ -25,8 +25,7 @@ const OF_CHAR: [&str; 11] = [
     "fstream",
 ];
 
-/// Random engines: the template, the arguments after the first that identify the engine, and its
-/// name.
+/// Random number engines: the template, the arguments after the first that identify the engine, and its name.
 const ENGINES: [(&str, &str, &str); 4] = [
     ("std::mersenne_twister_engine<", " 32, 624,", "std::mt19937"),
     (
@@ -64,8 +63,8 @@ pub fn readable(function: &str) -> String {
     of_lambda(without_abi_tags(&with_short_engines(short)))
 }
 
-/// Turns `load(Path const&)::{lambda(int)#1}::operator()(int) const` into `load::{lambda(int)#1}`. A lambda is
-/// identified by the function that contains it, and has only one function.
+/// Turns `load(Path const&)::{lambda(int)#1}::operator()(int) const` into `load::{lambda(int)#1}`. The enclosing
+/// function identifies the lambda, and its `operator()` is its only function.
 fn of_lambda(name: String) -> String {
     let is_lambda = |part: &str| part.starts_with("{lambda") || part.starts_with("$_");
     if !name.contains("{lambda") && !name.contains("$_") {
@@ -159,7 +158,7 @@ fn without_defaults(name: &str) -> String {
             open.and_then(|open| balanced(&argument[open.len() - 1..]).map(|n| open.len() - 1 + n));
         out.push_str(&rest[..at]);
         match length {
-            // With `operator()` after it, the text is part of another argument.
+            // If `operator()` follows, the text is part of another argument.
             Some(length) if argument[length..].trim_start().starts_with([',', '>']) => {
                 rest = &argument[length..];
             }
@@ -220,8 +219,8 @@ pub fn without_parameters(name: &str) -> &str {
     around_parameters(name).map_or(name, |(front, _)| front)
 }
 
-/// Modules of Rust's standard library that programs allocate through, and its hash tables. All of `core::` and
-/// `alloc::` would be too much, because programs in C++ have such namespaces.
+/// Modules of Rust's standard library through which programs allocate, including its hash tables. Matching all of
+/// `core::` and `alloc::` would be too broad, because C++ programs have namespaces with these names.
 const RUST_PLUMBING: [&str; 15] = [
     "alloc::alloc::",
     "alloc::borrow::",
@@ -243,7 +242,7 @@ const RUST_PLUMBING: [&str; 15] = [
 /// Returns true if a function belongs to the plumbing of the standard library of C++ or Rust: containers, strings,
 /// smart pointers.
 pub fn is_plumbing(function: &str) -> bool {
-    // In Rust, `<Vec<u8> as Extend>::extend` belongs to the type.
+    // In Rust, `<Vec<u8> as Extend>::extend` is a function of the type.
     let of_type = function
         .strip_prefix('<')
         .and_then(|inner| inner.split(" as ").next());
@@ -261,7 +260,7 @@ pub(crate) fn qualified_name(function: &str) -> String {
     while let Some(c) = rest.chars().next() {
         let starts_word = name.is_empty() || name.ends_with([' ', ':']);
         if depth == 0 && starts_word && rest.starts_with("operator") {
-            // The rest may contain any of the characters that are searched for below.
+            // The rest of the name may contain any of the characters searched for below.
             name.push_str(rest);
             break;
         }

@@ -3,7 +3,7 @@
 use crate::units::{counted, milliseconds};
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of times that the text lists individually.
+/// Maximum number of periods that the text lists individually.
 const LISTED: usize = 3;
 
 /// Result of tracing within a budget.
@@ -26,7 +26,7 @@ pub struct Overhead {
     pub kept: Vec<KeptTime>,
 }
 
-/// A time during which allocations were recorded in one way.
+/// A period during which allocations were recorded in one way.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct KeptTime {
     /// Begin in seconds since the attach.

@@ -1,4 +1,4 @@
-//! Places in sources, shown relative to a common directory.
+//! Source locations, shown relative to a common directory.
 
 use crate::labels::one_line;
 use crate::wrap::{columns, ending};
@@ -59,8 +59,8 @@ pub fn short_place(place: &str) -> String {
     fitted_place(&without_detours(place), LONGEST_PLACE)
 }
 
-/// Directories of sources that are not the program's own: sources of the system, of toolchains, of
-/// distributions.
+/// Directories of sources that do not belong to the program: sources of the system, of toolchains,
+/// and of distributions.
 const OF_OTHERS: [&str; 4] = ["/usr/", "/lib/", "/rustc/", "/build/"];
 
 /// Returns the directory that contains all sources of the program. Empty if there is none, or if

@@ -170,8 +170,8 @@ impl ProbeStacks {
 }
 
 impl NamedStacks {
-    /// Returns the stacks of one probe, the stacks with the most calls first, without calls of
-    /// unknown stack.
+    /// Returns the stacks of one probe, sorted by calls, most first. Calls with an unknown stack
+    /// are left out.
     pub fn rows(&self, probe: usize) -> Vec<StackRow> {
         let sites = self.profile.sites.iter().zip(&self.probes);
         let of_probe = sites.filter(|(_, of)| **of == probe);

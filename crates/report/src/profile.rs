@@ -15,8 +15,8 @@ pub use memhook_recording::HISTOGRAM_BUCKETS;
 /// One run, or a window of it. Indices refer to the profile's own tables.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Profile {
-    /// The types of the blocks that stacks allocate, by the number of the stack, if they were
-    /// looked up ([`crate::recorded::add_types`]).
+    /// Types of the blocks that stacks allocate, by stack index, if they were looked up
+    /// ([`crate::recorded::add_types`]).
     #[serde(skip)]
     pub types: BTreeMap<u32, String>,
     /// The process.
@@ -33,7 +33,7 @@ pub struct Profile {
     /// True if the covered time is only a part of the recorded time.
     #[serde(skip)]
     pub is_part: bool,
-    /// Times up to `to_ns` in which no event was seen, in order.
+    /// Times without any seen event, in order, up to `to_ns`.
     pub gaps: Vec<UnseenTime>,
     /// Time at which the most bytes were live, in nanoseconds since the attach.
     pub peak_ns: u64,
@@ -48,8 +48,8 @@ pub struct Profile {
     pub totals: ReportTotals,
     /// Modules of the frames.
     pub modules: Vec<ProfileModule>,
-    /// Indices of modules whose names were not looked up. A reader with their files adds the names
-    /// later.
+    /// Indices of modules whose names were not looked up. A reader that has the modules' files adds
+    /// the names later.
     #[serde(skip)]
     pub unnamed_modules: BTreeSet<u32>,
     /// Distinct frames. An address with inlined functions has several frames, innermost first. All
@@ -58,7 +58,7 @@ pub struct Profile {
     /// Distinct call stacks: indices of frames, innermost first. If the outermost frames are
     /// missing, the last index is `cut_root`, so that no other function is mistaken for the root.
     pub stacks: Vec<Vec<u32>>,
-    /// The frame that represents missing frames, if any: [`CUT_ROOT`](crate::CUT_ROOT).
+    /// The frame that represents missing frames, if any are missing: [`CUT_ROOT`](crate::CUT_ROOT).
     pub cut_root: Option<u32>,
     /// Activity of each allocation site. There is one entry for each stack, kind of allocation and
     /// thread.
@@ -87,15 +87,15 @@ pub struct Profile {
     /// Resident memory over time, next to the heap.
     #[serde(skip)]
     pub resident: Vec<ResidentPoint>,
-    /// Bytes over the run by the time since their last use, if `attach --stale` watched them.
+    /// Bytes over the run by the time since their last use, if `attach --stale` measured it.
     #[serde(skip)]
     pub aging: Option<StaleHistory>,
     /// Live bytes of the largest sites over time.
     pub series: Vec<Series>,
-    /// Changes of all sites over time, sorted by the point of the timeline.
+    /// Changes of all sites over time, sorted by timeline point.
     #[serde(skip)]
     pub changes: Vec<SitePoint>,
-    /// Addresses of live blocks at some moments of the run. The last moment is the end. Empty
+    /// Addresses of live blocks at some moments of the run, the last of which is the end. Empty
     /// unless the user asked for them. Sites are indices into [`Profile::sites`].
     #[serde(skip)]
     pub addresses: Vec<AddressMap>,
@@ -208,8 +208,8 @@ impl Profile {
         self.known_frames(stack).len() < self.stacks[stack as usize].len()
     }
 
-    /// Marks stacks as complete that could not be followed any further but end where the program or
-    /// a thread begins.
+    /// Marks stacks as complete if they could not be followed any further but end where the program
+    /// or a thread begins.
     pub(crate) fn forget_cuts_below_main(&mut self) {
         for index in 0..self.sites.len() {
             let stack = self.sites[index].stack;
@@ -345,7 +345,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Kind of a flow that sums up many releasing stacks, because a complete list would be too
+    /// Kind of a flow that combines many releasing stacks, because a complete list would be too
     /// long.
     pub const OTHERS: &str = "others";
 }

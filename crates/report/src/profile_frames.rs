@@ -17,7 +17,7 @@ pub struct ProfileModule {
     pub start: u64,
     /// Address one past the last mapping.
     pub end: u64,
-    /// Difference between an address in the process and in the file.
+    /// Difference between an address in the process and the same address in the file.
     pub bias: u64,
 }
 

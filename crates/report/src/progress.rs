@@ -20,8 +20,8 @@ static IS_HIDDEN: AtomicBool = AtomicBool::new(false);
 /// Time between two updates.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A line on the terminal while work takes longer than a second. Dropping this value removes the
-/// line.
+/// A line that appears on the terminal if work takes longer than a second. Dropping this value
+/// removes the line.
 pub struct Progress {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -38,7 +38,7 @@ impl Progress {
         Progress::show(move |bar| bar.set_message(what))
     }
 
-    /// Follows the reading of a recording, and the wait for its names.
+    /// Shows the progress of reading a recording, and of waiting for its names.
     pub fn of_reading(meter: Meter) -> Progress {
         let reading = "{spinner} {msg} {wide_bar} {bytes}/{total_bytes} {elapsed}";
         let reading = ProgressStyle::with_template(reading).unwrap_or_else(|_| spinner());
@@ -69,7 +69,7 @@ impl Progress {
             if !wait(PATIENCE) {
                 return;
             }
-            // The processes of a program may end together. One line is enough.
+            // The processes of a program may end at the same time; one line is enough for all.
             let Ok(_only) = SHOWN.try_lock() else {
                 return;
             };

@@ -11,7 +11,7 @@ use std::{
     thread::JoinHandle,
 };
 
-/// Number of reports that may wait for a slow reader. If there are more, they are dropped.
+/// Maximum number of reports that wait for a slow reader. Further reports are dropped.
 const BACKLOG: usize = 64;
 
 /// Standard stream for reports that do not go to a file.
@@ -36,8 +36,8 @@ pub struct ReportWriter {
 }
 
 impl ReportWriter {
-    /// Opens the output. Fails for an existing file unless `force` is set, and keeps its old
-    /// contents until the first report.
+    /// Opens the output. Fails for an existing file unless `force` is set, and keeps the old
+    /// contents of a file until the first report.
     pub fn open(
         path: Option<&Path>,
         force: bool,
@@ -47,7 +47,7 @@ impl ReportWriter {
         ReportWriter::open_or(ReportStream::Out, path, force, json, style)
     }
 
-    /// Like [`ReportWriter::open`], with the stream to use if no file is named.
+    /// Like [`ReportWriter::open`], but uses the given stream if no file is named.
     pub fn open_or(
         stream: ReportStream,
         path: Option<&Path>,
@@ -98,7 +98,7 @@ impl ReportWriter {
         }
     }
 
-    /// Cancels the output: removes a new file, and leaves an existing file unchanged.
+    /// Cancels the output: removes the file if it is new, and leaves an existing file unchanged.
     pub fn abandon(mut self) {
         let _ = self.finish();
     }

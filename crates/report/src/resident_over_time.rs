@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Memory counters of the kernel for the process at one moment.
+/// The kernel's memory counters for the process at one moment.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct ResidentPoint {
     /// Milliseconds since the attach.

@@ -1,7 +1,7 @@
 //! The rows of every report: blocks grouped by a common property, sorted and limited in number.
 //!
-//! A running trace and a recording both provide [`Part`]s, and a [`NamedRun`] that knows the names
-//! of their numbers. Names are requested only if a row depends on them.
+//! A running trace and a recording both provide [`Part`]s, and a [`NamedRun`] that maps their
+//! numbers to names. Names are requested only if a row depends on them.
 
 use crate::named_run::NamedRun;
 use crate::types::{UNKNOWN_TYPE, one_spelling};
@@ -29,7 +29,7 @@ pub enum RowsBy {
     Thread,
     /// Block size.
     Size,
-    /// Time from allocation to release. Only recordings know it.
+    /// Time from allocation to release. Available only in recordings.
     Lifetime,
 }
 
@@ -59,9 +59,8 @@ impl RowsBy {
     }
 }
 
-/// Order of the rows. The largest, the oldest, the worst-scored or the slowest rows come first. For
-/// a user's score, given by its position in the list, the highest values come first and unknown
-/// values last.
+/// Order of the rows. The largest, oldest, worst-scored or slowest rows come first. A user-defined
+/// score is given by its index in the list; its highest values come first, and unknown values last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the names are the definition
 pub enum SortBy {
@@ -74,8 +73,8 @@ pub enum SortBy {
     Time,
 }
 
-/// Blocks that always share their rows. The number is their stack, thread, size in bytes or bucket
-/// of a histogram, depending on the kind of rows.
+/// Blocks that always end up in the same rows. Depending on the kind of rows, the number is their
+/// stack, thread, size in bytes or histogram bucket.
 pub(crate) type Part = (u64, Sums);
 
 /// Sums over the blocks of a part or of a row.
@@ -93,7 +92,7 @@ pub(crate) struct Sums {
     pub oldest_ns: Option<u64>,
     /// Blocks that this stack released.
     pub released: Estimate,
-    /// Time that the allocations spent in the allocator. Covers no calls if none was timed.
+    /// Time that the allocations spent in the allocator. Covers zero calls if calls were not timed.
     pub in_allocator: TimeTaken,
 }
 
@@ -112,10 +111,10 @@ impl std::ops::AddAssign for Sums {
     }
 }
 
-/// Identity of a row. Rows of two reports with equal keys are compared for growth.
+/// Identity of a row. Rows with equal keys in two reports are compared to compute growth.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct RowKey {
-    /// Stack, return address, thread, size or bucket; 0 if the name suffices.
+    /// Stack, return address, thread, size or bucket; 0 if the name alone identifies the row.
     pub number: u64,
     pub name: String,
 }
@@ -127,7 +126,7 @@ pub(crate) struct Row {
     pub sums: Sums,
     /// Bytes of blocks whose innermost frame is this row's.
     pub self_bytes: f64,
-    /// Score of the row, or the score by which rows are sorted, if known.
+    /// Score of the row, or the user-defined score by which rows are sorted; `None` if unknown.
     pub score: Option<f64>,
 }
 
@@ -144,7 +143,7 @@ impl Row {
     }
 }
 
-/// Returns the addresses whose names decide the rows of the parts.
+/// Returns the addresses whose names determine which rows the parts belong to.
 pub(crate) fn deciding_addresses(by: RowsBy, parts: &[Part], run: &dyn NamedRun) -> BTreeSet<u64> {
     let stacks = parts.iter().map(|part| run.addresses(part.0 as u32));
     match by {
@@ -191,7 +190,7 @@ impl Table {
         })
     }
 
-    /// Returns the rows of a part. The row of its innermost frame comes first.
+    /// Returns the rows that a part belongs to, the row of its innermost frame first.
     fn rows_of(&mut self, by: RowsBy, number: u64, run: &dyn NamedRun) -> Vec<usize> {
         let stack = number as u32;
         match by {
@@ -232,7 +231,7 @@ impl Table {
     }
 }
 
-/// Suffix for an ended thread of which only the number is known.
+/// Suffix for an ended thread whose name is unknown.
 const ENDED: &str = " (ended)";
 
 fn thread_label(tid: u32, run: &dyn NamedRun) -> String {
@@ -252,8 +251,8 @@ fn function_name(frame: StackFrame) -> String {
     }
 }
 
-/// Returns rows of threads for text, with the ended threads in a single row, because only numbers
-/// distinguish them. Returns `None` if that changes nothing.
+/// Returns thread rows for a text report, with the ended threads merged into one row, because only
+/// their ids distinguish them. Returns `None` if there is nothing to merge.
 pub(crate) fn with_ended_as_one(by: RowsBy, rows: &[Row]) -> Option<Vec<Row>> {
     let is_ended = |row: &&Row| by == RowsBy::Thread && row.key.name.ends_with(ENDED);
     let count = rows.iter().filter(is_ended).count();
@@ -273,8 +272,8 @@ pub(crate) fn with_ended_as_one(by: RowsBy, rows: &[Row]) -> Option<Vec<Row>> {
     Some(all.into_iter().cloned().collect())
 }
 
-/// Maps a number to an integer in the same order. In IEEE 754, numbers of one sign are ordered like
-/// their bits.
+/// Maps a floating-point number to an integer that preserves its order. IEEE 754 numbers of the
+/// same sign are ordered like their bit patterns.
 fn in_order(number: f64) -> i64 {
     // Both zeros are equal.
     let bits = (number + 0.0).to_bits() as i64;
@@ -284,8 +283,8 @@ fn in_order(number: f64) -> i64 {
 /// Row of code without symbols, before its module.
 const NAMELESS: &str = "code without names";
 
-/// Functions at the start of every stack of a thread or of the whole program (glibc's and musl's,
-/// and `main`).
+/// Functions at the root of every stack of a thread or of the whole program: those of glibc and
+/// musl, and `main`.
 const ROOTS: [&str; 8] = [
     "_start",
     "__clone",
@@ -305,8 +304,8 @@ fn is_root(row: &Row) -> bool {
     function.is_some_and(|(name, _)| says_nothing(name)) && row.self_bytes == 0.0
 }
 
-/// Sorts rows. Rows of functions in which threads begin come last. Among equal rows, the row with
-/// more bytes of its own comes first, then the row that released more.
+/// Sorts rows. Rows of thread entry functions come last. Ties are broken by self bytes, then by
+/// released bytes, largest first.
 pub(crate) fn sort(rows: &mut [Row], by: SortBy) {
     let largest = |number: f64| Reverse(number.round() as i64);
     rows.sort_by_cached_key(|row| {
@@ -330,7 +329,7 @@ pub(crate) fn sort(rows: &mut [Row], by: SortBy) {
     });
 }
 
-/// Converts rows to rows of a report. Ages refer to `now_ns`.
+/// Converts internal rows to report rows. Ages refer to `now_ns`.
 pub(crate) fn shown(
     by: RowsBy,
     rows: Vec<Row>,
@@ -376,8 +375,8 @@ pub(crate) fn shown(
         }
         groups.push(GroupRow {
             frame: match by {
-                // The row shows the function that contains the call, not the functions inlined
-                // there.
+                // The row shows the function that contains the call, not functions inlined at that
+                // address.
                 RowsBy::Frame => run.frames_at(row.key.number).pop(),
                 _ => None,
             },
@@ -400,7 +399,7 @@ pub(crate) fn shown(
     (sites, groups)
 }
 
-/// Describes a power of two as a range, such as 64 to 127 bytes.
+/// Formats the bucket of a power of two as a size range, such as 64 to 127 bytes.
 pub(crate) fn size_class(bucket: u8) -> String {
     match bucket {
         0 => "0 bytes".into(),
@@ -413,7 +412,7 @@ pub(crate) fn size_class(bucket: u8) -> String {
     }
 }
 
-/// Describes a power of two in nanoseconds as whole milliseconds, which is the resolution of
+/// Formats the bucket of a power of two in nanoseconds in whole milliseconds, the resolution of
 /// lifetimes.
 fn lifetime_class(bucket: u8) -> String {
     if bucket == 0 {

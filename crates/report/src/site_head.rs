@@ -9,13 +9,13 @@ use crate::stacks::{responsible, short_name_of, shortened};
 use crate::wrap::columns;
 use std::fmt::{Result, Write};
 
-/// Minimum columns for a name, regardless of the text next to it.
+/// Minimum number of columns for a name, regardless of the text next to it.
 const LEAST_NAME: usize = 12;
 
 /// First part of a site's line, by which readers recognize the site.
 pub(crate) struct SiteHead {
     name: String,
-    /// Difference from another site with an equal name and place.
+    /// What distinguishes the site from another site with an equal name and place.
     aside: String,
     place: String,
 }
@@ -71,7 +71,7 @@ pub(crate) struct SiteRow {
     pub label: String,
     pub amount: String,
     pub share: Option<String>,
-    /// Facts. The last facts are dropped if there is no space for all of them.
+    /// Facts about the site. The last facts are dropped if there is no space for all of them.
     pub facts: Vec<String>,
 }
 

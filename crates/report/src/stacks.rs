@@ -64,7 +64,7 @@ impl StackLine {
 
 /// Reason why a stack ends.
 pub(crate) enum StackEnd {
-    /// The stack ends at the thread's start, as far as is known.
+    /// The stack ends at the thread's start, as far as can be known.
     Start,
     /// The stack reached the requested number of frames.
     Depth(u32),
@@ -73,7 +73,7 @@ pub(crate) enum StackEnd {
 }
 
 impl StackEnd {
-    /// Determines the end from the number of frames, not counting inlined frames.
+    /// Determines the reason from the number of frames, not counting inlined frames.
     pub fn of(frames: &[StackFrame], truncated: bool, depth: u32) -> StackEnd {
         let real = frames.iter().filter(|frame| !frame.inlined).count();
         match is_cut(real, truncated, depth, frames) {
@@ -151,7 +151,7 @@ pub(crate) fn stack(
     }
 }
 
-/// Returns the lines of a stack, none wider than the terminal.
+/// Returns the lines of a stack, none of them wider than the terminal.
 pub(crate) fn fitted_lines(frames: &[StackFrame], style: Style) -> Vec<StackLine> {
     let mut lines = lines(frames, style);
     if let Some(room) = style.width.filter(|_| !style.verbose) {
@@ -239,7 +239,7 @@ pub(crate) fn name_of(frame: &StackFrame, style: Style) -> String {
     }
 }
 
-/// Modules that run in every program, on behalf of some other code.
+/// Modules that run in every program on behalf of other code.
 const RUNTIME: [&str; 7] = [
     "libc.so",
     "libc.musl",
@@ -295,15 +295,15 @@ impl Role {
     }
 }
 
-/// Returns true if a frame is code of the program, or of a library that it chose, rather than of
-/// the runtime of a language.
+/// Returns true if a frame is code of the program, or of a library that it chose, rather than of a
+/// language runtime.
 pub fn is_own_code(frame: &StackFrame) -> bool {
     Role::of(frame) != Role::Library && frame.function.as_deref() != Some("_start")
 }
 
-/// Finds the frame that a reader looks for. It is the innermost frame outside the C or C++ runtime
-/// and library that is neither an allocator's wrapper nor an interpreter frame below a Python
-/// function. If there is no such frame, it is the innermost frame.
+/// Finds the frame that a reader wants to see: the innermost frame outside the C or C++ runtime and
+/// library that is neither an allocator's wrapper nor an interpreter frame below a Python function.
+/// If there is no such frame, it is the innermost frame.
 pub(crate) fn responsible(frames: &[StackFrame]) -> Option<&StackFrame> {
     from_responsible(frames).first()
 }

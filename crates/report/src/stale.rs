@@ -29,8 +29,8 @@ pub struct StaleReport {
     pub evidence: StaleEvidence,
     /// Sums of all sites.
     pub totals: StaleTotals,
-    /// Sites with the most stale bytes for the longest time come first. If a site's state is
-    /// unknown, only its certain bytes count.
+    /// Sites with the most bytes that have been stale for the longest time come first. If a site's state is unknown,
+    /// only its certain bytes count.
     pub sites: Vec<StaleSite>,
     /// Number of unlisted sites.
     pub more_sites: u64,
@@ -66,8 +66,8 @@ pub struct StaleHistory {
 pub struct StalePoint {
     /// Seconds since the attach.
     pub at_s: f64,
-    /// Live bytes by the time for which they were certainly not written, and no read of them was
-    /// seen. There is one number for each band.
+    /// Live bytes by how long they have certainly not been written and have not been seen to be read, one number for
+    /// each band.
     pub untouched_bytes: Vec<u64>,
     /// Number of pages by threshold.
     pub pages: Vec<u64>,
@@ -90,8 +90,8 @@ pub struct StaleEvidence {
     /// seen as well as writes.
     #[serde(default)]
     pub clears: u64,
-    /// Longest such reset in milliseconds. Threads that mapped or unmapped memory, or touched some for the first time,
-    /// waited for this time.
+    /// Longest such reset in milliseconds. Threads that mapped or unmapped memory, or touched memory for the first
+    /// time, waited this long.
     #[serde(default)]
     pub longest_clear_ms: f64,
     /// True if only contents were compared at two moments. Unchanged bytes are then an upper bound on stale bytes.
@@ -125,7 +125,7 @@ pub struct StaleTotals {
 /// One site.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StaleSite {
-    /// The allocating function. For blocks from before the attach, their type and size.
+    /// The allocating function. For blocks from before the attach, the type and size of the blocks.
     pub kind: String,
     /// True if the site's blocks are from before the attach.
     pub before_attach: bool,

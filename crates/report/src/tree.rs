@@ -10,7 +10,8 @@ use crate::{Document, Measure, Profile, Style, Unit, UnseenTime};
 use serde::Serialize;
 use std::fmt::Write;
 
-/// Share of the total below which nodes are summed up, unless the user wants everything.
+/// Share of the total below which nodes are combined into one line, unless the user wants
+/// everything.
 const LEAST_PERCENT: f64 = 1.0;
 
 /// A tree of calls.
@@ -228,7 +229,7 @@ mod tests {
                 "{text}"
             );
         }
-        // A file or a pipe has a width too, unless nothing may be left out.
+        // Output to a file or a pipe has a maximum width too, unless nothing may be left out.
         let widest = |style| {
             let text = tree.text(style);
             let widths = text.lines().map(|line| line.chars().count());

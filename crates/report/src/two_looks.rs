@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 /// and each takes about 40 bytes.
 const MAX_STACKS: usize = 100_000;
 
-/// Comparison of a process's memory at a first moment and at the last one.
+/// Comparison of a process's memory at two moments of a trace, the first and the last.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TwoLooks {
     /// Resident memory at the first moment.
@@ -26,11 +26,11 @@ pub struct TwoLooks {
     pub live_bytes: Option<(u64, u64)>,
     /// Allocators other than glibc's whose heaps were dissected.
     pub allocators: Vec<String>,
-    /// Growth of each call stack, the stack with the most live bytes first. In a recording, stacks
-    /// have their ids. In a profile, they are indices.
+    /// Growth of each call stack, sorted by live bytes, largest first. Stacks are identified by id
+    /// in a recording, and by index in a profile.
     pub stacks: Vec<StackGrowth>,
-    /// Call stacks that mapped memory outside the heap since the attach, the one with the most
-    /// resident bytes first.
+    /// Call stacks that mapped memory outside the heap since the attach, sorted by resident bytes,
+    /// largest first.
     #[serde(default)]
     pub mapped: Vec<MappedSite>,
 }
@@ -51,10 +51,10 @@ pub struct StackGrowth {
     pub stack: u32,
     /// Live bytes at the last moment.
     pub live_bytes: u64,
-    /// Lower bound on the growth, which no other call stack can account for.
+    /// Lower bound on the growth: the part that no other call stack can account for.
     pub at_least_bytes: u64,
-    /// Upper bound on the growth. It assigns as much as possible of the growth of its sizes to this
-    /// call stack.
+    /// Upper bound on the growth: of the growth in its block sizes, as much as this call stack can
+    /// account for.
     pub at_most_bytes: u64,
 }
 

@@ -34,7 +34,7 @@ pub(crate) fn named_by_frames(frames: &[StackFrame]) -> Option<String> {
             break;
         }
         // An allocator names the type exactly, except in lists and trees, where it allocates nodes.
-        // Of the other functions, the program has named only the outermost.
+        // Of the other functions, the program named only the outermost one.
         if let Some(element) = path_argument(path, "allocator", 0) {
             return Some(element);
         }
@@ -98,8 +98,8 @@ fn container_element(path: &str) -> Option<String> {
     None
 }
 
-/// Returns an argument of the template with this name. A prefix of namespaces may precede the name,
-/// as may letters that make it another allocator (`new_allocator`).
+/// Returns an argument of the template with this name. The name may be preceded by namespaces, or
+/// by letters that make it the name of another allocator (`new_allocator`).
 fn path_argument(path: &str, name: &str, number: usize) -> Option<String> {
     let mut depth = 0u32;
     for (at, letter) in path.char_indices() {
@@ -210,7 +210,7 @@ mod tests {
                 ],
                 Some("Foo"),
             ),
-            // A function of the program does not belong to the container.
+            // A function of the program is not part of the container.
             (
                 &[
                     "make()",

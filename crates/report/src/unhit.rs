@@ -1,13 +1,13 @@
-//! Memory that no sample may have hit in a run whose samples became rarer. It is stated once for
-//! all rows.
+//! Memory that no sample may have hit in a run whose samples became rarer. It is reported once, for
+//! all rows together.
 
 use crate::units::with_error;
 use crate::{ReportModel, Sampling};
 use memhook_ledger::{SampledAllocations, standard_error};
 
 impl Sampling {
-    /// Returns the standard error, due to unhit memory, of a sum all of whose blocks were counted;
-    /// `None` if every sum has samples.
+    /// Returns the standard error that unhit memory adds to a sum whose blocks were all counted;
+    /// `None` if every sum is an estimate from samples.
     fn unhit_error(&self) -> Option<u64> {
         self.exact_allocations?;
         let mut counts = SampledAllocations::new(Some(self.mean_bytes), false);
@@ -16,8 +16,8 @@ impl Sampling {
     }
 }
 
-/// Returns the error of a row, unless all of its blocks were counted. Unhit memory is stated once,
-/// for all rows.
+/// Returns the error of a row, unless all of its blocks were counted. Unhit memory is reported
+/// once, for all rows together.
 pub(crate) fn counted_apart(model: &ReportModel, error: Option<u64>) -> Option<u64> {
     let unhit = model.sampling.and_then(|sampling| sampling.unhit_error());
     error.filter(|&error| unhit.is_none_or(|unhit| error > unhit))

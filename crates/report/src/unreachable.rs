@@ -1,5 +1,4 @@
-//! Unreachable blocks at the end of a run, by allocation site, for rows of reports and for
-//! recordings.
+//! Unreachable blocks at the end of a run, by allocation site, as stored in reports and recordings.
 
 use crate::{Amount, Leaks};
 use serde::{Deserialize, Serialize};
@@ -20,7 +19,7 @@ pub struct UnreachableSite {
     pub amount: Amount,
 }
 
-/// Result of a search at the end, as stored in a recording.
+/// Result of a search at the end of a run, as stored in a recording.
 #[derive(Clone, Debug, Default)]
 pub struct UnreachableAtEnd {
     /// Result of the search, for people.

@@ -74,8 +74,8 @@ const SCRIPTS: [&str; 41] = [
     include_str!("view/main.js"),
 ];
 
-/// Compression level. Higher levels make a page a few percent smaller, but dominate the time for
-/// it.
+/// Compression level. Higher levels make a page a few percent smaller, but then compression
+/// dominates the time to write it.
 const LEVEL: u32 = 3;
 
 /// One self-contained page.
@@ -104,8 +104,8 @@ impl Format<Profile> for Html {
     }
 }
 
-/// Writes a page in which these parts replace the placeholders. Each placeholder occurs once, in
-/// this order. The parts themselves are not searched.
+/// Writes the page with these parts in place of the placeholders. Each placeholder occurs once, in
+/// this order. The inserted parts are not searched for placeholders.
 pub(crate) fn fill(
     page: &str,
     parts: &[(&str, &[&str])],

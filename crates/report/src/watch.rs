@@ -24,7 +24,7 @@ pub struct WatchReport {
     pub time_s: u64,
     /// End of the process, in the last report.
     pub death: Option<Death>,
-    /// Processes that the kernel killed during the watch, in the last report.
+    /// Processes that the kernel killed during the watch; only in the last report.
     pub killed: Vec<KilledProcess>,
     /// Resident memory by mappings; absent after the process has ended.
     pub account: Option<RssReport>,
@@ -52,7 +52,7 @@ pub struct WatchMoment {
 pub struct Kills {
     /// Number of processes; `None` if the kernel does not report it.
     pub count: Option<u64>,
-    /// Processes named by the kernel's messages, which not every user may read.
+    /// Processes that the kernel's messages name. Not every user may read these messages.
     pub processes: Vec<KilledProcess>,
 }
 
@@ -253,7 +253,7 @@ mod tests {
             text,
             "ended with status 1; the kernel has killed process 8 (leaker) of its memory cgroup because memory ran out"
         );
-        // Without the kernel's messages, the numbers of the group remain.
+        // Without the kernel's messages, only the counts of the group are known.
         let (out_of_memory, text) = of(Some(9), &kills(Some(1), &[]));
         assert!(
             out_of_memory && text.contains("signal 9; the kernel has killed a process"),

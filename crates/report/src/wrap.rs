@@ -3,7 +3,7 @@
 use std::iter::once;
 use unicode_width::UnicodeWidthChar;
 
-/// First byte of a colour sequence (ECMA-48, SGR), which takes no column.
+/// First byte of a colour sequence (ECMA-48, SGR), which takes up no columns.
 const ESCAPE: char = '\x1b';
 /// Additional indentation of continuation lines.
 const HANGING: usize = 4;
@@ -27,8 +27,8 @@ pub fn wrapped(text: &str, width: usize) -> String {
     out
 }
 
-/// Returns the number of columns that a text takes. A Chinese character takes two columns, and a
-/// combining mark takes none.
+/// Returns the display width of a text in columns. A Chinese character takes two columns, and a
+/// combining mark none.
 pub(crate) fn columns(text: &str) -> usize {
     let mut is_code = false;
     let seen = text.chars().filter(|&c| {
@@ -43,7 +43,8 @@ fn width(c: char) -> usize {
     c.width().unwrap_or(0)
 }
 
-/// Returns the beginning of a text without colours that takes at most `most` columns.
+/// Returns the longest prefix of a text (without colour sequences) that takes at most `most`
+/// columns.
 pub(crate) fn beginning(text: &str, most: usize) -> &str {
     let mut taken = 0;
     let beyond = |&(_, c): &(usize, char)| {
@@ -54,7 +55,8 @@ pub(crate) fn beginning(text: &str, most: usize) -> &str {
     end.map_or(text, |(at, _)| &text[..at])
 }
 
-/// Returns the end of a text without colours that takes at most `most` columns.
+/// Returns the longest suffix of a text (without colour sequences) that takes at most `most`
+/// columns.
 pub(crate) fn ending(text: &str, most: usize) -> &str {
     let mut taken = 0;
     let within = |&(_, c): &(usize, char)| {
@@ -67,7 +69,7 @@ pub(crate) fn ending(text: &str, most: usize) -> &str {
     start.map_or("", |(at, _)| &text[at..])
 }
 
-/// Pads a text without colours with spaces to `to` columns.
+/// Pads a text (without colour sequences) with spaces to `to` columns.
 pub(crate) fn padded(text: &str, to: usize) -> String {
     let missing = to.saturating_sub(columns(text));
     format!("{text}{:missing$}", "")

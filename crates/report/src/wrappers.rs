@@ -47,7 +47,7 @@ const WRAPPERS: &[&str] = &[
     "std::sys::alloc::*",
 ];
 
-/// Parts of the last names of such functions in most programs: `my_malloc`, `png_malloc_base`,
+/// Parts of the unqualified names of wrappers in most programs: `my_malloc`, `png_malloc_base`,
 /// `cJSON_strdup`, `pool_alloc`, `Arena::Allocate`.
 const NAME_PARTS: [&str; 5] = ["alloc", "strdup", "strndup", "memdup", "asprintf"];
 

@@ -174,7 +174,7 @@ fn numbers_that_no_heap_has() {
 }
 
 proptest! {
-    /// Damage makes a report unreadable, and has no other effect.
+    /// Damage makes a report unreadable, but has no other effect.
     #[test]
     fn damaged_reports(at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>()) {
         let mut text = json(&report(&[("f", 1, 1), ("g", 2, 2)])).into_bytes();

@@ -71,7 +71,7 @@ fn packed(plain: &[u8]) -> Vec<u8> {
 }
 
 proptest! {
-    /// Addresses without names keep every field, and are reported.
+    /// Addresses without names keep all their fields, and are reported.
     #[test]
     fn nothing_changes_without_names(
         addresses in prop::collection::vec(0x7000_0001_u64..0x7100_0000, 1..40),
@@ -125,8 +125,8 @@ proptest! {
     }
 }
 
-/// The inputs are a small file that unpacks to more than any memory, and a file of countless empty
-/// samples.
+/// The inputs are a small file that unpacks to more bytes than any machine has memory, and a file
+/// of countless empty samples.
 #[test]
 fn what_is_too_large_is_refused() {
     let bomb = packed(&vec![0; 65 << 20]);

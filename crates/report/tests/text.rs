@@ -1,4 +1,4 @@
-//! The report as readers see it: once in full, then the parts that must be noticed.
+//! The report as readers see it: once in full, then the parts that readers must notice.
 
 use memhook_report::*;
 
@@ -190,7 +190,7 @@ fn the_answer_comes_first() {
     assert!(shown.contains("3 stacks cut short"), "{shown}");
 }
 
-/// A report that is followed by others fits a screen. The last one has the stacks.
+/// A report that others follow fits on one screen. The last report has the stacks.
 #[test]
 fn reports_on_a_terminal_are_tables_until_the_last() {
     let mut model = report();
@@ -500,8 +500,8 @@ fn hints() {
     }
 }
 
-/// Rows of one function differ in a caller. If there is little room, the name is the last part to
-/// be shortened.
+/// Rows for the same function differ in a caller. If there is little room, the name is the last
+/// part to be shortened.
 #[test]
 fn alike_rows_and_narrow_rows() {
     let mut model = report();
@@ -579,7 +579,8 @@ fn alike_rows_and_narrow_rows() {
     );
 }
 
-/// Hints name commands for glibc's heap alone together with an alternative, in at most two lines.
+/// A hint that names a command for glibc's heap only also names an alternative, and takes at most
+/// two lines.
 #[test]
 fn hints_about_other_allocators() {
     let with = |allocator: &str, is_linked_in, is_final, rss_bytes| {

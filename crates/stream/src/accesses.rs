@@ -21,7 +21,8 @@ pub(crate) struct AccessWords {
 }
 
 impl AccessWords {
-    /// Takes a word. If it is the last word, returns the result. Words without a beginning are skipped.
+    /// Takes the next word. Returns the result after the last word of a block. Ignores words whose beginning is
+    /// missing.
     pub fn take(&mut self, event: &Event, time: TickTime) -> Option<Accesses> {
         let index = event.access_word();
         if index != 0 && index != self.next {
@@ -156,7 +157,7 @@ mod tests {
             RawEvent::pack_access(2, accesses.low, accesses.reads),
             RawEvent::pack_access(3, accesses.high, accesses.writes),
         ];
-        // The beginning of another block's words, the rest of which was lost.
+        // The beginning of another block's words; the rest of those words was lost.
         assert_eq!(take(all[0]), None);
         assert_eq!(take(all[1]), None);
         assert_eq!(all.map(&mut take), [None, None, None, Some(accesses)]);

@@ -17,7 +17,7 @@ pub enum Birth {
     Offered,
     /// A child is setting itself up in the region.
     Taken,
-    /// The process with this id (in its own pid namespace; 0: unknown) records to it.
+    /// The process with this id (in its own pid namespace; 0 if unknown) records to it.
     Claimed(u32),
     /// The region no longer waits.
     Closed,
@@ -25,10 +25,10 @@ pub enum Birth {
 
 impl Region {
     /// Discards all contents and prepares the region for a child of `parent`'s process, with the same journal of slots,
-    /// because they are patched in the child too, and the same facts. The caller then publishes the unwind tables and
-    /// offers the region. No process may be using the region.
+    /// because they are patched in the child too, and with the same facts. The caller then publishes the unwind tables
+    /// and offers the region. The region must not be in use by any process.
     pub fn conceive(&self, config: &Config, parent: &Region) -> Result<(), Error> {
-        // No thread of the new process is inside a wrapper, so marks of the last process are cleared.
+        // No thread of the new process is inside a wrapper, so the marks left by the previous process are cleared.
         self.memory.tell64(offset_of!(Control, magic), 0, Relaxed);
         self.initialize(config)?;
         self.birth_word().store(birth::CLOSED, Relaxed);
@@ -79,7 +79,7 @@ impl Region {
         self.birth_word().store(birth::OFFERED, Release);
     }
 
-    /// Withdraws the offer. Returns false if there is none because a child has taken the region.
+    /// Withdraws the offer. Returns false if there is no offer because a child has taken the region.
     pub fn withdraw(&self) -> bool {
         self.birth_word()
             .compare_exchange(birth::OFFERED, birth::CLOSED, AcqRel, Acquire)
@@ -104,7 +104,7 @@ impl Region {
 
     /// Records that a search for rings of ended threads was made.
     pub fn note_ring_sweep(&self) {
-        // Release: a thread that sees the number also sees the rings that were freed before.
+        // Release: a thread that sees the number also sees the rings that were freed before it was stored.
         let offset = offset_of!(Control, ring_sweeps);
         let sweeps = self.control64(offset);
         self.memory.tell64(offset, sweeps.wrapping_add(1), Release);

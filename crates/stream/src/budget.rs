@@ -1,4 +1,4 @@
-//! The attacher's orders to a hook that keeps to a budget, and the hook's measurements.
+//! Sampling orders from the attacher to a hook that keeps to a budget, and the hook's measurements.
 
 use crate::Region;
 use crate::memory::tally;
@@ -22,13 +22,13 @@ pub struct TimedCalls {
     pub passes: u64,
     /// Ticks for the calls that were not recorded.
     pub pass_counts: u64,
-    /// Nanoseconds that all threads together waited for room in rings.
+    /// Total time, in nanoseconds, for which all threads waited for space in rings.
     pub waited_ns: u64,
 }
 
 impl Region {
-    /// Orders sampling at this mean distance in bytes, a power of two; 0 orders the recording of all allocations.
-    /// Threads follow the order after a few hundred events, or after tens of kilobytes.
+    /// Orders the hook to sample at this mean distance in bytes, a power of two; 0 means to record all allocations.
+    /// Threads follow the order after a few hundred events, or after a few tens of kilobytes.
     pub fn order_sampling(&self, mean_bytes: u64) {
         let offset = tally!(sampling_order);
         self.memory.u64(offset).store(mean_bytes, Relaxed);

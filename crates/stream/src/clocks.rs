@@ -1,6 +1,6 @@
-//! Clocks with which the hook can stamp events, read by this process.
+//! Clocks with which the hook can timestamp events, as read by this process.
 
-/// Reads the processor's time stamp counter. On machines with an invariant TSC, the counters of all cores run together
+/// Reads the processor's time stamp counter. On machines with an invariant TSC, the counters of all cores run in sync
 /// (Intel SDM volume 3, 18.17.1), so the target's readings are comparable with ours.
 #[cfg(target_arch = "x86_64")]
 pub fn time_stamp_counter() -> u64 {

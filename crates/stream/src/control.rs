@@ -34,10 +34,10 @@ pub struct Config {
     /// Address of the vDSO's `clock_gettime` in the target (avma), or 0.
     pub vdso_clock: u64,
     /// Mean number of bytes between sampled allocations; needed with [`memhook_abi::flags::SAMPLE`] and
-    /// [`memhook_abi::flags::ADAPT_WHEN_FULL`]. With [`memhook_abi::flags::BUDGET`], the largest distance that will be
-    /// ordered.
+    /// [`memhook_abi::flags::ADAPT_WHEN_FULL`]. With [`memhook_abi::flags::BUDGET`], the largest distance that the
+    /// attacher will set.
     pub sample_bytes: u64,
-    /// Mean number of bytes between samples in the first moment of a trace within a budget (flag `BUDGET`); 0: every
+    /// Mean number of bytes between samples at the start of a trace within a budget (flag `BUDGET`); 0: every
     /// allocation is recorded.
     pub first_order: u64,
     /// Pid of the attacher in its own namespace.
@@ -267,8 +267,8 @@ impl Region {
         self.memory.u64(tally!(clock_ns)).store(now_ns, Relaxed);
     }
 
-    /// Advances the clock word if it is still `from`. For callers other than the drain thread, which must not overwrite
-    /// its later time.
+    /// Advances the clock word if it is still `from`. For callers other than the drain thread: they must not overwrite
+    /// a later time that the drain thread has written.
     pub fn advance_clock_ns(&self, from: u64, now_ns: u64) {
         let word = self.memory.u64(tally!(clock_ns));
         let _ = word.compare_exchange(from, now_ns, Relaxed, Relaxed);

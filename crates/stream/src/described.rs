@@ -5,7 +5,7 @@ use memhook_abi::{HEAP_WINDOWS, WINDOWS_OFFSET, address_of_key, heap_of};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Region {
-    /// Returns the address of a described heap's block by its key, if the target has assigned addresses to the key's
+    /// Returns the address of a described heap's block from its key, if the target has assigned addresses to the key's
     /// window.
     pub fn address_of_described(&self, key: u64) -> Option<u64> {
         let heap = heap_of(key).checked_sub(1)?;

@@ -19,30 +19,31 @@ use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-/// Minimum time between the claim of an event and its taking: longer than any store needs to become visible. See the
-/// hook's `folding.hpp`.
+/// Minimum time between claiming an event and taking it: longer than any store needs to become visible. See the hook's
+/// `folding.hpp`.
 const CLAIM_TO_TAKE: Duration = Duration::from_micros(50);
 
-/// Number of rings by which heads are prefetched ahead. Each head is in a separate page, at such regular distances that
-/// most heads share a few sets of the caches.
+/// How many rings ahead heads are prefetched. Each head is on a separate page, at such regular distances that most
+/// heads share a few cache sets.
 const RINGS_AHEAD: usize = 8;
 
 /// Receiver of the events of one pass.
 pub trait Sink {
     /// Begins the events of this ring, published by the thread `tid` (target's pid namespace).
     fn begin_ring(&mut self, ring: usize, tid: u32);
-    /// Sets the mean number of bytes between the recorded allocations of this ring from here on; 0: all are recorded
-    /// ([`memhook_abi::flags::ADAPT_WHEN_FULL`], [`memhook_abi::flags::BUDGET`]). At the beginning of each ring, all
-    /// are recorded. The number comes from the target.
+    /// Sets the mean number of bytes between recorded allocations of this ring from here on; 0 if all are recorded
+    /// ([`memhook_abi::flags::ADAPT_WHEN_FULL`], [`memhook_abi::flags::BUDGET`]). Every ring begins with all
+    /// allocations recorded. The number comes from the target.
     fn set_sampling(&mut self, _mean_bytes: u64) {}
     /// Takes the reads and writes of the block whose release is the next event of this ring.
     fn access(&mut self, _accesses: Accesses) {}
-    /// Takes the time in the allocator for an allocation of `size` bytes, whose own event follows or is lost. `counts`:
-    /// ticks of the time stamp counter; `u32::MAX` also represents larger numbers. The numbers come from the target.
+    /// Takes the time that an allocation of `size` bytes spent in the allocator. The event of the allocation itself
+    /// follows, or is lost. `counts`: ticks of the time stamp counter; `u32::MAX` also represents larger numbers. The
+    /// numbers come from the target.
     fn call_time(&mut self, _stack: u32, _size: u64, _counts: u32) {}
-    /// Takes one event. Ticks, size extensions, changes of the sampling, and events about mappings are not passed to
-    /// this method. `size` is the requested size in bytes, including any extension; `time_ns` is the time of the ring's
-    /// last tick.
+    /// Takes one event. Ticks, size extensions, sampling changes, and events about mappings are not passed to this
+    /// method. `size` is the requested size in bytes, including any extension; `time_ns` is the time of the ring's last
+    /// tick.
     fn event(&mut self, event: Event, size: u64, time_ns: u64);
     /// Takes one event about a mapping. `bytes` is 0 for everything attached at the address, regardless of its size.
     fn mapping(&mut self, _event: Event, _bytes: u64, _time_ns: u64) {}
@@ -61,7 +62,7 @@ pub struct PassStats {
     pub damaged: u64,
     /// Level of the fullest ring, in thousandths.
     pub fullest: u32,
-    /// Lower bound of the events that are left for the next pass.
+    /// Lower bound on the number of events that are left for the next pass.
     pub left: u64,
 }
 
@@ -90,7 +91,7 @@ pub enum TickTime {
         /// Nanoseconds per count.
         scale: f64,
     },
-    /// Ticks are ignored. Every event gets this time, in nanoseconds since the attach.
+    /// Ticks are ignored. Every event gets this time, which is in nanoseconds since the attach.
     Fixed(u64),
 }
 
@@ -113,8 +114,8 @@ pub struct Drain {
     /// Head of each ring when it was last found or made empty. The ring has no events as long as its head stays the
     /// same.
     emptied: Vec<Option<u64>>,
-    /// Number of freed rings when `emptied` was recorded. In a ring that was freed since then, the same head belongs to
-    /// other events. `None` if a ring was being freed.
+    /// Number of freed rings when `emptied` was recorded. If a ring was freed since then, the same head value belongs
+    /// to other events. `None` if a ring was being freed.
     freed: Option<u64>,
     /// Spans of the rings that had events in this pass.
     spans: Vec<Span>,
@@ -153,7 +154,7 @@ impl Drain {
         self.take(region, sink, left)
     }
 
-    /// Runs the last pass, when no thread records any more: takes everything.
+    /// Runs the last pass, when no thread records any more, and takes everything.
     pub fn last_pass(&mut self, region: &Region, sink: &mut impl Sink) -> PassStats {
         let left = self.look_at_rest(region);
         self.take(region, sink, left)
@@ -234,7 +235,7 @@ impl Drain {
         stats
     }
 
-    /// Returns a lower bound of the number of events that are left for the next pass.
+    /// Returns a lower bound on the number of events that are left for the next pass.
     fn look_at_heads(&mut self, region: &Region, claims: bool) -> u64 {
         let used = region.rings_used();
         self.states
@@ -293,8 +294,8 @@ fn ends(region: &Region, ring: usize) -> (u64, u64) {
     let mut ends = (0, 0);
     for _ in 0..LOOKS {
         ends = (tail_word.load(Acquire), head_word.load(Acquire));
-        // Only this process moves the tail. The exception is freeing, which needs a ring without events, and sets the
-        // head to 0 before the tail.
+        // Only this process moves the tail. The exception is the code that frees a ring, which needs a ring without
+        // events, and sets the head to 0 before the tail.
         if tail_word.load(Relaxed) == ends.0 {
             break;
         }
@@ -304,7 +305,7 @@ fn ends(region: &Region, ring: usize) -> (u64, u64) {
 
 /// Claims all events of a ring with events from `tail` to `head`, and returns the end of the events to take.
 fn claimed_end(region: &Region, ring: usize, tail: u64, head: u64) -> u64 {
-    // This comes before the claim, because events claimed now may still change.
+    // This must precede the claim, because events claimed now may still change.
     let claimed_word = region.ring64(ring, offset_of!(RingHeader, claimed));
     let claimed = claimed_word.load(Relaxed);
     let folding = region

@@ -1,13 +1,12 @@
 //! Times in which the target was not observed.
 
-/// Time in which the target ran untraced, from a long wait for space in a ring until the attacher was back. In
-/// nanoseconds since the attach.
+/// Interval in which the target ran untraced, after it had waited too long for space in a ring and until the attacher
+/// resumed reading. Times are in nanoseconds since the attach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gap {
     /// Latest recorded time before the gap.
     pub from_ns: u64,
-    /// Earliest recorded time after the gap. A whole number of milliseconds, the resolution of the times of live
-    /// blocks.
+    /// Earliest recorded time after the gap, rounded to milliseconds, the resolution of the times of live blocks.
     pub to_ns: u64,
 }
 
@@ -22,7 +21,7 @@ impl Gap {
     }
 
     /// Returns an upper bound on the allocation times of blocks that may have been released in a gap although they seem
-    /// live at `at_ns`. `None` if there was no gap before.
+    /// live at `at_ns`. `None` if there was no gap before that time.
     pub fn unseen_before(gaps: &[Gap], at_ns: u64) -> Option<u64> {
         let last = gaps.iter().rfind(|gap| gap.from_ns < at_ns);
         last.map(|gap| gap.to_ns)

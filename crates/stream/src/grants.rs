@@ -26,9 +26,9 @@ const SMALL_PREFIX_BYTES: usize = 2 * PAGE + MEMO_FIRST_BYTES;
 const SPARE_RINGS: usize = 4;
 /// Maximum number of rings that are made ready before the target begins.
 const MOST_AT_ONCE: usize = 256;
-/// Offset of the caches whose pages a ring does not have from the beginning.
+/// Offset of the caches, whose pages a ring does not have from the beginning.
 const FIRST_CACHES: usize = MEMO_GUIDES_OFFSET + PAGE;
-/// Maximum number of places that a ring gets before it has shown that it needs them.
+/// Maximum number of places that a ring gets before it has proved to need more.
 const MOST_AT_FIRST: u64 = 16 << 10;
 /// Bytes of the stack arena that are touched ahead of use.
 const ARENA_AHEAD: usize = 64 << 10;
@@ -56,14 +56,14 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns the initial size of a ring with `first_ring` bytes of events. It includes a page that we do not touch:
-    /// the kernel's page table for the ring.
+    /// Returns the initial size of a ring with `first_ring` bytes of events. The size includes a page that we do not
+    /// touch: the kernel's page table for the ring.
     pub const fn small_ring(first_ring: u64) -> u64 {
         SMALL_PREFIX_BYTES as u64 + first_ring + PAGE as u64
     }
 
-    /// Memory of any attach apart from rings: control block, sequence words, the first piece of the stack table, and
-    /// the kernel's page tables for all of it.
+    /// Memory that any attach needs apart from rings: control block, sequence words, the first piece of the stack
+    /// table, and the kernel's page tables for all of it.
     pub const FIXED: u64 =
         (16 * PAGE + SEQUENCE_WORDS * 4 + INDEX_FIRST_ENTRIES * 8 + ARENA_AHEAD) as u64;
 
@@ -223,8 +223,8 @@ impl Region {
         self.accounts().spent
     }
 
-    /// Grants more memory where it is needed, as far as the allowance permits. Call this after each pass. `waiting` has
-    /// the number of events in each ring, without empty rings.
+    /// Grants more memory where it is needed, as far as the allowance permits. Call this after each pass. `waiting` is
+    /// the number of events in each ring that is not empty.
     pub fn grant(&self, waiting: impl Iterator<Item = (usize, u64)>) {
         let mut accounts = self.accounts();
         let used = self.rings_used();
@@ -278,7 +278,7 @@ impl Region {
         accounts.rings[ring] += bytes as u64;
         accounts.typical = accounts.typical.max(more);
         self.places[ring].store(more, Relaxed);
-        // Release: a thread that sees the grant also sees the pages.
+        // Release ordering: a thread that sees the grant also sees the pages.
         self.ring64(ring, offset_of!(RingHeader, granted))
             .store(more, Release);
     }

@@ -1,15 +1,15 @@
 //! The consumer's side of the shared region: configuration, the slot journal, interned stacks, and the event rings.
 //!
 //! [`Region`] maps the memfd that the hook inside the target also maps. The target can write to it at any time and is
-//! not trusted, so every access here is an atomic load or store at a checked offset, and no value from the region is
-//! used as an index or a length before a check.
+//! not trusted, so every access here is an atomic load or store at a checked offset, and values from the region are
+//! checked before they are used as an index or a length.
 //!
-//! [`Drain`] empties the rings in passes and passes the events to a [`Sink`]. It guarantees only this order: events of
-//! one ring come in the order in which they were published, and events of different rings come in any order, but every
+//! [`Drain`] empties the rings in passes and passes the events to a [`Sink`]. It guarantees only this: events of one
+//! ring arrive in the order in which they were published. Events of different rings arrive in any order, but every
 //! event that happened before an event of pass *k* has arrived by the end of pass *k + 1*. The ledger restores the
-//! common order.
+//! overall order.
 //!
-//! This crate has no symbols and no live blocks, and does not use ptrace.
+//! This crate does not deal with symbols or live blocks, and does not use ptrace.
 
 mod accesses;
 mod birth;

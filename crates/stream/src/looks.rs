@@ -1,5 +1,5 @@
-//! Blocks that are watched before the program gets them. The attacher requests a block, the hook names one, and the
-//! hook's thread waits for the attacher's answer for a limited time.
+//! Blocks that are watched from before the program receives them. The attacher requests a block, the hook names one,
+//! and the hook's thread waits for the attacher's answer for a limited time.
 
 use crate::Region;
 use crate::memory::tally;
@@ -8,7 +8,7 @@ use std::mem::offset_of;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-/// Block whose thread waits. All fields come from the target and are not trusted.
+/// A block, and the thread that waits for the attacher's answer. All fields come from the target and are not trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewBlock {
     /// Address of the block (avma).
@@ -34,13 +34,13 @@ impl Region {
         state.compare_exchange(from, to, AcqRel, Relaxed).is_ok()
     }
 
-    /// Requests the next drawn block. On average, the hook draws one event of a ring in `distance`.
+    /// Requests the next drawn block. On average, the hook draws one in `distance` events of a ring.
     pub fn ask_for_block(&self, distance: u32) {
         self.draw_blocks_at(distance);
         self.change_look(look::CLOSED, look::OPEN);
     }
 
-    /// Sets the mean distance of drawn blocks. Each draw makes the owner of a ring check how far the ring has been
+    /// Sets the mean distance between drawn blocks. Each draw makes the owner of a ring check how far the ring has been
     /// read, even while no block is requested.
     pub fn draw_blocks_at(&self, distance: u32) {
         let offset = offset_of!(Control, look_distance);
@@ -57,19 +57,19 @@ impl Region {
         })
     }
 
-    /// Lets the thread continue. Returns true if the thread has waited until now; otherwise the block has been in use
-    /// for a while.
+    /// Lets the thread continue. Returns true if the thread was still waiting; otherwise the block has already been in
+    /// use for a while.
     pub fn hand_over_block(&self) -> bool {
         self.change_look(look::ASKED, look::CLOSED)
     }
 
-    /// Returns true if no block is requested, or if the thread of the requested block no longer waits.
+    /// Returns true if no block is requested, or if the thread of the requested block has stopped waiting.
     pub fn is_no_block_asked(&self) -> bool {
         self.look_state().load(Relaxed) == look::CLOSED
     }
 
-    /// Ends the requests. After that, no thread waits, except one that is about to name its block, and that thread
-    /// waits only for a short time.
+    /// Ends the requests. From then on no thread waits, except one that is just naming its block, and it waits only for
+    /// a short time.
     pub fn stop_asking_for_blocks(&self) {
         for state in [look::OPEN, look::ASKED, look::NAMED] {
             self.change_look(state, look::CLOSED);

@@ -1,4 +1,4 @@
-//! Marks: names for moments of a trace, set by other processes during the trace.
+//! Marks: named moments of a trace, set by other processes while it runs.
 
 use crate::Region;
 use crate::memory::tally;
@@ -53,12 +53,12 @@ impl Region {
             .memory
             .u64(entry(number) + offset_of!(MarkEntry, time_ns))
             .load(Acquire);
-        // If later marks have reused the entry, the time belongs to another mark.
+        // If a later mark has reused the entry, the time belongs to that mark.
         (time != 0 && time & MARK_BY_PROGRAM == 0).then_some(time)
     }
 
-    /// Returns the marks set since the `next`th, which get the time `now_ns`, and the number of marks that were
-    /// overwritten by later ones.
+    /// Returns the marks from number `next` on, assigning them the time `now_ns`, and the number of marks that later
+    /// ones have overwritten.
     pub fn take_marks(&self, next: &mut u64, now_ns: u64) -> (Vec<NamedMoment>, u64) {
         let all = self.counted(tally!(marks));
         let mut taken = Vec::new();
@@ -68,8 +68,8 @@ impl Region {
             let at = entry(*next);
             let number = self.memory.u64(at + offset_of!(MarkEntry, number));
             if number.load(Acquire) != next.wrapping_add(1) {
-                // The mark is still being written, unless its writer is gone: a thread that a signal handler has
-                // diverted, or a thread of an earlier session.
+                // The mark is still being written, unless its writer never finishes: a thread that left through a
+                // signal handler, or a thread of an earlier session.
                 if all - *next <= MARKS as u64 / 2 {
                     break;
                 }
@@ -98,7 +98,7 @@ impl Region {
                 time_ns,
                 name: text.replace(|c: char| c.is_control(), " "),
             });
-            // Release: a process that sees the time knows that everything up to `now` was taken before it.
+            // Release: a process that sees the time knows that all events up to `now` were taken before.
             answer.store(time_ns.max(1), Release);
             *next += 1;
         }

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, Ordering::Rel
 
 const PAGE: usize = 4096;
 
-/// Seals that fix the size of a file: no process can make it shorter or longer, or remove the seals (memfd_create(2),
+/// Seals that fix the size of a file: no process can shrink or grow it, or remove the seals (memfd_create(2),
 /// fcntl(2)). Punching holes remains possible.
 pub const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// Makes a memory file of this size with the seals that an attach requires, as in the target.
+/// Creates a memfd of this size with the seals that an attach requires, as the target does.
 pub fn sealed_file(bytes: u64) -> std::io::Result<OwnedFd> {
     // SAFETY: the name is a C string; the result is a new descriptor, or -1.
     let raw = unsafe { libc::memfd_create(c"memhook-region".as_ptr(), libc::MFD_ALLOW_SEALING) };
@@ -35,13 +35,13 @@ pub fn sealed_file(bytes: u64) -> std::io::Result<OwnedFd> {
     }
 }
 
-/// Guide of a region: this process's messages to the hook, which no other process can write.
+/// Guide of a region: data from this process for the hook, which no other process can write.
 pub enum Guide {
-    /// Mapped by this process; no other process can ever map it for writing.
+    /// Mapped by this process. No other process can ever map it for writing.
     Mapped(MmapRaw),
-    /// The target's private memory, written through its /proc/PID/mem, with its address (avma).
+    /// The target's private memory: its /proc/PID/mem, through which it is written, and its address (avma).
     Private(File, u64),
-    /// Copy of the first part of a found region's guide. Nothing more is written.
+    /// Copy of the first part of the guide of an existing region. The guide is no longer written to.
     Copied(Vec<u8>),
 }
 
@@ -56,7 +56,7 @@ pub(crate) use tally;
 /// A shared mapping whose words are only ever accessed as atomics.
 pub(crate) struct Memory {
     map: MmapRaw,
-    /// Target's guide, which is written too if the mapping is a copy.
+    /// The target's guide, to which every write is repeated if the mapping is only a copy of it.
     private: Option<(File, AtomicU64)>,
 }
 
@@ -71,13 +71,14 @@ impl Memory {
             return Err(Error::NotSealed);
         }
         let map = MmapRaw::map_raw(raw).map_err(Error::Map)?;
-        // A touched page must not become two megabytes if huge pages are enabled for shared memory. Kernels without
-        // them refuse. SAFETY: address and length are those of the mapping, whose contents stay unchanged.
+        // If huge pages are enabled for shared memory, touching a page must not allocate two megabytes. Kernels without
+        // huge pages refuse the call. SAFETY: address and length are those of the mapping, whose contents stay
+        // unchanged.
         unsafe { libc::madvise(map.as_mut_ptr().cast(), map.len(), libc::MADV_NOHUGEPAGE) };
         Ok(Self { map, private: None })
     }
 
-    /// Puts the guide in front of the report, in place of that part of the file.
+    /// Makes the guide precede the report, in place of that part of the file.
     pub(crate) fn put_guide(&mut self, guide: Guide) -> Result<(), Error> {
         let (guide, private) = match guide {
             Guide::Mapped(guide) => (guide, None),
@@ -127,7 +128,8 @@ impl Memory {
         self.tell(offset, &value.to_ne_bytes());
     }
 
-    /// Writes stored bytes of the guide to the hook. If the process is gone, nothing needs to be written.
+    /// Writes bytes stored in the guide through to the hook's copy. If the process is gone, nothing needs to be
+    /// written.
     fn tell(&self, offset: usize, bytes: &[u8]) {
         if let Some((file, address)) = &self.private {
             let _ = file.write_all_at(bytes, address.load(Relaxed) + offset as u64);
@@ -221,7 +223,7 @@ impl Memory {
 
     /// Returns the 32-bit word of the report at `offset`.
     ///
-    /// Panics if the word is outside or is not aligned: offsets are computed from this crate's constants and checked
+    /// Panics if the word is out of bounds or unaligned: offsets are computed from this crate's constants and checked
     /// indices, never taken from the region.
     #[inline]
     pub(crate) fn u32(&self, offset: usize) -> &AtomicU32 {
@@ -276,7 +278,7 @@ impl Memory {
         self.discard(GUIDE_BYTES, self.map.len() - GUIDE_BYTES)
     }
 
-    /// Discards whole pages of the region. If no other process can write a guide, the kernel does not free its pages.
+    /// Discards whole pages of the region. The kernel does not free pages of a guide that no other process can write.
     pub(crate) fn discard(&self, offset: usize, bytes: usize) -> Result<(), Error> {
         assert!(offset >= GUIDE_BYTES);
         assert!(offset.is_multiple_of(PAGE) && self.holds(offset, bytes, 1));
@@ -292,7 +294,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Creates the missing pages of a range, as memory of this process's control group. Their contents stay.
+    /// Allocates the missing pages of a range, charged to this process's control group. Contents are preserved.
     pub(crate) fn touch(&self, offset: usize, bytes: usize) {
         assert!(offset.is_multiple_of(PAGE) && self.holds(offset, bytes, 1));
         for page in (offset..offset + bytes).step_by(PAGE) {
@@ -300,7 +302,7 @@ impl Memory {
         }
     }
 
-    /// Wakes every thread, in any process, that waits for the word at `offset`.
+    /// Wakes every thread, in any process, that is waiting on the word at `offset`.
     pub(crate) fn wake_all(&self, offset: usize) {
         let word: *const AtomicU32 = self.word32(offset);
         // SAFETY: futex(2) FUTEX_WAKE does not access the word; the address identifies the queue.

@@ -37,8 +37,8 @@ impl Region {
         self.memory.tell64(offset, rule, Relaxed);
     }
 
-    /// Writes unwind rows from index `first` on, which no published module may use: code offsets (bytes from the
-    /// module's base, ascending) and the rule number of each.
+    /// Writes unwind rows from index `first` on. No published module may use these rows. Each row has a code offset
+    /// (bytes from the module's base, ascending) and a rule number.
     pub fn write_rows(&self, first: usize, offsets: &[u32], rules: &[u16]) -> Result<(), Error> {
         let fits = first
             .checked_add(offsets.len())
@@ -56,7 +56,7 @@ impl Region {
         Ok(())
     }
 
-    /// Makes `modules` the module list, which invalidates all backtraces that threads remember.
+    /// Publishes `modules` as the module list, which invalidates all backtraces that threads remember.
     ///
     /// # Errors
     /// There are more modules than the list can contain; the old list remains.
@@ -71,8 +71,8 @@ impl Region {
         sorted.sort_by_key(|m| m.start);
         let word = offset_of!(Control, module_list);
         let version = (self.control64(word) >> 32).wrapping_add(1) & 0xffff_ffff;
-        // This writes the list that is not published, because threads may be reading the other. A thread that began to
-        // read this list before the last version notices that the version has changed, and starts again.
+        // This writes the list that is not published, because threads may be reading the published one. A thread that
+        // began to read this list before the last version notices that the version has changed, and starts again.
         let list = MODULES_OFFSET + (version as usize & 1) * MAX_MODULES * size_of::<ModuleEntry>();
         for (i, module) in sorted.iter().enumerate() {
             let at = list + i * size_of::<ModuleEntry>();

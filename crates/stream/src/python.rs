@@ -16,7 +16,8 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 pub struct PythonConfig {
     /// Facts for the hook.
     pub layout: PythonLayout,
-    /// Code of the function that evaluates Python functions, whose frames replace the frames of this function.
+    /// Code of the function that evaluates Python functions. In a backtrace, Python frames replace the frames of this
+    /// function.
     pub evaluation: Range<u64>,
 }
 
@@ -31,7 +32,7 @@ pub struct PythonLocation {
     pub line: Option<u32>,
 }
 
-/// Low bits of the address of a Python frame: the distance between locations is at least a granule.
+/// Number of low bits that are zero in the address of a Python frame, because locations are at least a granule apart.
 const GRANULE_BITS: u32 = GRANULE_BYTES.trailing_zeros();
 
 /// Returns the placeholder for a location in [`Stack::frames`](crate::Stack::frames). No address of a process has this
@@ -232,7 +233,7 @@ pub(crate) fn merge(native: &[u64], python: &[u64], evaluation: &Range<u64>) -> 
     merged
 }
 
-/// Returns true if a layout may be passed to the hook, which reads frames and code objects only up to a limit.
+/// Returns true if a layout may be passed to the hook. The hook reads frames and code objects only up to a limit.
 pub(crate) fn is_possible(config: &PythonLayout) -> bool {
     let in_frame = [
         config.frame_code,

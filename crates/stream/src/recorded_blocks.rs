@@ -14,11 +14,11 @@ use std::sync::atomic::{
 };
 use std::time::{Duration, Instant};
 
-/// Time after which it is known which threads began to record before the change of phase: a processor's stores are
-/// visible within milliseconds.
+/// Time after a change of phase at which it is known which threads began to record before the change: a processor's
+/// stores become visible within milliseconds.
 const STORES_ARRIVE: Duration = Duration::from_millis(10);
-/// Number of passes after the pass that took the last event, because the ledger holds back apparent contradictions for
-/// one pass.
+/// Number of further passes after the one that took the last event, because the ledger holds back apparent
+/// contradictions for one pass.
 const PASSES_BEHIND: u32 = 3;
 
 /// Stage of a renewal.
@@ -26,7 +26,7 @@ const PASSES_BEHIND: u32 = 3;
 enum Stage {
     #[default]
     AtRest,
-    /// The other marks are set. Contains the rings that have been seen without a recording since then.
+    /// The other marks are set. `ended`: the rings that have been seen without a recording since then.
     Announced {
         at: Option<Instant>,
         ended: Vec<bool>,
@@ -58,7 +58,7 @@ impl MarkRenewal {
         self.stage = Stage::Announced { at: None, ended };
     }
 
-    /// Advances the renewal. Call it after each pass. Returns true if all live blocks must be entered now.
+    /// Advances the renewal. Call it after each pass. Returns true if the caller must now enter all live blocks.
     pub fn step(&mut self, region: &Region) -> bool {
         let word = |ring, offset| region.ring64(ring, offset).load(Acquire);
         let head = |ring| word(ring, offset_of!(RingHeader, head));
@@ -68,7 +68,8 @@ impl MarkRenewal {
                 if at.get_or_insert_with(Instant::now).elapsed() < STORES_ARRIVE {
                     return false;
                 }
-                // This includes a ring claimed during the change of phase: its owner may have read the previous phase.
+                // The check covers rings claimed during the change of phase, whose owners may have read the previous
+                // phase.
                 ended.resize(region.rings_used().max(ended.len()), false);
                 for (ring, ended) in ended.iter_mut().enumerate() {
                     *ended |= word(ring, offset_of!(RingHeader, outer)) & 1 == 0;
@@ -82,8 +83,8 @@ impl MarkRenewal {
                 let is_taken = |(ring, &until): (usize, &u64)| {
                     let tail = word(ring, offset_of!(RingHeader, tail));
                     let head = head(ring);
-                    // A head far below `until` means a new owner. Folding two events into one moves the head back by
-                    // one place.
+                    // A head far below `until` means that the ring has a new owner. Folding two events into one moves
+                    // the head back by only one place.
                     tail >= until || tail == head || head.saturating_add(2) < until
                 };
                 if *passes > 0 || heads.iter().enumerate().all(is_taken) {
@@ -128,7 +129,7 @@ impl MarkRenewal {
     }
 }
 
-/// Returns the marks that are set in a phase, given the first mark of their kind.
+/// Returns the marks that a phase sets, given the first mark of their kind.
 fn marks_set_in(phase: u64, first: u8) -> u64 {
     u64::from(first) << (phase.div_ceil(2) & 1)
 }
@@ -150,7 +151,7 @@ impl Region {
         self.memory.words(FILTER_OFFSET, FILTER_PAGES / 8)
     }
 
-    /// Enters a block like the hook's function. Returns true if there was space.
+    /// Enters a block in the same way as the hook does. Returns true if there was space.
     fn enter_table(&self, address: u64) -> bool {
         if address >> 48 != 0 {
             return false;

@@ -1,4 +1,5 @@
-//! Transition from one recording thread to several, which the attacher makes safe: see the hook's `sequence.hpp`.
+//! Transition of a region from one recording thread to several. The attacher makes it safe: see the hook's
+//! `sequence.hpp`.
 
 use crate::Region;
 use crate::memory::tally;
@@ -10,18 +11,18 @@ use std::time::{Duration, Instant};
 
 /// membarrier(2): commands of `<linux/membarrier.h>`.
 const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
-/// Command of membarrier(2) that makes a process reachable by [`barrier`].
+/// membarrier(2) command that registers a process for [`barrier`].
 pub const REGISTER_GLOBAL_EXPEDITED: u64 = 1 << 2;
 
-/// Maximum time for which one pass waits for a thread to end its recording, many times what a running thread needs.
+/// Maximum time that one pass waits for a thread to finish recording; many times what a running thread needs.
 const RECORDING: Duration = Duration::from_micros(50);
 
-/// Way for a thread of the target to find its id without a system call.
+/// How a thread of the target finds its id without a system call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThreadNumbers {
-    /// Offset of the id in its C library's thread structure, in bytes from the thread pointer.
+    /// Offset of the id in the C library's thread structure, in bytes from the thread pointer.
     pub offset: u32,
-    /// Wrong id stored there, which belongs to another thread, or 0: see `Control::stale_number`.
+    /// Stale id at that offset, which belongs to another thread; 0 if there is none. See `Control::stale_number`.
     pub stale: u32,
     /// Actual id of that thread.
     pub instead: u32,
@@ -41,7 +42,7 @@ pub fn barrier() -> bool {
 /// Admission of further recording threads on request.
 #[derive(Default)]
 pub struct Admission {
-    /// Number of the request, and the rings' heads after the barrier for it.
+    /// Number of the request, and the ring heads after its barrier.
     heads: Mutex<(u32, Vec<u64>)>,
 }
 
@@ -65,8 +66,8 @@ impl Admission {
             let heads = (0..region.rings_used()).map(|ring| head(ring).load(Acquire));
             *state = (asked, heads.collect());
         }
-        // A recording increments the word before it moves the head. A changed head means that the recording in
-        // progress at the barrier has ended, although the next recording may have begun.
+        // A thread that records increments the word before it moves the head. So a changed head means that the
+        // recording in progress at the barrier has ended, even if the next one has already begun.
         let has_ended = |ring: usize| {
             let outer = region.ring64(ring, offset_of!(RingHeader, outer));
             outer.load(Acquire) & 1 == 0 || head(ring).load(Acquire) != state.1[ring]
@@ -75,7 +76,7 @@ impl Admission {
         for ring in 0..state.1.len() {
             while !has_ended(ring) {
                 if start.elapsed() > RECORDING {
-                    // The thread is not running, or waits for space: the next pass tries again.
+                    // The thread is not running, or is waiting for space. The next pass tries again.
                     return;
                 }
                 std::hint::spin_loop();
@@ -86,7 +87,7 @@ impl Admission {
 }
 
 impl Region {
-    /// Tells the hook if a seccomp filter might punish the hook's own system calls.
+    /// Tells the hook whether a seccomp filter might deny, or kill for, the hook's own system calls.
     pub fn set_syscalls_filtered(&self, filtered: bool) {
         let offset = offset_of!(Control, syscalls_filtered);
         self.memory.tell32(offset, filtered.into(), Relaxed);

@@ -25,13 +25,13 @@ pub struct Region {
     ring_bytes: usize,
     /// Counters of rings that were freed: dropped, reentrant, truncated.
     pub(crate) retired: [AtomicU64; crate::rings::LOSS_FIELDS.len()],
-    /// Number of places granted for events, by ring; 0 for the initial ones. The target can change the ring's own
-    /// number.
+    /// Number of places for events granted to each ring; 0 while a ring has its initial places. Kept here because the
+    /// target can change the ring's own number.
     pub(crate) places: Vec<AtomicU64>,
     accounts: Mutex<Accounts>,
-    /// Number of rings whose reuse by a next owner has begun, and number of those for which it has ended.
+    /// Number of rings whose freeing for the next owner has begun, and number of those whose freeing is done.
     freeing: [AtomicU64; 2],
-    /// Threads inside a wrapper that have a ring in the region that this region will replace.
+    /// Threads that were inside a wrapper, with a ring in the region that this region replaces.
     inside_before: Mutex<Vec<Mark>>,
     /// Trusted copies of values in the region, because the target and its forks can change the region.
     own: Own,
@@ -55,7 +55,7 @@ fn locked<T>(own: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Region {
-    /// Maps the report and the guide in front of it. Their total length equals the length of the report's file, whose
+    /// Maps the report, and the guide in front of it. Their total length equals the length of the report's file, whose
     /// beginning is empty. Otherwise like [`Region::map`].
     pub fn map_parts(report: impl AsFd, guide: Guide) -> Result<Self, Error> {
         let mut memory = Memory::map(report)?;
@@ -177,7 +177,8 @@ impl Region {
         (begun.load(Acquire) == done).then_some(done)
     }
 
-    /// Runs the freeing of a ring, so that events of the next owner are not mistaken for events of the last.
+    /// Runs `free`, which frees a ring, and counts its beginning and end, so that events of the next owner are not
+    /// mistaken for events of the previous one.
     pub(crate) fn freeing<T>(&self, free: impl FnOnce() -> T) -> T {
         let [begun, done] = &self.freeing;
         begun.fetch_add(1, AcqRel);
@@ -268,7 +269,7 @@ impl Region {
 
     /// Returns the offset of a ring's header.
     ///
-    /// Panics if there is no such ring, like indexing.
+    /// Panics if there is no such ring, as indexing does.
     #[inline]
     pub(crate) fn ring_offset(&self, ring: usize) -> usize {
         assert!(ring < MAX_RINGS, "ring {ring} of {MAX_RINGS}");

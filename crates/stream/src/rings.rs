@@ -16,7 +16,7 @@ const EVENT_BYTES: u64 = size_of::<RawEvent>() as u64;
 pub struct Losses {
     /// Events dropped because a ring was full.
     pub dropped: u64,
-    /// Calls skipped because they came from a signal handler inside the hook.
+    /// Calls skipped because they came from a signal handler that had interrupted the hook.
     pub reentrant: u64,
     /// Backtraces cut short.
     pub truncated: u64,
@@ -63,7 +63,7 @@ pub struct Mark {
     pub tid: u32,
     /// The wrapper's frame (avma).
     pub frame: u64,
-    /// True if the thread runs the hook's own code there; false if it runs the called function.
+    /// True if the thread is running the hook's own code; false if it is running the called function.
     pub records: bool,
 }
 
@@ -80,7 +80,8 @@ impl Region {
         for ring in 0..self.rings_used() {
             let word = |field| self.ring64(ring, field);
             let tail = word(offset_of!(RingHeader, tail)).load(Relaxed);
-            // If the ring is freed meanwhile, both become 0, the head first: this check is then too early.
+            // If the ring is freed meanwhile, head and tail become 0, the head first. This check then fails, and a
+            // later one succeeds.
             if word(offset_of!(RingHeader, head)).load(Acquire) != tail {
                 return None;
             }
@@ -141,7 +142,7 @@ impl Region {
         self.stacks_told().store(0, Relaxed);
     }
 
-    /// Returns the number of places for events, less 1, that the ring's owner uses at this moment; never more than was
+    /// Returns the number of event slots, less 1, that the ring's owner uses at this moment; never more than was
     /// granted. Read this after the head: the hook's `ring.hpp` explains why any later value is valid.
     #[inline]
     pub(crate) fn ring_mask(&self, ring: usize) -> u64 {
@@ -176,7 +177,8 @@ impl Region {
         !self.marked_inside().is_empty()
     }
 
-    /// Returns marks of threads that are inside a wrapper, or have left it in a way that the hook does not see.
+    /// Returns the marks of threads that are inside a wrapper, or have left a wrapper in a way that the hook does not
+    /// see.
     pub fn marked_inside(&self) -> Vec<Mark> {
         let outer = |ring: &RingView| self.ring64(ring.index, offset_of!(RingHeader, outer));
         let mark = |ring: RingView| {
@@ -250,7 +252,7 @@ impl Region {
         true
     }
 
-    /// Restores the state of a ring from before its first owner.
+    /// Resets a ring to its state before its first owner.
     fn put_back(&self, ring: usize) {
         let word = |field| self.ring64(ring, field);
         let state = self.ring32(ring, offset_of!(RingHeader, state));

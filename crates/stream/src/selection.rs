@@ -3,8 +3,8 @@
 use crate::Region;
 use memhook_abi::{FILTER_WORDS, LEAST_FILTER_WORDS, SAMPLE_OFFSET, SAMPLE_QUANTILES};
 
-/// Returns the number of entries in the table of recorded blocks, or of passed blocks, which takes a small part of the
-/// attach's allowance (bytes).
+/// Returns the number of entries in the table of recorded blocks, or of passed blocks. The table takes a small part of
+/// the attach's memory allowance (bytes).
 pub(crate) fn table_entries(allowance: u64) -> u64 {
     let affordable = (allowance / 16 / 8).clamp(LEAST_FILTER_WORDS as u64, FILTER_WORDS as u64);
     1 << affordable.ilog2()

@@ -1,5 +1,5 @@
-//! Journal of GOT slots. The copy in the region is for the hook. This process reads only the states of slots from it.
-//! Otherwise any writer of the region could choose what is written into the target's memory.
+//! Journal of GOT slots. The copy in the region is for the hook. This process reads nothing but slot states from it.
+//! Otherwise anyone who can write to the region could choose what we write into the target's memory.
 
 use crate::{Error, Region};
 use memhook_abi::{
@@ -27,7 +27,7 @@ pub struct SlotSpec {
     pub variant: u32,
     /// `PROT_*` bits of the slot's page.
     pub protection: u32,
-    /// True if the hook must not patch it, because it is exchanged with all threads held.
+    /// True if the hook must not patch the slot, because the slot is exchanged while all threads are held.
     pub by_force: bool,
     /// True if its module is never unloaded.
     pub is_permanent: bool,
@@ -180,8 +180,8 @@ impl Region {
         self.slot_state_word(index).load(Acquire)
     }
 
-    /// Sets a slot's state; panics beyond the end of the journal, like indexing. The hook patches the slot only if the
-    /// guide says so too. Other processes can write the state, but not the guide.
+    /// Sets a slot's state; panics if the index is beyond the end of the journal. The hook patches the slot only if the
+    /// guide agrees. Other processes can write the state, but not the guide.
     pub fn set_slot_state(&self, index: usize, state: u32) {
         self.want_slot(index, state == slot_state::PENDING);
         self.slot_state_word(index).store(state, Release);

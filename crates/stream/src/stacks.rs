@@ -15,7 +15,7 @@ pub struct Stack {
     pub frames: Vec<u64>,
 }
 
-// The entry is read as one word: hash, then function, truncated and depth in the upper half.
+// The entry is read as one word: the hash in the lower half; function, truncated and depth in the upper half.
 const _: () = assert!(size_of::<StackEntry>() == 8);
 const _: () = assert!(std::mem::offset_of!(StackEntry, function) == 4);
 const _: () = assert!(std::mem::offset_of!(StackEntry, truncated) == 5);

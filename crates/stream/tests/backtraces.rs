@@ -1,5 +1,5 @@
-//! Backtraces that the hook finds with the help of remembered ones, compared with complete unwinding, on random stacks.
-//! Also the stack table that the hook writes, read by this crate.
+//! Compares backtraces that the hook finds with the help of remembered ones with complete unwinding, on random stacks.
+//! Also tests the stack table that the hook writes, as this crate reads it.
 
 mod hook_program;
 

@@ -1,5 +1,5 @@
-//! The hook's ring code, compiled unchanged, with this crate's drain: another process, several threads, and rings so
-//! small that they are full most of the time and often get a new owner.
+//! Tests the hook's ring code, compiled unchanged, against this crate's drain, with another process, several threads,
+//! and rings so small that they are full most of the time and often change owners.
 
 mod hook_program;
 
@@ -19,7 +19,7 @@ const SAMPLE_BYTES: u64 = 4096;
 
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    // These tests drain the rings on a thread that may pause for seconds, which must not lose an event.
+    // These tests drain the rings on a thread that may pause for seconds. Such a pause must not lose an event.
     let patience = "-DMEMHOOK_TEST_PATIENCE_NS=60000000000";
     PROGRAM.get_or_init(|| compile("producer.cc", "memhook-producer", &[patience]))
 }
@@ -336,7 +336,7 @@ fn samples_are_taken_as_ordered() {
     );
 }
 
-/// Short waits do not lead to sampling, and neither do earlier waits.
+/// Neither short waits nor earlier waits lead to sampling.
 #[test]
 fn a_thread_waits_for_a_while_before_it_takes_samples() {
     let (file, _region) = new_region(memhook_abi::flags::ADAPT_WHEN_FULL, RING_BYTES);
@@ -432,7 +432,8 @@ fn threads_never_take_another_ones_ring() {
     let Run { full, freed, .. } = run(40, 3, 20_000, RING_BYTES);
     assert!(full > 100, "the rings were full only {full} times");
     assert!(freed > 10, "only {freed} rings changed hands");
-    // The threads are so short that most of them end before they are seen, and their number equals the number of rings.
+    // The threads are so short-lived that most of them end before they are seen, and there are as many threads as
+    // rings.
     run(120, 8, 20, RING_BYTES);
 }
 

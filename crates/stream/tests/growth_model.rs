@@ -20,7 +20,7 @@ fn explore(switches: usize, model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// Ring that grows from two places to four: all four exist from the beginning, like those in shared memory.
+/// Ring that grows from two slots to four. All four exist from the beginning, like those in shared memory.
 struct Growing {
     head: AtomicUsize,
     tail: AtomicUsize,
@@ -30,7 +30,7 @@ struct Growing {
 }
 
 impl Growing {
-    /// Returns true if there is space for one event. Uses a grant if that leaves every event in its place.
+    /// Returns true if there is space for one event. Uses a grant if every event then stays in its place.
     fn look(&self) -> bool {
         let head = self.head.load(Relaxed);
         let capacity = self.mask.load(Relaxed) + 1;
@@ -67,8 +67,8 @@ impl Growing {
     }
 }
 
-/// Regardless of when the grant arrives and which mask the consumer sees, no event is lost or torn, and all are in
-/// order.
+/// Regardless of when the grant arrives and which mask the consumer sees, no event is lost or torn, and all events
+/// arrive in order.
 #[test]
 fn a_ring_grows_in_use() {
     for granted_after in [0, 2] {

@@ -131,7 +131,7 @@ fn explore(switches: usize, model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// With a ring of two places and four events, no event is lost or torn, and all are in order.
+/// With a ring of two slots and four events, no event is lost or torn, and all arrive in order.
 #[test]
 fn a_full_ring_loses_nothing() {
     explore(3, || {
@@ -157,7 +157,7 @@ fn a_full_ring_loses_nothing() {
     });
 }
 
-/// The owner ends, the consumer frees the ring, and another thread claims the ring.
+/// The owner exits, the consumer frees the ring, and another thread claims it.
 #[test]
 fn a_ring_changes_hands() {
     explore(3, || {
@@ -247,8 +247,8 @@ impl Freed {
     }
 }
 
-/// The next owner of a ring publishes as many events as the last owner did. Regardless of what passes saw meanwhile,
-/// the first pass that begins after that takes the new events.
+/// The next owner of a ring publishes as many events as the previous owner did. Regardless of what passes saw
+/// meanwhile, the first pass that begins afterwards takes the new events.
 #[test]
 fn events_of_the_next_owner_are_not_passed_by() {
     explore(2, || {
@@ -293,8 +293,8 @@ fn events_of_the_next_owner_are_not_passed_by() {
 fn the_next_owner_reads_the_number_of_the_release() {
     explore(3, || {
         let sequence = Arc::new(AtomicU32::new(0));
-        // The allocator: the block is on its free list. The allocator's own synchronization, of whatever kind, orders a
-        // free before the malloc that returns the same address.
+        // The allocator, with the block on its free list. The allocator's own synchronization, of whatever kind, orders
+        // a free before the malloc that returns the same address.
         let on_free_list = Arc::new(AtomicBool::new(false));
         let rings = [Arc::new(Ring::new(4)), Arc::new(Ring::new(4))];
         let releaser = {
@@ -320,7 +320,7 @@ fn the_next_owner_reads_the_number_of_the_release() {
         };
         let mut passes = Vec::new();
         for _ in 0..2 {
-            // All heads are read first. The later owner's head is read last, which is the worst case.
+            // All heads are read first. The later owner's head is read last, because this is the worst case.
             let heads = [rings[0].head.load(Acquire), rings[1].head.load(Acquire)];
             let mut pass: Vec<u32> = Vec::new();
             for (ring, head) in rings.iter().zip(heads) {
@@ -404,8 +404,8 @@ const ALLOCATION: u32 = 1;
 const RELEASE: u32 = 2;
 const PAIR: u32 = 3;
 
-/// Ring in which pairs are folded. The two fences represent the time between a claim and the taking. Within that time,
-/// a store becomes visible, or its thread is interrupted, which also makes the store visible.
+/// Ring in which pairs are folded. The two fences represent the time between claiming an event and taking it. Within
+/// that time, a store becomes visible, or its thread is interrupted, which also makes the store visible.
 struct Folding {
     ring: Ring,
     claimed: AtomicUsize,
@@ -446,7 +446,7 @@ impl Folding {
     }
 }
 
-/// An event is changed before it is claimed or not at all, and taken once.
+/// An event changes only before it is claimed, and it is taken exactly once.
 #[test]
 fn a_claimed_event_is_not_folded() {
     explore(4, || {

@@ -1,5 +1,5 @@
-//! Measures time and memory of function lookups in a large file: `measure_names FILE FUNCTIONS
-//! [CACHE-FOLDER]`.
+//! Measures the time and memory that function lookups take in a large file: `measure_names FILE
+//! FUNCTIONS [CACHE-FOLDER]`.
 
 use memhook_symbols::{ModuleFile, SearchPath, Source, SymbolCache, Symbolizer};
 use object::{Object, ObjectSymbol, SymbolKind};

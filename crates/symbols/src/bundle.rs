@@ -1,6 +1,6 @@
 //! Names that were looked up on a machine with the files, for use on a machine without them.
 //!
-//! A bundle is eight bytes of magic and a zstd frame of JSON, which has, for each module, its build-id and
+//! A bundle consists of eight bytes of magic and a zstd frame of JSON. For each module, the JSON has the build-id and
 //! the frames at each requested address.
 
 use crate::{Frame, ModuleFile, Source, file::hex};
@@ -97,13 +97,13 @@ impl Bundle {
         }
     }
 
-    /// Returns the module with this build-id from a bundle that has just one module.
+    /// Returns the module with this build-id from a bundle that has only one module.
     pub(crate) fn into_only(self, id: &[u8]) -> Option<BundledModule> {
         let [module] = <[BundledModule; 1]>::try_from(self.modules).ok()?;
         (module.build_id.as_deref() == Some(&hex(id))).then_some(module)
     }
 
-    /// Merges bundles. A module that is in several bundles gets the names of all.
+    /// Merges bundles. A module that is in several bundles gets the names from all of them.
     pub fn merged(bundles: impl IntoIterator<Item = Bundle>) -> Bundle {
         let mut merged = Bundle::default();
         for module in bundles.into_iter().flat_map(|bundle| bundle.modules) {

@@ -1,8 +1,8 @@
 //! Cached names, stored for the next run.
 //!
-//! A file of the cache is a [`Bundle`] of one module. Only names from DWARF are stored, because a
-//! symbol table is read quickly, and a debug file that is installed later would give better names.
-//! The key of a file is the build-id and the contents of the files with the names
+//! A cache file is a [`Bundle`] of one module. Only names from DWARF are stored, because a symbol
+//! table is read quickly, and a debug file that is installed later would give better names. The key
+//! of a file is the build-id and the contents of the files with the names
 //! ([`Fingerprint`](crate::fingerprint::Fingerprint)). Any file can claim any build-id, so with the
 //! build-id alone, a forged file would name another file's functions in all later runs.
 //!
@@ -62,7 +62,7 @@ impl SymbolCache {
         Some(module)
     }
 
-    /// Adds names to the stored names for these files, if the cache is writable.
+    /// Adds names to the cached names of these files, if the cache is writable.
     pub(crate) fn keep_names(
         &self,
         id: &[u8],
@@ -100,7 +100,7 @@ impl SymbolCache {
     }
 }
 
-/// Returns the name of a file of names. A build-id may have any length.
+/// Returns the name of the file that caches names. A build-id may have any length.
 fn file_name(id: &[u8], files: &Fingerprint) -> String {
     format!("{}-{}", hex(&id[..id.len().min(32)]), files.hex())
 }

@@ -153,7 +153,8 @@ fn a_writer_that_fails_leaves_nothing() {
     assert_eq!(frames(&cache, &ID), None);
 }
 
-/// A build-id is a file's own claim, so names belong to the contents.
+/// A build-id is only a file's claim about itself, so stored names are valid only for the same
+/// contents.
 #[test]
 fn names_are_of_the_files_they_came_from() {
     let scratch = Scratch::new();

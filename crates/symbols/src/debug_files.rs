@@ -90,7 +90,8 @@ pub(crate) struct DebugFile {
     pub data: Image,
 }
 
-/// Finds the separate debug file of a module. Files that exist but do not match become problems.
+/// Finds the separate debug file of a module. Files that exist but do not match are recorded as
+/// problems.
 pub(crate) fn find(
     module: &Path,
     elf: &Elf<'_>,

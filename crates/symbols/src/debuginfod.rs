@@ -17,7 +17,7 @@ use std::{
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, unversioned::transport::DefaultConnector};
 
-/// Maximum bytes of all downloaded files. The last file stays, regardless of its size.
+/// Maximum number of bytes in all downloaded files. The last file stays, regardless of its size.
 const MAX_FILES_BYTES: u64 = 8 << 30;
 /// Upper bound on the size of a debug file.
 const MAX_FILE_BYTES: u64 = 16 << 30;
@@ -80,7 +80,7 @@ impl Debuginfod {
     pub fn new(urls: &str, cache: &SymbolCache, limits: TimeLimits) -> Option<Debuginfod> {
         let servers: Vec<String> = urls
             .split_whitespace()
-            // Lists for newer clients also contain words about signatures.
+            // Lists for newer clients also contain keywords about signatures.
             .filter(|word| word.starts_with("http://") || word.starts_with("https://"))
             .map(|url| url.trim_end_matches('/').to_owned())
             .collect();

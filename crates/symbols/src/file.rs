@@ -23,12 +23,12 @@ pub(crate) enum Image {
         file: File,
         extent: Extent,
         /// Number of bytes that may still be read in large parts. In a damaged file, many tables
-        /// may name one part.
+        /// may name the same part.
         left: Cell<u64>,
     },
 }
 
-/// Size from which parts are large. Small parts, such as headers, are read more than once.
+/// Minimum size of a large part. Small parts, such as headers, are read more than once.
 const SMALL_BYTES: u64 = 64 << 10;
 /// Maximum length of names. Longer names are cut off.
 const LONGEST_STRING: u64 = 64 << 10;
@@ -115,7 +115,7 @@ impl Image {
         Some(())
     }
 
-    /// Returns the checksum of the file that `.gnu_debuglink` uses.
+    /// Returns the checksum of the file, as used by `.gnu_debuglink`.
     pub fn checksum(&self) -> std::io::Result<u32> {
         let (file, extent) = match self {
             Image::Bytes(bytes) => return Ok(crc32fast::hash(bytes)),

@@ -129,8 +129,8 @@ impl Files {
         })
     }
 
-    /// Passes on the program headers of the module's own file, or else of its debug file. The flag
-    /// is true for the module's own file.
+    /// Passes the program headers of the module's own file, or else of its debug file, to `then`.
+    /// The flag is true for the module's own file.
     pub fn with_segments<R>(
         &self,
         then: impl FnOnce(&[ProgramHeader64<Endianness>], bool) -> Option<R>,

@@ -1,8 +1,8 @@
 //! Resolves host names through `getent`.
 //!
-//! The C library's getaddrinfo(3) loads the plug-ins in /etc/nsswitch.conf. A static program can do
-//! that safely only with the C library that it was built with. `getent` is part of every glibc, and
-//! gives the same answers as all programs of the machine.
+//! The C library's getaddrinfo(3) loads the plug-ins named in /etc/nsswitch.conf, which is safe in
+//! a static program only with the C library that it was built with. `getent` is part of every
+//! glibc, and gives the same answers that other programs on the machine get.
 
 use crossbeam_channel::bounded;
 use std::{
@@ -91,7 +91,7 @@ fn ask(host: &str, within: Duration) -> Result<Vec<IpAddr>, Error> {
     }
 }
 
-/// Parses addresses without duplicates, because `ahosts` prints a line for each kind of socket.
+/// Parses addresses and removes duplicates, because `ahosts` prints a line for each socket type.
 fn parsed(text: &str) -> Vec<IpAddr> {
     let mut addresses = Vec::new();
     for line in text.lines() {
@@ -113,7 +113,7 @@ mod tests {
             "::1  STREAM localhost\n::1  DGRAM\n127.0.0.1 STREAM\n127.0.0.1 RAW\nfe80::1%2 RAW\n";
         let expected: [IpAddr; 2] = ["::1".parse().unwrap(), "127.0.0.1".parse().unwrap()];
         assert_eq!(parsed(text), expected);
-        // A name would need an /etc/hosts, which not every container has.
+        // A host name would need an entry in /etc/hosts, a file that not every container has.
         let found = ask("127.0.0.1", Duration::from_secs(60)).unwrap();
         assert!(found.iter().all(IpAddr::is_loopback), "{found:?}");
         assert!(ask("no-such-host.invalid", Duration::from_secs(60)).is_err());

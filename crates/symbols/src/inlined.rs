@@ -1,5 +1,5 @@
-//! Locations where a function was inlined, which no symbol shows. They are used in messages about
-//! names without a function.
+//! Locations where a function was inlined, which symbols do not show. Used in messages about names
+//! for which there is no function.
 
 use crate::file::{Elf, Image, image, parse};
 use crate::lookup::{has_dwarf, sections};
@@ -14,9 +14,9 @@ use std::collections::HashSet;
 
 type Slice<'s> = EndianSlice<'s, LittleEndian>;
 
-/// Returns up to `most` locations where, by a module's debug information, calls of this function
-/// were inlined: `file:line`, without duplicates. The name may be mangled or not, and has no
-/// parameters.
+/// Returns up to `most` locations where, according to a module's debug information, calls of this
+/// function were inlined: `file:line`, without duplicates. The name may be mangled or not, and has
+/// no parameters.
 pub fn inlined_at(
     module: &ModuleFile,
     search: &SearchPath,
@@ -111,7 +111,7 @@ fn reference(
     }
 }
 
-/// Returns true if an entry is about this function. A definition outside of its class refers to the
+/// Returns true if an entry is about this function. A definition outside its class refers to the
 /// declaration, which has the name and comes first.
 fn is_called<'s>(
     dwarf: &Dwarf<Slice<'s>>,

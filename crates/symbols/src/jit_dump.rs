@@ -1,10 +1,10 @@
-//! Names of code that a compiler makes at run time, in the file that it writes for `perf inject
-//! --jit` (tools/perf/Documentation/jitdump-specification.txt). The file consists of records. Some
-//! of them have the address and name of a piece of code.
+//! Names of JIT-compiled code, from the file that the compiler writes for `perf inject --jit`
+//! (tools/perf/Documentation/jitdump-specification.txt). The file consists of records, some of
+//! which give the address and name of a piece of code.
 //!
-//! The file grows while the program runs, so each reading continues at the end of the previous one.
-//! The rest of a record is skipped: the code itself, its unwind tables, and its lines, whose
-//! addresses V8 shifts by the size of a header that perf adds.
+//! The file grows while the program runs, so each read continues where the previous one ended.
+//! Everything else in the records is skipped: the code itself, its unwind tables, and its line
+//! table, whose addresses V8 shifts by the size of a header that perf adds.
 
 use crate::PerfMap;
 use memhook_foreign::Extent;
@@ -34,15 +34,16 @@ pub struct JitDump {
     /// Offset of the next record; 0 before the header.
     at: u64,
     records: u64,
-    /// True if the rest cannot be trusted, or the program has ended the file.
+    /// True if the rest of the file cannot be trusted, or if the program has ended it with a close
+    /// record.
     has_ended: bool,
 }
 
-/// Fills a buffer from an offset on. Returns `false` if there are too few bytes.
+/// Fills a buffer from an offset in the file. Returns `false` if there are too few bytes.
 type Read<'a> = &'a dyn Fn(u64, &mut [u8]) -> bool;
 
 impl JitDump {
-    /// Reads the new part of a file. Returns true if there was a new part.
+    /// Reads what was appended to a file. Returns true if there was anything new.
     ///
     /// # Errors
     /// Errors of stat(2).

@@ -27,7 +27,7 @@ pub(crate) fn name_of_lambda(unit: UnitRef<'_, Slice<'_>>, function: UnitOffset)
     let way = way_to(unit, declared).ok().flatten()?;
     let (own, outer) = way.split_last()?;
     let mut name = String::new();
-    // Lambdas are counted from the outermost function on, because blocks within it have no names.
+    // Lambdas are numbered within the outermost function, because blocks inside it have no names.
     let root = outer
         .iter()
         .find(|entry| entry.tag == gimli::DW_TAG_subprogram)
@@ -100,8 +100,7 @@ fn way_to(unit: UnitRef<'_, Slice<'_>>, wanted: UnitOffset) -> gimli::Result<Opt
     Ok(None)
 }
 
-/// Returns the number of this class among the unnamed classes in a function, in the order of the
-/// source; the first is 1.
+/// Returns the number of this class among the unnamed classes in a function, in source order; the first is 1.
 fn number(unit: UnitRef<'_, Slice<'_>>, root: UnitOffset, class: UnitOffset) -> Option<usize> {
     let place = |entry: &Entry<'_>| {
         let number = |name| entry.attr_value(name).and_then(|value| value.udata_value());

@@ -84,7 +84,7 @@ use std::{fs::File, path::PathBuf, sync::Arc};
 pub struct ModuleFile {
     /// Path as the target sees it.
     pub path: String,
-    /// Bytes of the mapped file, if available. The path may lead to another file by now.
+    /// Bytes of the mapped file, if available. By now, the path may lead to a different file.
     pub image: Option<Arc<Vec<u8>>>,
     /// The mapped file, if it is open.
     pub opened: Option<Arc<File>>,
@@ -98,8 +98,8 @@ pub struct ModuleFile {
     pub start: u64,
     /// Past the last address (avma).
     pub end: u64,
-    /// Source of names for code that is not in a file: the maker of the code, or its
-    /// representative.
+    /// Source of names for code that is not in a file: whatever generates the code, or a stand-in
+    /// for it.
     pub named_by: Option<Arc<dyn NamedCode>>,
 }
 
@@ -144,7 +144,7 @@ pub enum Source {
     DynamicSymbols,
     /// A full symbol table (`.symtab`).
     Symbols,
-    /// DWARF, which also has files, lines and inlined functions.
+    /// DWARF, which also provides files, lines and inlined functions.
     DebugInfo,
 }
 

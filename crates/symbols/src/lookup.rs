@@ -1,4 +1,4 @@
-//! Address lookups in one module, after its files are open.
+//! Address lookups in one module whose files are open.
 
 use crate::file::{Elf, Image};
 use crate::lambdas::{name_of_lambda, says_nothing};
@@ -12,15 +12,15 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// DWARF sections: borrowed from their file, read, or decompressed.
+/// DWARF sections, each borrowed from its mapped file, read into memory, or decompressed.
 pub(crate) type Sections<'d> = DwarfSections<Cow<'d, [u8]>>;
 
 /// Maximum bytes of the decompressed sections of a file.
 pub(crate) const MOST_INFLATED_BYTES: u64 = 4 << 30;
-/// Maximum number of functions inlined into each other at one address.
+/// Maximum depth of inlined functions at one address.
 const MOST_FRAMES: usize = 256;
 
-/// Returns the DWARF sections of a file that describe functions and lines. Missing sections are empty.
+/// Returns the DWARF sections of a file that describe functions and lines. Missing sections are returned empty.
 pub(crate) fn sections<'d>(elf: &Elf<'d>, image: &'d Image) -> Sections<'d> {
     chosen_sections(elf, image, is_needed)
 }
@@ -49,8 +49,8 @@ fn chosen_sections<'d>(
     }
 }
 
-/// Returns true for sections that function and line lookups need. All other sections (locations of
-/// variables, macros, types in separate sections) are a large part of a debug file.
+/// Returns true for sections that function and line lookups need. The remaining sections (variable locations, macros,
+/// separate type units) make up a large part of a debug file.
 fn is_needed(id: SectionId) -> bool {
     !matches!(
         id,
@@ -74,7 +74,7 @@ fn is_of_types(id: SectionId) -> bool {
     )
 }
 
-/// Returns the bytes that [`sections`] takes, by the headers of the file.
+/// Returns the number of bytes that [`sections`] will take, according to the file's headers.
 pub(crate) fn inflated_bytes(elf: &Elf<'_>) -> u64 {
     chosen_bytes(elf, is_needed)
 }
@@ -100,8 +100,7 @@ fn chosen_bytes(elf: &Elf<'_>, is_chosen: fn(SectionId) -> bool) -> u64 {
     }
 }
 
-/// Returns a section in its original form. The compressed form is freed before the function
-/// returns.
+/// Returns a section, decompressed if necessary. The compressed form is freed before the function returns.
 pub(crate) fn contents<'d>(
     section: &impl ObjectSection<'d>,
     image: &'d Image,
@@ -132,8 +131,8 @@ pub(crate) struct Lookup<'s> {
     pub dwarf: Option<Context<Slice<'s>>>,
     pub symbols: SymbolTable<'s>,
     split: &'s SplitDwarf<'s>,
-    /// Names of the functions of lambdas, by unit and entry. They are cached, because finding a name requires walking
-    /// the whole unit.
+    /// Names of lambda functions, by unit and entry. They are cached, because finding a name requires walking the whole
+    /// unit.
     lambdas: RefCell<HashMap<(u64, usize), Option<String>>>,
 }
 
@@ -165,7 +164,7 @@ impl<'s> Lookup<'s> {
         }
     }
 
-    /// Returns the name of a lambda's function, with the enclosing function.
+    /// Returns the name of a lambda's function, including the enclosing function.
     fn of_lambda(
         &self,
         context: &Context<Slice<'s>>,
@@ -192,7 +191,7 @@ impl<'s> Lookup<'s> {
         }
     }
 
-    /// Returns true if some names would be better with missing files.
+    /// Returns true if missing files would have improved some names.
     pub fn lacks_files(&self) -> bool {
         self.split.lacks_any()
     }
@@ -226,8 +225,7 @@ impl<'s> Lookup<'s> {
             }
         }
         found.retain(|frame| frame.function.is_some() || frame.file.is_some());
-        // There are lines without a function, or no DWARF for this code, so the symbol table is
-        // used.
+        // The DWARF has only lines but no function here, or nothing for this code, so the symbol table is used.
         if found.iter().all(|frame| frame.function.is_none())
             && let Some(name) = self.symbols.function_at(svma)
         {

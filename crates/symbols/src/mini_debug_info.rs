@@ -1,5 +1,5 @@
 //! MiniDebugInfo: `.gnu_debugdata`, an xz-compressed ELF file inside a stripped ELF file, with the
-//! symbols of all functions. All packages of Fedora and Red Hat have it (gdb's manual,
+//! symbols of all functions. All Fedora and Red Hat packages include it (gdb's manual,
 //! "MiniDebugInfo").
 //!
 //! Of the container ("The .xz File Format", 1.2.0), only the default output of `xz` is supported:
@@ -16,7 +16,7 @@ const SECTION: &str = ".gnu_debugdata";
 /// Maximum stored and unpacked sizes of a section, which is untrusted.
 const MOST_STORED_BYTES: u64 = 64 << 20;
 const MOST_BYTES: u64 = 512 << 20;
-/// Maximum size of the window, which takes our memory. `xz -9` uses this size.
+/// Maximum size of the LZMA2 dictionary, which is held in our memory. `xz -9` uses this size.
 const MOST_WINDOW_BYTES: u64 = 64 << 20;
 
 /// Returns the ELF file with the symbols, if the file contains a readable ELF file.
@@ -92,7 +92,7 @@ impl Block {
     }
 }
 
-/// Reads a number of seven bits in each byte, the lowest first.
+/// Reads a variable-length number with seven bits in each byte, lowest bits first.
 fn number(rest: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
     for shift in (0..63).step_by(7) {

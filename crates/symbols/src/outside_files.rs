@@ -1,5 +1,5 @@
-//! Code outside files, as modules and frames of call stacks: Python functions, and code made at run
-//! time.
+//! Code outside files, presented as modules and frames of call stacks: Python functions, and code
+//! generated at run time.
 
 use crate::{Frame, Location, ModuleFile, NamedCode};
 use memhook_abi::PYTHON_FRAME;

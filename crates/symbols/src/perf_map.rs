@@ -1,8 +1,9 @@
-//! Names of code that a compiler makes at run time, in the file that it writes for perf(1)
+//! Names of code generated at run time, from the file that a JIT compiler writes for perf(1)
 //! (tools/perf/Documentation/jit-interface.txt). The file has a line for each piece of code, `START
 //! SIZE name`, in hexadecimal.
 //!
-//! The file grows while the program runs, and code can replace other code. The last line counts.
+//! The file grows while the program runs, and code can replace other code. A later line takes
+//! precedence over earlier ones.
 
 use crate::{Frame, Location, NamedCode};
 use memhook_foreign::{Extent, read_exactly};

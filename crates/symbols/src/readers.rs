@@ -1,13 +1,11 @@
 //! Shared file readers for many symbolizers, each of which works on another process.
 //!
-//! The data read from a module takes ten times as much memory as all other data about a process,
-//! and the processes of a host run only a few programs and libraries. So a file is read only once,
-//! by a separate thread. The total amount of data is bounded: an idle reader drops its data as soon
-//! as another reader needs the space.
+//! The data read from a module takes ten times as much memory as all other data about a process, and the processes on a
+//! host share a few programs and libraries. So each file is read only once, by its own thread. The total amount of data
+//! is bounded: an idle reader drops its data as soon as another reader needs the space.
 //!
-//! Two files are identical if their open descriptors say so: by device, inode, size and times of
-//! change. No process can make its own files look like another process's files, regardless of the
-//! build-id and path that they claim.
+//! Two files count as identical if their open descriptors have the same device, inode, size and change times. No
+//! process can make its own files look like another's, whatever build-id and path they claim.
 
 use crate::Frame;
 use crate::file::Image;
@@ -33,8 +31,8 @@ pub struct SharedReaders {
 /// Identity of the module's own file, of the separate debug file, and of its supplementary file.
 pub(crate) type Identity = [Option<[u64; 7]>; 3];
 
-/// Returns the identity of open files. A writer cannot set the time of the change (inode(7),
-/// `st_ctime`). Returns `None` for bytes that came from the memory of one process.
+/// Returns the identity of open files. A process cannot set the change time of a file (inode(7), `st_ctime`). Returns
+/// `None` for bytes that were read from the memory of a process.
 pub(crate) fn identity(files: &Files) -> Option<Identity> {
     let mut all = [None; 3];
     for (to, image) in all.iter_mut().zip(files.images()) {
@@ -63,8 +61,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl SharedReaders {
-    /// Creates readers that together take at most `most_bytes` bytes, by the sizes in the files.
-    /// Debug information beyond that is not read, so names then come from symbol tables.
+    /// Creates readers that together take at most `most_bytes` bytes, according to the sizes in the files. Debug
+    /// information beyond that is not read; names then come from symbol tables.
     pub fn within(most_bytes: u64) -> SharedReaders {
         SharedReaders {
             room: Arc::new(Room {
@@ -115,7 +113,7 @@ pub(crate) struct Named {
     pub read: Read,
 }
 
-/// A thread that reads some files, for as long as it has an owner.
+/// A thread that reads the files of one module, for as long as it has an owner.
 #[derive(Debug)]
 pub(crate) struct Reader {
     requests: Sender<Request>,
@@ -124,15 +122,14 @@ pub(crate) struct Reader {
 impl Reader {
     fn start(files: Files, room: Arc<Room>) -> Reader {
         let (requests, inbox) = unbounded();
-        // If the thread is missing, or has panicked, the inbox is gone, and so is the answer to
-        // each request.
+        // If the thread could not be started or has panicked, its inbox is gone, and requests get no answer.
         let _ = std::thread::Builder::new()
             .name("names".into())
             .spawn(move || serve(files, &inbox, &room));
         Reader { requests }
     }
 
-    /// Returns names of addresses; `None` if damaged files have made the thread panic.
+    /// Returns the names of addresses; `None` if damaged files have made the thread panic.
     pub fn names(&self, svmas: Vec<u64>) -> Option<Named> {
         let (to, answer) = bounded(1);
         self.requests.send((svmas, to)).ok()?;
@@ -178,11 +175,10 @@ struct Room {
     most: AtomicU64,
     used: Mutex<u64>,
     freed: Condvar,
-    /// Lock of the reader that waits for space. The other readers wait for this lock, even if they
-    /// need little space.
+    /// Held by the reader that is waiting for space. All other readers queue for this lock, even if they need little
+    /// space.
     turn: Mutex<()>,
-    /// Messages that a reader waits for space. One idle reader takes the message and drops its
-    /// data.
+    /// Notifications that a reader is waiting for space. One idle reader takes each of them and drops its data.
     asks: (Sender<()>, Receiver<()>),
 }
 
@@ -193,12 +189,12 @@ struct Place<'r> {
 }
 
 impl Room {
-    /// Waits for space. A request for more than the whole space gets all of it.
+    /// Waits for space. A request for more than the total space gets all of it.
     fn take(&self, bytes: u64) -> Place<'_> {
         let _turn = lock(&self.turn);
         let mut used = lock(&self.used);
         while *used != 0 && used.saturating_add(bytes) > self.most.load(Relaxed) {
-            // All readers may be busy now. The message waits for the first reader that is not.
+            // All readers may be busy now. The message waits for the first reader that becomes idle.
             let _ = self.asks.0.try_send(());
             let waited = self.freed.wait_timeout(used, Duration::from_secs(1));
             used = waited.unwrap_or_else(PoisonError::into_inner).0;

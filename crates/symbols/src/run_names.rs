@@ -1,7 +1,7 @@
-//! Names that the symbolizers of one run share.
+//! Names shared by the symbolizers of one run.
 //!
-//! A test suite runs the same programs and libraries again and again, and reading debug information
-//! takes longer than everything else about a process that ends at once. Files are identified by
+//! A test suite runs the same programs and libraries again and again, and for a process that ends
+//! immediately, reading debug information takes longer than all other work. Files are identified by
 //! their open descriptors, as in [`readers`](crate::readers).
 
 use crate::readers::Identity;

@@ -38,7 +38,7 @@ impl<T> Shelf<T> {
 type Units = DwarfSections<Cow<'static, [u8]>>;
 type Package = DwarfPackageSections<Cow<'static, [u8]>>;
 
-/// Places of the split units of a module, and the units read so far.
+/// Locations of the split units of a module, and the units read so far.
 pub(crate) struct SplitDwarf<'p> {
     /// The file with the skeletons.
     path: Option<&'p Path>,
@@ -52,7 +52,7 @@ pub(crate) struct SplitDwarf<'p> {
 }
 
 impl<'p> SplitDwarf<'p> {
-    /// Creates a value without any read units, with a limit of `most_bytes`.
+    /// Creates a reader that has read no units yet, and may use at most `most_bytes`.
     pub fn new(path: Option<&'p Path>, search: &'p [PathBuf], most_bytes: u64) -> SplitDwarf<'p> {
         SplitDwarf {
             path,

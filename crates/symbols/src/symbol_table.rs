@@ -52,7 +52,7 @@ impl<'d> SymbolTable<'d> {
         self.is_full |= self.functions.len() > before;
     }
 
-    /// Sorts the functions. Of several names at one address, the plainest comes first.
+    /// Sorts the functions. If several names have the same address, the plainest comes first.
     pub fn finish(&mut self) {
         let rank = |name: &str| (name.starts_with('_') && !name.starts_with("_Z"), name.len());
         self.functions

@@ -11,7 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A module that was seen at some time. Further mappings of its file do not make another module.
+/// A module that has been seen at some time. Further mappings of its file do not count as another
+/// module.
 struct Known {
     file: ModuleFile,
     /// Requests to the module's thread; `None` before the first address, and after the files were
@@ -23,7 +24,7 @@ struct Known {
     symbols: Option<ModuleSymbols>,
     /// Number of requests without an answer.
     pending: usize,
-    /// True if the module's files have made the thread panic. There are then no more names.
+    /// True if the module's files have made the thread panic. The module then gets no more names.
     dead: bool,
 }
 
@@ -107,8 +108,8 @@ impl Symbolizer {
         }))
     }
 
-    /// Sets the current modules. Names of known files stay. If ranges overlap, the first one
-    /// counts.
+    /// Sets the current modules. Names of known files are kept. If ranges overlap, the first one
+    /// takes precedence.
     pub fn set_modules(&mut self, modules: Vec<ModuleFile>) {
         self.mapped.clear();
         for file in modules {
@@ -172,9 +173,8 @@ impl Symbolizer {
         Some((number, &self.modules[number].file, svma))
     }
 
-    /// Returns the address in its file (svma) of the first byte of a mapping that begins at
-    /// `offset` of the module's file, and has the module's bounds. Returns `None` if no file of the
-    /// module is available.
+    /// Returns the svma of the first byte of a mapping that begins at `offset` in the module's file
+    /// and has the module's bounds. Returns `None` if no file of the module is available.
     pub fn first_svma(&self, module: &ModuleFile, offset: u64) -> Option<u64> {
         first_svma(module, &self.search, offset)
     }
@@ -220,8 +220,8 @@ impl Symbolizer {
         }
     }
 
-    /// Closes the files of modules without a request for a new address in this time, and frees
-    /// their data. Known names remain. The next unknown address opens the files again.
+    /// Closes the files of modules that have had no request for a new address for this time, and
+    /// frees their data. Known names remain. The next unknown address opens the files again.
     pub fn close_unused(&mut self, time: Duration) {
         for module in &mut self.modules {
             // A thread without outstanding requests loses no answer.
@@ -321,7 +321,7 @@ impl Symbolizer {
         problems.filter(|problem| !problem.is_of_missing_file())
     }
 
-    /// Returns the results of reading the modules with requested addresses.
+    /// Returns what was learned from reading the modules that contain requested addresses.
     pub fn sources(&self) -> impl Iterator<Item = &ModuleSymbols> {
         self.modules.iter().filter_map(|m| m.symbols.as_ref())
     }

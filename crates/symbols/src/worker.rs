@@ -1,4 +1,4 @@
-//! The thread of one module. It answers from known names for as long as they suffice, then from the
+//! The thread of one module. It answers from the known names while they suffice, and then from the
 //! debug information.
 //!
 //! The thread reads debug information itself, or through the shared readers
@@ -51,7 +51,7 @@ struct Known<'a> {
 
 /// A store of names.
 enum Store<'a> {
-    /// For the next run. Its names are all from debug information.
+    /// Cache for the next run. All of its names are from debug information.
     Cache {
         cache: &'a SymbolCache,
         id: &'a [u8],
@@ -85,8 +85,8 @@ impl Desk<'_> {
         }
     }
 
-    /// Returns the known names; `None` if names are not stored, for the cache if the module has no
-    /// build-id, or if its files cannot be read.
+    /// Returns the known names. Returns `None` if names are not stored, if the module has no
+    /// build-id for the cache, or if its files cannot be read.
     fn known(&self, files: &Files) -> Option<Known<'_>> {
         let Some(cache) = &self.search.cache else {
             let names = self.search.run_names.as_ref()?;

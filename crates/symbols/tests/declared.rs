@@ -1,4 +1,4 @@
-//! Variables and types of a program, from whole and from damaged debug information.
+//! Variables and types of a program, read from intact and from damaged debug information.
 
 use memhook_symbols::{
     DeclaredFiles, DeclaredKind, DeclaredTypes, ModuleFile, SearchPath, TypeId, TypeRef,
@@ -204,7 +204,7 @@ fn damage_costs_only_types() {
         .filter_map(|name| elf.section_by_name(name)?.file_range())
         .collect();
     assert_eq!(ranges.len(), 3);
-    // Numerical Recipes' generator causes equal damage each time.
+    // The generator from Numerical Recipes causes the same damage each time.
     let mut random = 1u64;
     let mut next = |below: u64| {
         random = random

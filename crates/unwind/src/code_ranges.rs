@@ -9,7 +9,7 @@ use std::ops::Range;
 pub struct CodeRange {
     /// Addresses (svma).
     pub range: Range<u64>,
-    /// True if the kernel or a return enters the code, not a call (augmentation `S`).
+    /// True if the code is entered by the kernel or by a return instead of a call (augmentation `S`).
     pub is_signal_frame: bool,
 }
 

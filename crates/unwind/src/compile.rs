@@ -12,13 +12,13 @@ use std::{collections::HashMap, ops::Range};
 /// Unwind table of a module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnwindTable {
-    /// Start of each row: bytes from the module's base (svma), ascending. A row extends to the next one.
+    /// Start of each row, in bytes from the module's base (svma), ascending. A row extends to the next one.
     pub offsets: Vec<u32>,
     /// Index of each row's rule in `rules`.
     pub row_rules: Vec<u16>,
-    /// Distinct rules, as in [`memhook_abi::unwind_rule`]. Number 0 is the stop.
+    /// Distinct rules, in the form of [`memhook_abi::unwind_rule`]. Number 0 is the stop.
     pub rules: Vec<u64>,
-    /// Number of rows that no rule can express and that are therefore stops.
+    /// Number of rows that no rule can express, which are therefore stops.
     pub inexpressible: usize,
 }
 
@@ -31,7 +31,7 @@ impl UnwindTable {
             .unwrap_or(rule::STOP)
     }
 
-    /// Returns the code with this rule: bytes from the module's base, ascending.
+    /// Returns the code with this rule, in bytes from the module's base, ascending.
     pub fn rows_of(&self, rule: u64) -> impl Iterator<Item = Range<u64>> {
         let number = self.rules.iter().position(|&known| known == rule);
         let ends = self.offsets.iter().skip(1).map(|&offset| u64::from(offset));
@@ -41,7 +41,7 @@ impl UnwindTable {
     }
 
     /// Returns the rule for a frame that returns to `offset`, which is the rule of the call before it. If no code
-    /// precedes it, but a function begins there, there was no call: makecontext(3) starts a stack like this (glibc's
+    /// precedes it, but a function begins there, there was no call: makecontext(3) starts a stack in this way (glibc's
     /// `__start_context`, whose own CFI leads into its arguments).
     pub fn rule_at_return(&self, offset: u64) -> u64 {
         let call = self.rule_at(offset.wrapping_sub(1));
@@ -56,10 +56,11 @@ impl UnwindTable {
 /// A row before packing: start and end (svma), and rule.
 type Span = (u64, u64, u64);
 
-/// Maximum number of rows in a module. The largest programs have a few million. A single byte of a section can produce
-/// a row, so a crafted section could fill our memory.
+/// Maximum number of rows in a module. The largest programs have a few million. It is limited because a single byte of
+/// a section can produce a row, so a crafted section could exhaust our memory.
 const MOST_ROWS: usize = memhook_abi::MAX_ROWS;
-/// Maximum size of a CIE in bytes; compilers emit 20 to 60. Its instructions are executed again for each of its FDEs.
+/// Maximum size of a CIE in bytes; compilers emit 20 to 60. It is limited because its instructions are executed again
+/// for each of its FDEs.
 const LONGEST_CIE: usize = 1024;
 
 /// Compiles the call frame information of an ELF file.
@@ -269,7 +270,7 @@ fn pack(mut spans: Vec<Span>) -> UnwindTable {
             None => 0,
         };
         if table.offsets.last() == Some(&(at as u32)) {
-            // Two FDEs describe one address. The later one counts, as in the linker's binary search table.
+            // Two FDEs describe the same address. The later one counts, as in the linker's binary search table.
             *table.row_rules.last_mut().expect("as many as offsets") = number;
         } else {
             table.offsets.push(at as u32);
@@ -335,7 +336,7 @@ mod tests {
             body.extend((0x1000 + fde * (rows + 1)).to_le_bytes());
             body.extend((rows + 1).to_le_bytes());
             body.push(0);
-            // DW_CFA_advance_loc 1, and a new offset from time to time.
+            // DW_CFA_advance_loc 1, then DW_CFA_def_cfa_offset with alternating offsets.
             for row in 0..rows {
                 body.push(0x41);
                 body.extend([0x0e, 8 + (row % 2) as u8 * 8]);

@@ -1,8 +1,8 @@
 //! Converts `.eh_frame` into a form that a hook without libraries can unwind with.
 //!
 //! [`compile`] turns a module's call frame information into rows of (code offset, rule), where a rule is one word
-//! ([`memhook_abi::unwind_rule`]): nearly all rules of compilers are "CFA = rsp or rbp + constant, rbp saved at CFA +
-//! constant". Rows that do not fit are marked as stops.
+//! ([`memhook_abi::unwind_rule`]): nearly all rules that compilers emit are "CFA = rsp or rbp + constant, rbp saved at
+//! CFA + constant". Rows that do not fit are marked as stops.
 //!
 //! [`walk`] unwinds a thread of another process with such tables.
 //!

@@ -122,7 +122,7 @@ mod tests {
     fn libc_has_one() {
         let bytes = std::fs::read("/lib/x86_64-linux-gnu/libc.so.6").unwrap();
         let sections = Sections::of(&bytes).unwrap();
-        // The addresses of its code are equal to the offsets in the file.
+        // In this file, addresses of code equal file offsets.
         let candidates: Vec<u64> = (0..bytes.len() - 1)
             .filter(|&at| bytes[at..at + 2] == PASSAGE_CODE)
             .map(|at| at as u64)

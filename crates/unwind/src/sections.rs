@@ -12,9 +12,9 @@ use std::borrow::Cow;
 pub struct Sections<'a> {
     /// `.eh_frame`, or empty.
     pub eh_frame: Cow<'a, [u8]>,
-    /// `.debug_frame`, or empty. It is only used if there is no `.eh_frame`.
+    /// `.debug_frame`, or empty. Used only if there is no `.eh_frame`.
     pub debug_frame: Cow<'a, [u8]>,
-    /// Addresses (svma) to which pointer encodings of `.eh_frame` are relative.
+    /// Base addresses (svma) for the relative pointer encodings of `.eh_frame`.
     pub bases: BaseAddresses,
 }
 
@@ -65,7 +65,7 @@ impl<'a> Sections<'a> {
     }
 }
 
-/// Returns a section as the linker saw it, if its header is plausible.
+/// Returns the uncompressed contents of a section if its header is plausible.
 fn contents(data: CompressedData<'_>) -> Option<Cow<'_, [u8]>> {
     let compression = match data.format {
         CompressionFormat::None => return Some(Cow::Borrowed(data.data)),
@@ -76,8 +76,8 @@ fn contents(data: CompressedData<'_>) -> Option<Cow<'_, [u8]>> {
     inflate(data.data, compression, data.uncompressed_size).map(Cow::Owned)
 }
 
-/// Finds `.eh_frame` by the pointer in `.eh_frame_hdr`, which PT_GNU_EH_FRAME names (LSB Core,
-/// 10.6.2); it extends at most to the end of its segment, and ends with a zero terminator.
+/// Finds `.eh_frame` by the pointer in `.eh_frame_hdr`, which PT_GNU_EH_FRAME locates (LSB Core,
+/// 10.6.2). `.eh_frame` ends with a zero terminator, at the latest at the end of its segment.
 fn eh_frame_by_header<'a>(file: &ElfFile64<'a, object::LittleEndian>) -> Option<(u64, &'a [u8])> {
     use object::read::elf::ProgramHeader;
     let endian = object::LittleEndian;

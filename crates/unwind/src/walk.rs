@@ -70,7 +70,7 @@ pub fn walk_frames(
                 m.table.rule_at_return(offset)
             }
         });
-        // In two's complement, a wrapping addition of these moves in either direction.
+        // The offsets are in two's complement, so a wrapping addition moves in either direction.
         let cfa_offset = rule::cfa_offset(packed) as u64;
         let rbp_offset = rule::rbp_offset(packed) as u64;
         let cfa = match rule::cfa_kind(packed) {

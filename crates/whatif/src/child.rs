@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// Program that makes the calls.
 const REPLAYER: &[u8] = include_bytes!(env!("MEMHOOK_REPLAYER"));
-/// Number of bytes of operations that are written at a time.
+/// Number of bytes of operations written in one step.
 const BATCH_BYTES: usize = 1 << 18;
 /// Pause between two checks for the end of the child.
 const TURN: Duration = Duration::from_millis(5);
@@ -41,7 +41,7 @@ pub(crate) struct Bounds {
 /// Measurements of a replay.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measured {
-    /// Nanoseconds since the attach in the recording, and resident anonymous bytes.
+    /// Time in the recording, in nanoseconds since the attach, and resident anonymous bytes.
     pub curve: Vec<(u64, u64)>,
     pub calls: u64,
     pub allocator_ns: u64,

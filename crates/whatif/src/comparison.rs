@@ -43,8 +43,8 @@ pub struct Comparison {
     /// Part of each block that was written to: `ends` for its first and its last page, `all` for
     /// all of its pages.
     pub touched: &'static str,
-    /// Comparison of the replay with the recorded allocator and the recorded process; `None` if it
-    /// is not possible.
+    /// Comparison between the recorded process and the replay that uses the recorded allocator;
+    /// `None` if it is not possible.
     pub truth: Option<Truth>,
     /// All replays. The replay with the recorded allocator comes first.
     pub rows: Vec<ReplayRow>,
@@ -55,8 +55,8 @@ pub struct Comparison {
     pub notes: Vec<String>,
 }
 
-/// Comparison of the recorded process with its replay, by growth of anonymous memory since the
-/// beginning.
+/// Comparison of the recorded process with its replay, by the growth of anonymous memory since the
+/// start.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Truth {
     /// Number of moments that were compared.
@@ -116,7 +116,7 @@ pub struct ReplayRow {
     pub curve: Vec<(u64, u64)>,
 }
 
-/// Recommendation of an allocator that would need less memory.
+/// Recommended allocator or setting that would need less memory.
 #[derive(Clone, Debug, Serialize)]
 pub struct Recommendation {
     /// The allocator.

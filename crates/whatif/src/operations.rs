@@ -1,4 +1,4 @@
-//! Calls of a recording in the format of the replayer, 16 bytes each.
+//! Calls from a recording in the replayer's format, 16 bytes each.
 //!
 //! A call names its block by a slot in a table. Slots are reused, so the table is only as long as
 //! the largest number of blocks live at one time.
@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 /// Largest requested alignment, as a power of two. The recording contains only the address of a
 /// block, not the alignment that the program requested.
 const LARGEST_ALIGNMENT: u8 = 12;
-/// Recorded time between two clock steps of a replay, the same for all allocators.
+/// Recorded time between two steps of the replay's clock; the same for all allocators.
 const CLOCK_STEP_NS: u64 = 5_000_000;
 /// Maximum number of slots in the table. Blocks beyond this number are left out.
 const MOST_SLOTS: u32 = u32::MAX - 1;
@@ -28,9 +28,9 @@ pub(crate) enum Kind {
     Pairs = 6,
     /// Measure resident memory. `value` is the time.
     Sample = 7,
-    /// The time is now `value`, for allocators that act after some time.
+    /// Sets the time to `value`, for allocators that act after some time.
     Clock = 8,
-    /// The thread ends. A later call with its number belongs to a new thread.
+    /// The thread ends. Later calls with its number belong to a new thread.
     End = 9,
 }
 
@@ -68,11 +68,11 @@ pub(crate) enum Asked {
 pub(crate) struct Moments {
     /// Times at which the recorded process was measured, in nanoseconds since the attach, sorted.
     pub times: Vec<u64>,
-    /// Number of operations between two further measurements; 0 for no further measurements.
+    /// Number of operations between additional measurements; 0 for none.
     pub every: u64,
 }
 
-/// Actions of a replay in addition to the calls of the recording.
+/// Actions of a replay in addition to the recorded calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
     /// Moments at which the replay measures itself.
@@ -84,7 +84,7 @@ pub(crate) struct Plan {
 /// Turns the reports of the ledger into operations.
 pub(crate) struct Encoder<W> {
     write: W,
-    /// Way in which blocks are requested, for the stacks that do not call malloc.
+    /// Allocation function, for stacks that call a function other than malloc.
     asked: FxHashMap<u32, Asked>,
     moments: Moments,
     next_moment: usize,
@@ -95,8 +95,8 @@ pub(crate) struct Encoder<W> {
     threads: Threads,
     /// Live blocks by address.
     live: FxHashMap<u64, (BlockOf, u32)>,
-    /// Blocks whose address already belongs to another known block, because their release has not
-    /// been seen yet.
+    /// Blocks whose address already belongs to a newer block, because their release has not been
+    /// seen yet.
     covered: Vec<(BlockOf, u32)>,
     free: Vec<u32>,
     pub sums: Sums,
@@ -154,7 +154,7 @@ impl<W: FnMut(Operation)> Encoder<W> {
         self.call_aligned(kind, index, slot, value, 0);
     }
 
-    /// Emits a call of a thread, given by its number in the ledger.
+    /// Emits a call of a thread, which is given by its number in the ledger.
     fn call_aligned(&mut self, kind: Kind, index: u16, slot: u32, value: u64, align_log2: u8) {
         let (thread, ends) = self.threads.call(index);
         self.sums.threads = self.threads.most();

@@ -8,10 +8,10 @@ use memhook_ledger::{Ledger, Moves};
 use memhook_recording::{RESIDENT_NOTE, Recording, ResidentSample, Visitor, resident_of};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Number of consecutive empty passes that matter. After these, no event waits in a ledger.
+/// Number of consecutive empty passes after which no event waits in a ledger. Further empty passes
+/// change nothing.
 const MOST_EMPTY_PASSES: u64 = 32;
-/// One release in this number may be missing, because some functions of some libraries have no
-/// slot.
+/// One in this many releases may be missing, because some functions of some libraries have no slot.
 const MOST_UNSEEN: u64 = 20;
 
 /// Fails if the recording does not contain every call in order.
@@ -60,7 +60,7 @@ pub(crate) fn check(recording: &Recording) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fails if the calls of the recording make no sense as a whole.
+/// Fails if the calls of the recording are inconsistent as a whole.
 pub(crate) fn check_sums(sums: &Sums) -> Result<(), Error> {
     if sums.allocations == 0 {
         return Err(Error::Unfit("it has no allocations"));
@@ -81,8 +81,8 @@ pub(crate) fn resident(recording: &Recording) -> Vec<ResidentSample> {
     note.map_or(Vec::new(), |(_, text)| resident_of(text))
 }
 
-/// Returns the library whose allocator the recorded process used, as part of its file's name;
-/// `None` for the C library.
+/// Returns the library whose allocator the recorded process used, as part of the library's file
+/// name; `None` for the C library.
 pub(crate) fn allocator(recording: &Recording, known: &[&'static str]) -> Option<&'static str> {
     let modules = recording.modules();
     let is_there = |name: &str| {
@@ -134,7 +134,7 @@ struct Feed<W: FnMut(Operation)> {
 /// Owners of the rings. A ring is passed to another thread only after its owner has ended.
 #[derive(Default)]
 struct Owners {
-    /// Numbers of threads in the ledger, which counts them in the order of their first rings.
+    /// Thread numbers in the ledger, which numbers threads in the order of their first rings.
     indices: FxHashMap<u32, u16>,
     of_rings: FxHashMap<usize, u32>,
     ended: FxHashSet<u16>,
@@ -170,7 +170,7 @@ impl<W: FnMut(Operation)> Visitor for Feed<W> {
 
 /// Returns the sums of a recording, and the lives of its threads.
 pub(crate) fn survey(recording: &Recording) -> Result<(Sums, Lives), Error> {
-    // The second pass knows how many threads live at one time.
+    // The second pass knows how many threads are alive at the same time.
     let (_, lives) = pass(recording, Plan::default(), |_| {})?;
     let plan = Plan {
         lives: lives.clone(),
@@ -180,8 +180,8 @@ pub(crate) fn survey(recording: &Recording) -> Result<(Sums, Lives), Error> {
     Ok((sums, lives))
 }
 
-/// Passes on the calls of a recording. The calls on one block are always in order. Within a pass of
-/// the recorder, calls of several threads come thread by thread.
+/// Passes on the calls of a recording. Calls on the same block are always in order. Within a pass
+/// of the recorder, calls of several threads come thread by thread.
 pub(crate) fn feed(
     recording: &Recording,
     plan: Plan,

@@ -1,4 +1,5 @@
-//! Decides which thread of a replay makes the calls of a recorded thread, and when it ends.
+//! Decides which thread of a replay makes the calls of a recorded thread, and when the replay's
+//! thread ends.
 //!
 //! A thread that ends gives back the memory that its allocator kept for it: its cache, and its
 //! arena, which the next thread takes. A replay whose threads never ended would keep a cache for
@@ -10,10 +11,10 @@ use std::collections::BTreeSet;
 /// replay's threads.
 pub(crate) const MOST_THREADS: u16 = 64;
 
-/// Calls of a thread, by their numbers: the first one and the last one.
+/// Numbers of a thread's first and last call.
 type Span = (u64, u64);
 
-/// Lives of a recording's threads, by their numbers in the ledger.
+/// Lifetimes of a recording's threads, by their numbers in the ledger.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lives {
     /// The process's first thread; 0 if it made no call.
@@ -23,11 +24,11 @@ pub(crate) struct Lives {
 }
 
 impl Lives {
-    /// Creates the lives of the threads that made these calls. Threads for which `has_ended`
-    /// returns true end with their last call. For the latest threads, that is not yet known,
-    /// because the recorder checks only occasionally whether the owners of rings have ended. In a
-    /// program with short-lived threads, a thread without any calls since the last thread started
-    /// has ended.
+    /// Determines the lifetimes of the threads that made these calls. Threads for which `has_ended`
+    /// returns true end with their last call. For the latest threads, the recording does not show
+    /// yet whether they have ended, because the recorder checks only occasionally whether the
+    /// owners of rings have ended. In a program with short-lived threads, a thread without any
+    /// calls since the last thread started has ended.
     pub fn new(main: u16, calls: &Calls, has_ended: impl Fn(u16) -> bool) -> Lives {
         let made = |(index, span): (usize, &Span)| {
             let index = u16::try_from(index).ok()?;
@@ -78,7 +79,8 @@ impl Calls {
 pub(crate) struct Threads {
     lives: Lives,
     pub calls: Calls,
-    /// Thread of the replay, by the number in the ledger, after its first call.
+    /// Thread of the replay for each recorded thread, by its number in the ledger. It is known once
+    /// the recorded thread has made its first call.
     seats: Vec<Option<u16>>,
     /// Number of recorded threads that currently use each thread of the replay.
     users: Vec<u32>,

@@ -6,19 +6,19 @@ use memhook_recording::ResidentSample;
 
 /// Maximum error of an accurate replay.
 const MOST: f64 = 0.05;
-/// Share of the largest growth below which a moment is left out. Below this share, most of the
+/// Moments with less than this share of the largest growth are left out. In them, most of the
 /// growth is memory that the program maps outside its heap.
 const LEAST_SHARE: f64 = 0.05;
 /// Minimum number of meaningful moments.
 const LEAST_MOMENTS: usize = 3;
 
-/// Returns the times of the samples, at which the replay must measure itself.
+/// Returns the times of the samples, at which the replay must take its own measurements.
 pub(crate) fn times(resident: &[ResidentSample]) -> Vec<u64> {
     let times = resident.iter().map(|sample| sample.time_ms * 1_000_000);
     times.collect()
 }
 
-/// Compares growth since the beginning. Returns `None` if too little of it was recorded.
+/// Compares growth since the beginning. Returns `None` if too little growth was recorded.
 pub(crate) fn compare(resident: &[ResidentSample], curve: &[(u64, u64)]) -> Option<Truth> {
     let begin = resident.first()?.anonymous_bytes;
     // Memory that became resident after the last recorded call does not belong to any recorded
@@ -110,7 +110,7 @@ mod tests {
         assert!(!lower.holds && (lower.peak_error + 0.1).abs() < 1e-9);
         let keeps = compare(&recorded, &curve(&[0, 1000, 2000, 1100])).expect("enough");
         assert!(!keeps.holds && (keeps.end_error - 0.1).abs() < 1e-9);
-        // The replay is right in the middle and at the peak, and too high for most of the time.
+        // The replay is accurate in the middle and at the peak, and too high for most of the time.
         let recorded = resident(&[500, 1500, 1500, 1500, 2500, 2500, 2500, 2500, 2500]);
         let swollen = [0, 1600, 1600, 1600, 2000, 2000, 2000, 2000, 2000];
         let swollen = compare(&recorded, &curve(&swollen)).expect("enough");

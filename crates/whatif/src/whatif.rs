@@ -13,7 +13,8 @@ use std::time::Duration;
 
 /// Approximate number of points in a curve.
 const POINTS: u64 = 2000;
-/// Share of the blocks' bytes that an allocator may need in addition before a replay is refused.
+/// Assumed overhead of an allocator, as a share of the blocks' bytes, when checking whether a
+/// replay fits into memory.
 const OVERHEAD: f64 = 0.25;
 /// Memory used in this process for each live block, in the ledger and elsewhere.
 const BYTES_PER_BLOCK: u64 = 160;
@@ -136,9 +137,9 @@ impl Job<'_> {
             .replay(self.recording, sums, plan, variant, touch, self.bounds)
     }
 
-    /// Replays the recorded allocator with both assumptions about how much of its blocks the
-    /// program writes to, which is not recorded. Returns the assumption that is closer to the
-    /// recorded process, for use in all other replays.
+    /// Replays the recorded allocator under both assumptions about how much of each block the
+    /// program writes to, because the recording does not contain this. Returns the assumption that
+    /// comes closer to the recorded process, for use in all other replays.
     fn same(&self, variant: &Variant, resident: &[ResidentSample]) -> Result<Checked, Error> {
         let with = |touch| -> Result<Checked, Error> {
             let measured = self.replay(variant, touch)?;

@@ -1,13 +1,13 @@
 // The probes otel_memory:alloc and otel_memory:free, as user-space statically defined tracing: a `nop` that the kernel
-// replaces by a breakpoint while there is a listener, and a note in the file with its address.
+// replaces with a breakpoint while there is a listener, and a note in the file with its address.
 //
-// The form of the notes is that of SystemTap's <sys/sdt.h> (UserSpaceProbeImplementation in its wiki). The arguments
-// are in the registers of a function's arguments (psABI, 3.2.3), because a listener may read them there without looking
-// at the note. Each probe is a single address, in a function of its own: a listener that counts addresses would count
-// an inlined probe several times.
+// The notes have the format of SystemTap's <sys/sdt.h> (UserSpaceProbeImplementation in its wiki). The arguments are in
+// the registers that pass function arguments (psABI, 3.2.3), because a listener may read them there without consulting
+// the note. Each probe is a single address, in a function of its own: a listener that counts addresses would count an
+// inlined probe several times.
 //
-// The `nop` has one byte. Linux 6.18 and later replace a `nop` of five bytes by a call, which overwrites data of a leaf
-// function below its stack pointer.
+// The `nop` is one byte long. Linux 6.18 and later replace a five-byte `nop` with a call, which overwrites data of a
+// leaf function below its stack pointer.
 #pragma once
 #include <stdint.h>
 

@@ -1,12 +1,12 @@
-// A call whose code an unwinder does not know, but can nevertheless unwind through.
+// A call through code that an unwinder does not know, but can nevertheless unwind through.
 //
 // A hook that is mapped without the loader has no call frame information that an unwinder of the process would find, so
-// an exception could not pass through a frame of the hook. For a call that an exception may leave, this code is put
-// between caller and original. It creates a frame with a frame pointer, like the frame of a function in another module,
-// with rbx and the other registers saved by that function at the same offsets. The original returns to an instruction
-// `call *%rbx` of that function (memhook_unwind::passage finds one), which leads the thread back to this code. An
-// unwinder looks up that function, finds the registers and the return address of our caller, and continues there.
-// Nothing else ever returns there, and the module is never unloaded.
+// an exception could not pass through a frame of the hook. If an exception may propagate out of a call, this code is
+// put between caller and original. It creates a frame with a frame pointer that looks like the frame of a function in
+// another module: rbx and the other registers that this function saves are at the same offsets. The original returns to
+// an instruction `call *%rbx` of that function (memhook_unwind::passage finds one), which leads the thread back to this
+// code. An unwinder looks up that function, finds the registers and the return address of our caller, and continues
+// there. Nothing else ever returns there, and the module is never unloaded.
 //
 // Cannot be used with a shadow stack, which would see a return without a call.
 //

@@ -45,7 +45,8 @@ struct iovec {
 // Reads our own memory without ever faulting: EFAULT instead of SIGSEGV (process_vm_readv(2)).
 inline bool read_own(uint64_t address, void* into, uint64_t bytes) {
   iovec local{into, bytes}, remote{reinterpret_cast<void*>(address), bytes};
-  // Through this thread, because the initial thread may have ended, and its view of the memory is then gone.
+  // Uses this thread's id, because the initial thread may have ended, and the memory can then no longer be read through
+  // it.
   long tid = call(nr_gettid);
   return call(nr_process_vm_readv, tid, reinterpret_cast<long>(&local), 1, reinterpret_cast<long>(&remote), 1, 0) ==
          static_cast<long>(bytes);

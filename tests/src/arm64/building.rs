@@ -9,7 +9,7 @@ const PROCESSOR: &str = "aarch64-unknown-linux-gnu";
 const C_COMPILER: &str = "aarch64-linux-gnu-gcc";
 const CXX_COMPILER: &str = "aarch64-linux-gnu-g++";
 
-/// Returns a missing tool for compiling AArch64 programs, and how to install it.
+/// Names a tool that is missing for compiling AArch64 programs, and how to install it.
 pub fn missing_tools() -> Option<&'static str> {
     if !runs(CXX_COMPILER) {
         return Some("there is no compiler for AArch64: install g++-aarch64-linux-gnu");
@@ -36,7 +36,7 @@ pub(super) fn runs(program: &str) -> bool {
 /// Builds memhook-rs for AArch64 with warnings as errors; returns its path.
 ///
 /// # Errors
-/// The output of the compiler.
+/// Returns the output of the compiler.
 pub fn build_command() -> Result<PathBuf, String> {
     let output = cargo()
         .args(["build", "-q", "-p", "memhook-cli", "--target", PROCESSOR])

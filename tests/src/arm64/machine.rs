@@ -29,7 +29,7 @@ pub struct Ended {
     pub stdout: Vec<u8>,
     /// Standard error.
     pub stderr: Vec<u8>,
-    /// Folder with the files that the command left in its working directory; removed with this value.
+    /// Folder with the files that the command left in its working directory; removed when this value is dropped.
     pub files: PathBuf,
 }
 
@@ -45,7 +45,7 @@ impl Machine {
     /// command.
     ///
     /// # Errors
-    /// A missing tool, in one line.
+    /// Returns a one-line message if a tool is missing.
     pub fn new(processor: &str, limit: Duration) -> Result<Machine, String> {
         Ok(Machine {
             root: Root::get()?,
@@ -60,7 +60,7 @@ impl Machine {
         &self.root
     }
 
-    /// Gives the machine a file: `there` is its path without the first slash. Executables go to `bin/`.
+    /// Adds a file to the machine. `there` is its path without the leading slash. Executables go to `bin/`.
     pub fn put(&mut self, file: &Path, there: &str) {
         self.files.push((file.to_owned(), there.to_owned()));
     }
@@ -68,7 +68,7 @@ impl Machine {
     /// Runs a shell script in the machine.
     ///
     /// # Errors
-    /// The last lines of the console, if the script did not finish.
+    /// Returns the last lines of the console if the script did not finish.
     pub fn run(&self, script: &str) -> Result<Ended, String> {
         let folder = std::env::temp_dir().join(format!("arm64-{}-{}", std::process::id(), turn()));
         let ended = self.run_in(&folder, script);

@@ -18,7 +18,7 @@ const PACKAGES: [&str; 7] = [
     "musl",
     "musl-dev",
 ];
-/// Kernel modules for the disk with the results, in dependency order.
+/// Kernel modules that the disk for the results needs, in dependency order.
 const MODULES: [&str; 6] = [
     "virtio/virtio.ko",
     "virtio/virtio_ring.ko",
@@ -75,7 +75,7 @@ impl Root {
         self.folder.join("root.cpio")
     }
 
-    /// Returns the specs file with which a glibc compiler compiles for musl.
+    /// Returns the specs file that makes a glibc compiler compile for musl.
     pub(super) fn musl_specs(&self) -> PathBuf {
         self.folder.join("musl-gcc.specs")
     }

@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 const MOST_CORE_BYTES: u64 = 16 << 20;
 
 /// Reads the bytes as a snapshot. If the first byte does not start a frame, reads the rest as the
-/// contents of a complete frame, because mutations do not survive its checksums.
+/// contents of a complete frame, because a mutated frame would fail its checksums.
 pub fn snapshot(bytes: &[u8]) {
     let packed;
     let file = match bytes.split_first() {

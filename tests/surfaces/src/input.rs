@@ -1,4 +1,5 @@
-//! Bytes as a source of decisions. Bytes past the end are zero, so that every input has a meaning.
+//! Input bytes as a source of decisions. Bytes past the end read as zero, so that every input is
+//! valid.
 
 /// The rest of an input.
 pub struct Input<'a>(pub &'a [u8]);

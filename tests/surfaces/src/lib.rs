@@ -1,9 +1,9 @@
-//! All code that reads foreign bytes, as functions over bytes. The bytes may come from a target, a
-//! file, or the kernel's text about a hostile process. No function may panic, hang or use unlimited
-//! memory.
+//! All code that reads untrusted bytes, as functions over bytes. The bytes may come from a target,
+//! a file, or the kernel's text about a hostile process. No function may panic, hang, or use an
+//! unbounded amount of memory.
 //!
-//! The fuzzer (`fuzz/README.md`) searches for inputs that violate this. The test of this crate runs
-//! the kept inputs and mutations of them.
+//! The fuzzer (`fuzz/README.md`) searches for inputs that violate this. This crate's test runs the
+//! saved inputs and mutations of them.
 
 mod elf;
 mod files;

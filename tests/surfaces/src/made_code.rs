@@ -2,8 +2,8 @@
 
 use memhook_symbols::{JitDump, PerfMap};
 
-/// Reads a file for `perf inject --jit`. Adds a missing header, because mutations do not produce
-/// one.
+/// Reads a file for `perf inject --jit`. Adds the header if it is missing, because mutations do not
+/// produce one.
 pub fn jit_dump(bytes: &[u8]) {
     let mut whole = Vec::new();
     if !bytes.starts_with(b"DTiJ") {

@@ -26,8 +26,8 @@ pub fn read_back(bytes: &[u8]) {
     }
 }
 
-/// Reads a profile in pprof's format, and tries to add names, none of which exist. Checks that the
-/// profile does not change.
+/// Reads a profile in pprof's format, and tries to add names, although none can be found. Checks
+/// that the profile does not change.
 pub fn stored_pprof(bytes: &[u8]) {
     let Ok(read) = StoredPprof::read(bytes) else {
         return;

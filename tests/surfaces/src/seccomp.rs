@@ -1,5 +1,5 @@
-//! Seccomp filters of a target. A prediction for unknown arguments must not contradict an execution
-//! with specific arguments.
+//! Seccomp filters of a target. What is predicted for unknown arguments must not contradict a run
+//! of the filter with specific ones.
 
 use crate::Input;
 
@@ -7,7 +7,7 @@ type Instruction = (u16, u8, u8, u32);
 
 const ALLOWED: [u32; 3] = [0x0005_0000, 0x7ffc_0000, 0x7fff_0000];
 
-/// Runs a filter: the input consists of the system call, followed by instructions of eight bytes.
+/// Runs a filter. The input consists of the system call, followed by eight-byte instructions.
 pub fn filter(bytes: &[u8]) {
     let mut input = Input(bytes);
     let nr = input.byte();
@@ -34,8 +34,8 @@ pub fn filter(bytes: &[u8]) {
     }
 }
 
-/// Runs a filter like the kernel (Documentation/networking/filter.rst); `None` if the kernel would
-/// not load it.
+/// Runs a filter the way the kernel does (Documentation/networking/filter.rst). Returns `None` if
+/// the kernel would not load it.
 fn run(program: &[Instruction], data: &[u32; 16]) -> Option<u32> {
     let (mut a, mut x, mut memory) = (0u32, 0u32, [0u32; 16]);
     let mut at = 0;

@@ -1,4 +1,4 @@
-//! Runs the kept inputs, and a few thousand mutations of them, which are the same in every run.
+//! Runs the stored inputs, and a few thousand mutations of them that are the same in every run.
 
 use fastrand::Rng;
 use memhook_surfaces::{SURFACES, Surface, surface};

@@ -78,7 +78,7 @@ fn whole_and_damaged(file: &[u8], allocator: &str, leaks: &[u64]) {
                 1 => word.wrapping_add(random.u64(..4096)),
                 2 => u64::MAX >> random.usize(..64),
                 3 => word.rotate_left(8),
-                // Copies a pointer, which makes a list cyclic, or leads into other memory.
+                // Copies a pointer, which makes a list cyclic or lead into other memory.
                 4 => other,
                 _ => 0,
             };

@@ -13,8 +13,8 @@ type Graph = BTreeMap<String, BTreeSet<String>>;
 /// Names in a path.
 type Names = Vec<String>;
 
-/// Rooms and loose modules that refer to each other although no two modules do, each with the
-/// reason.
+/// Rooms and loose modules that refer to each other although no two of their modules do, each with
+/// the reason.
 const ROOMS_BACK: &[(&str, &str, &str, &str)] = &[
     (
         "attach",

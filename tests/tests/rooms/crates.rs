@@ -1,4 +1,4 @@
-//! A crate may import only crates above it in ARCHITECTURE's code map.
+//! A crate may import only crates that are above it in the code map of ARCHITECTURE.
 
 use super::{read, root, table};
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::process::Command;
 /// Data from `cargo metadata` on a crate below `crates/`.
 struct Crate {
     directory: String,
-    /// Directories of the workspace crates that it imports, except for its tests.
+    /// Directories of the workspace crates that a crate imports, not counting its tests.
     imports: Vec<String>,
 }
 

@@ -1,11 +1,11 @@
-//! Errors are printed as a chain, each followed by its source. An error whose text contains the
-//! text of its source would be printed twice ("cannot read X: No such file or directory: No such
-//! file or directory").
+//! Errors are printed as a chain, each followed by its source. If an error's own text included the
+//! text of its source, the source would be printed twice ("cannot read X: No such file or
+//! directory: No such file or directory").
 
 use super::root;
 use std::path::{Path, PathBuf};
 
-/// A variant of an error type, and the attribute with its text (thiserror).
+/// A variant of an error type, and the thiserror attribute with its text.
 struct Variant<'a> {
     /// Text between the parentheses of `#[error(...)]`.
     text: &'a str,
@@ -14,12 +14,13 @@ struct Variant<'a> {
 }
 
 impl Variant<'_> {
-    /// Returns the name of the source field, through which the text could print it.
+    /// Returns the name of the source field, by which the text could refer to it.
     fn source(&self) -> Option<String> {
         let marked = ["#[source]", "#[from]"].into_iter().find_map(|mark| {
             let (_, rest) = self.body.split_once(mark)?;
             let (name, after) = rest.trim_start().split_once(':')?;
-            // `#[from] std::io::Error` is followed by a path instead of a name.
+            // After an unnamed field such as `#[from] std::io::Error`, there is a path instead of a
+            // name.
             let is_name = !after.starts_with(':') && name.bytes().all(is_of_name);
             Some(if is_name {
                 name.to_owned()
@@ -31,7 +32,7 @@ impl Variant<'_> {
             let is_marked = self.body.contains("#[source]") || self.body.contains("#[from]");
             is_marked.then(|| "0".to_owned())
         };
-        // A field with this name is the source even without an attribute.
+        // A field named `source` is the source even without an attribute.
         let named = || has_field(self.body, "source").then(|| "source".to_owned());
         marked.or_else(tuple).or_else(named)
     }
@@ -82,7 +83,7 @@ pub(super) fn sources(directory: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// Checks that the test finds a repeated source, and accepts other texts.
+/// Checks that the test detects a repeated source and accepts other texts.
 #[test]
 fn a_repeated_source_is_recognized() {
     let enumeration = |text: &str, fields: &str| {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Directories of pages with examples; the README is added.
+/// Directories of pages with examples, in addition to the README.
 const PLACES: [&str; 3] = ["docs", "docs/guide", "docs/design"];
 
 /// Returns the binary of this build, and builds it if necessary.
@@ -118,7 +118,7 @@ fn unknown(example: &str, known: &mut BTreeMap<String, Option<BTreeSet<String>>>
     let mut faults = Vec::new();
     for words in command_lines(example) {
         let name = words[0].as_str();
-        // A name in capitals, an option of the program itself, or its help, is not a command.
+        // A name in capitals, an option of the program itself, and its help are not commands.
         let is_command = name.chars().all(|c| c.is_ascii_lowercase() || c == '-');
         if !is_command || name.starts_with('-') || name == "help" {
             continue;

@@ -1,12 +1,13 @@
-//! LAYOUT.md describes the memory that the hook and the attacher share, and must change together
-//! with it. (The tests of `crates/recording` compare the recording's FORMAT.md with the code.)
+//! LAYOUT.md describes the memory that the hook and the attacher share, and must change whenever
+//! that memory's layout does. (The tests of `crates/recording` compare the recording's FORMAT.md
+//! with the code.)
 
 use super::{read, table};
 
 const PAGE: &str = "crates/abi/LAYOUT.md";
 const HEADER: &str = "hook-cxx/abi.hpp";
 
-/// Computes FNV-1a, which detects changes and needs no library.
+/// Computes an FNV-1a hash, which detects changes and needs no library.
 fn fingerprint(text: &str) -> String {
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)

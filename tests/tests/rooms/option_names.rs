@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// Crates with texts for users of the command. Other crates must not name options.
 const SHOWN: [&str; 5] = ["advice", "agent", "cli", "gate", "report"];
-/// Options of other programs, with the line that calls them.
+/// Options of other programs, each with the line that calls the program.
 const OTHERS: [&str; 6] = [
     "prlimit",
     "docker run",

@@ -1,6 +1,6 @@
-//! Code for processors that the tracer supports is in one directory of the command, so that the
-//! rest compiles for other processors. (`.ci/run` compiles it; this test finds misplaced code
-//! earlier, without a compiler.)
+//! Within the command, code for the processors that the tracer supports is in one directory, so
+//! that the rest compiles for other processors. (`.ci/run` compiles it; this test finds misplaced
+//! code earlier, without a compiler.)
 
 use super::{read, root};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The page of refusals contains every refusal message of a command, and no message that is missing
-//! from the code.
+//! Checks that the refusals page contains every refusal message of a command, and no message that
+//! is not in the code.
 
 use super::errors::sources;
 use super::{read, root};
@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 const PAGE: &str = "docs/refusals.md";
 /// Placeholder for a value on the page.
 const VALUE: &str = "…";
-/// Markers of messages in the code, and the number of arguments before the message.
+/// Code that precedes a message, and the number of arguments before the message.
 const MARKS: [(&str, usize); 3] = [("#[error(", 0), ("Check::bad(", 1), ("gaps.push(", 0)];
 
-/// Files whose errors are not refusals of a command, each with the reason.
+/// Files whose errors are not command refusals, each with the reason.
 const OTHERS: [(&str, &str); 9] = [
     ("agent/", "a mistake in a configuration, with its key"),
     ("memhook/", "its users are programs"),

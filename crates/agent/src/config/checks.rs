@@ -7,7 +7,7 @@ use memhook_attach::DEPTHS;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Minimum interval of profiles. Shorter ones cost more than they show.
+/// Minimum interval of profiles. Shorter intervals cost more than they reveal.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(500);
 /// Minimum interval if memory is copied and searched each time.
 const SHORTEST_SCAN_INTERVAL: Duration = Duration::from_secs(5);
@@ -15,7 +15,7 @@ const SHORTEST_SCAN_INTERVAL: Duration = Duration::from_secs(5);
 const SHORTEST_RECLAIM_INTERVAL: Duration = Duration::from_secs(60);
 /// Minimum time from one advice on a process to the next.
 const SHORTEST_ADVICE_INTERVAL: Duration = Duration::from_secs(600);
-/// Maximum number of targets. More on one machine were never tested.
+/// Maximum number of targets. Higher numbers of targets on one machine have never been tested.
 const MOST_TARGETS: u32 = 1000;
 /// Labels that only the agent sets.
 const OWN_LABELS: [&str; 9] = [
@@ -32,7 +32,7 @@ const OWN_LABELS: [&str; 9] = [
 /// Minimum time between two requests to a kubelet without a new reason.
 const SHORTEST_REFRESH: Duration = Duration::from_secs(5);
 
-/// Checks rules between keys, which the type of a single key cannot express.
+/// Checks constraints between keys, which the type of a single key cannot express.
 pub(super) fn check(file: &File) -> Result<(), Fault> {
     let most = &file.agent.max_targets;
     if !(1..=MOST_TARGETS).contains(most.get_ref()) {
@@ -212,7 +212,7 @@ fn check_scans(spanned: &toml::Spanned<Rule>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Checks a rule that frees blocks, or reports which could be freed.
+/// Checks a rule that frees blocks, or reports which blocks could be freed.
 fn check_reclaim(rule: &Rule, reclaim: &toml::Spanned<Reclaim>) -> Result<(), Fault> {
     let name = reclaim.get_ref().name();
     if rule.mode != Mode::Scan {

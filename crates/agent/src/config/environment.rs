@@ -1,4 +1,4 @@
-//! Replaces `${VARIABLE}` in the strings of a configuration by the value of an environment
+//! Replaces `${VARIABLE}` in the strings of a configuration with the value of an environment
 //! variable.
 
 use super::Fault;
@@ -45,8 +45,8 @@ fn put_into(
     Ok(())
 }
 
-/// Returns a string with its variables replaced. The error is the index of the wrong `${` in the
-/// string, from 0 on, with the reason.
+/// Returns a string with its variables replaced. The error contains the index of the faulty `${` in
+/// the string, counted from 0, and the reason.
 fn expanded(string: &str, lookup: Lookup<'_>) -> Result<String, (usize, String)> {
     let (mut put, mut rest, mut number) = (String::new(), string, 0);
     while let Some(at) = rest.find(BEGIN) {

@@ -66,8 +66,8 @@ impl Default for Agent {
 #[serde(deny_unknown_fields, default)]
 pub struct Http {
     pub listen: Option<SocketAddr>,
-    /// Names by which clients may ask, in addition to addresses, `localhost` and the host's own
-    /// name.
+    /// Host names that clients may use in requests, in addition to addresses, `localhost` and the
+    /// host's own name.
     pub hosts: Vec<String>,
     pub per_process: bool,
 }
@@ -96,7 +96,7 @@ pub enum Names {
     /// The agent looks them up, in the files of its targets.
     #[default]
     Agent,
-    /// The store, or anyone with the files, looks them up. Profiles contain addresses and
+    /// The store looks them up, or anyone who has the files. Profiles contain addresses and
     /// build-ids.
     Store,
 }

@@ -62,7 +62,8 @@ pub enum ConfigError {
     },
 }
 
-/// Reads and checks a configuration. `experiments` has experimental features that need no key.
+/// Reads and checks a configuration. `experiments` permits experimental features in addition to
+/// those that the file permits.
 pub fn read(path: &Path, experiments: Experiments) -> Result<File, ConfigError> {
     read_with_sources(path, experiments).map(|(file, _)| file)
 }

@@ -36,9 +36,9 @@ impl Rule {
         }
     }
 
-    /// Returns the treatment of a process's unreachable blocks. If `is_inherited`, this rule
-    /// matches only the parent and does not name the process's program, so no block of the process
-    /// is freed.
+    /// Returns what is done with a process's unreachable blocks. If `is_inherited`, this rule
+    /// matches only the process's parent and does not name its own program, so none of its blocks
+    /// are freed.
     pub fn reclaim_of(&self, is_inherited: bool) -> Option<Reclaim> {
         let reclaim = *self.reclaim.as_ref()?.get_ref();
         Some(match is_inherited {

@@ -1,5 +1,5 @@
 //! The files of a configuration: the named file, and the files that it includes. They are read as
-//! one text, in which each byte knows its file.
+//! one text, in which each byte can be traced to its file.
 
 use super::{ConfigError, Fault, MOST_BYTES, environment};
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ impl Sources {
                 let why = "all files of the configuration together are larger than 1 MiB";
                 return Err(sources.wrong(failed(why.into())));
             }
-            // The end of a file must not join the beginning of the next one.
+            // The last line of a file must not run into the first line of the next.
             sources.text.push('\n');
             sources.files.push((sources.text.len(), path));
             let begin = sources.text.len();

@@ -1,4 +1,4 @@
-//! Warnings about valid parts of a configuration that the author probably did not mean.
+//! Warnings about parts of a configuration that are valid but probably not what the author meant.
 
 use super::{Fault, File, Kubernetes, Pattern, Rule, Store};
 use crate::http_client::unusable_files;

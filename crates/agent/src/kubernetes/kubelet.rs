@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const PATH: &str = "/pods";
 /// Maximum size of the list. A pod takes some tens of kilobytes at most.
 const MOST_BYTES: u64 = 64 << 20;
-/// Minimum pause between two requests, which is doubled after each request without a new pod.
+/// Minimum pause between two requests. It doubles after each request that finds no new pod.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The kubelet, as the supervisor sees it.
@@ -154,7 +154,7 @@ impl Asked {
                     false
                 }
             };
-            // A request without a new pod is repeated after a longer pause.
+            // A request that finds no new pod is repeated only after a longer pause.
             pause = match is_soon && !has_new {
                 true => (pause * 2).min(self.refresh),
                 false => FIRST_PAUSE,
@@ -180,9 +180,9 @@ impl Asked {
         has_new
     }
 
-    /// Waits for the time of the next request: after the pause if a caller waits for the answer,
-    /// otherwise after a longer time. Returns true if a caller waits, and `None` when the agent
-    /// ends.
+    /// Waits until the next request is due: after the pause if a caller is waiting for the answer,
+    /// otherwise after a longer time. Returns true if a caller is waiting, and `None` when the
+    /// agent shuts down.
     fn wait(&self, pause: Duration, has_failed: bool) -> Option<bool> {
         let begin = Instant::now();
         let mut state = self.lock();

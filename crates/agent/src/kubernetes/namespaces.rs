@@ -5,14 +5,14 @@ use crate::config::{File, Namespace};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-/// Returns the limits for a namespace, which are those of the first match.
+/// Returns the limits for a namespace: those of the first pattern that matches it.
 pub fn limits_of<'a>(file: &'a File, namespace: &str) -> Option<&'a Namespace> {
     let kubernetes = file.kubernetes.as_ref()?.get_ref();
     let mut all = kubernetes.namespace.iter().map(toml::Spanned::get_ref);
     all.find(|limits| limits.name.get_ref().matches(namespace))
 }
 
-/// Describes the limits, in words that follow the pattern of the namespace.
+/// Describes the limits, as a phrase that follows the pattern of the namespace.
 pub fn limits_in_words(limits: &Namespace) -> String {
     let targets = limits.max_targets.map(|most| match most {
         1 => "1 target".to_owned(),
@@ -41,7 +41,7 @@ pub struct Namespaces {
 }
 
 impl Namespaces {
-    /// Judges the use of each namespace, from the total processor time of each target's threads.
+    /// Judges the use of each namespace by the total processor time of each target's threads.
     pub fn judge<'a>(
         &mut self,
         now: Instant,
@@ -51,7 +51,7 @@ impl Namespaces {
         let before = std::mem::take(&mut self.before);
         let mut used = BTreeMap::<&str, Duration>::new();
         for (pid, namespace, all) in targets {
-            // A smaller total belongs to another process, or to a new attach to the same process.
+            // A smaller total means another process, or a new attach to the same process.
             let last = before.get(&pid).filter(|&&last| last <= all);
             let more = all - last.copied().unwrap_or_default();
             *used.entry(namespace).or_default() += more;
@@ -85,19 +85,19 @@ impl Namespaces {
                 resident: 0,
             };
             spending.verdict = spending.budget.judge(now, all);
-            // A namespace without targets is forgotten after it has paid for earlier ones.
+            // A namespace without targets is forgotten once it has paid for its earlier targets.
             used.contains_key(namespace.as_str()) || spending.verdict != Verdict::Free
         });
     }
 
-    /// Returns true if the namespace's share of the processors allows attaching to another of its
-    /// processes.
+    /// Returns true if the namespace has used little enough processor time that another of its
+    /// processes may be traced.
     pub fn is_free(&self, namespace: &str) -> bool {
         let spending = self.of.get(namespace);
         spending.is_none_or(|spending| spending.verdict == Verdict::Free)
     }
 
-    /// Returns the namespaces that use so much that a target has to be dropped.
+    /// Returns the namespaces that exceed their share so far that a target has to be dropped.
     pub fn to_shed(&self) -> Vec<String> {
         let shed = self
             .of
@@ -165,7 +165,7 @@ mod tests {
         assert!(namespaces.is_free("shop-a") && namespaces.of.is_empty());
     }
 
-    /// A process id may be reused, and an attach begins with new threads.
+    /// A process id may be reused, and a new attach has new threads.
     #[test]
     fn less_than_before_is_a_new_target() {
         let (file, now) = (file(), Instant::now());

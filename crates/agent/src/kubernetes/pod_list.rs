@@ -72,7 +72,7 @@ struct Container {
     id: String,
 }
 
-/// Parses the pods of a list. A pod with impossible names is left out, so its processes are never
+/// Parses the pods of a list. A pod with invalid names is omitted, so its processes are never
 /// traced.
 pub fn read(json: &[u8]) -> Result<Vec<Pod>, String> {
     let list: PodList = serde_json::from_slice(json)

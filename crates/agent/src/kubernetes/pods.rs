@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Annotation by which a pod opts out, or opts in if a rule asks for that.
+/// Annotation by which a pod opts out, or opts in if a rule requires that.
 pub const ANNOTATION: &str = "memhook-rs/trace";
 /// Time for which a pod is remembered after the kubelet last listed it. A newly started kubelet
 /// lists no pods, and that must not make the agent leave the pods' processes.
@@ -36,8 +36,8 @@ pub struct Pod {
     pub name: String,
     /// Namespace of the pod.
     pub namespace: String,
-    /// Kind of the object that the pod belongs to, in lower case, such as `deployment`; empty for
-    /// none.
+    /// Kind of the object that the pod belongs to, in lower case, such as `deployment`; empty if
+    /// there is none.
     pub workload_type: String,
     /// The name of that object.
     pub workload: String,
@@ -53,7 +53,8 @@ pub enum Place {
     /// The process is in no pod, or the agent does not ask the kubelet.
     #[default]
     NoPod,
-    /// The process is in a pod that the kubelet has not listed yet, so its consent is unknown.
+    /// The process is in a pod that the kubelet has not listed yet, so it is unknown whether the
+    /// pod consents.
     Unknown,
     /// The process is in this pod.
     Pod(Arc<Pod>),
@@ -101,7 +102,7 @@ impl Pods {
         self.by_uid.contains_key(uid)
     }
 
-    /// Returns the place of a process whose control group names this pod.
+    /// Returns the place of a process, given the pod that its control group names.
     pub fn place(&self, uid: Option<&str>) -> Place {
         match uid {
             None => Place::NoPod,

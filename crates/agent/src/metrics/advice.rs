@@ -1,4 +1,4 @@
-//! The series of memory that could be returned, for processes whose rule asks for advice.
+//! Metric series of the memory that could be returned, for processes whose rule asks for advice.
 
 use super::{Labels, family};
 use crate::board::{Advised, Numbers};

@@ -150,7 +150,8 @@ pub(super) fn encode(
 
 /// Writes the standard errors of estimated sums.
 fn errors(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Result<(), Error> {
-    // The variances of processes with equal labels add up, because their samples are independent.
+    // The variances of processes with equal labels add up, because the samples of different
+    // processes are independent.
     let mut variances: BTreeMap<&Labels, [f64; 2]> = BTreeMap::new();
     for (labels, numbers) in shown {
         if let Some((live, allocated)) = numbers.errors {
@@ -182,7 +183,7 @@ fn errors(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> 
     Ok(())
 }
 
-/// Writes the resident parts of the targets whose rule asks for them.
+/// Writes the parts of the resident memory, for targets whose rule requests them.
 fn parts(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Result<(), Error> {
     let mut parts: BTreeMap<Labels, f64> = BTreeMap::new();
     for (labels, numbers) in shown {
@@ -204,7 +205,7 @@ fn parts(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> R
     )
 }
 
-/// Writes the pins of the targets whose rule asks for them.
+/// Writes the pins, for targets whose rule requests them.
 fn pins(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Result<(), Error> {
     let mut sums: BTreeMap<Labels, [f64; 2]> = BTreeMap::new();
     for (labels, numbers) in shown {
@@ -240,7 +241,7 @@ fn pins(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Re
 
 /// Writes the results of searches, for the targets that are searched.
 fn scans(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Result<(), Error> {
-    // The sums of each set of labels are bytes, blocks, searches and seconds.
+    // For each set of labels, the sums are bytes, blocks, searches and seconds.
     let mut sums: BTreeMap<&Labels, [f64; 4]> = BTreeMap::new();
     for (labels, numbers) in shown {
         if let Some((bytes, blocks)) = numbers.unreachable {

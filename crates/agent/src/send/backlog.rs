@@ -1,5 +1,5 @@
-//! Speed at which a backlog is sent. When a store is available again after an hour, all hosts must
-//! not send it the profiles of this hour simultaneously.
+//! Speed at which a backlog is sent. When a store becomes available again after an outage of an
+//! hour, the hosts must not all send it the profiles of that hour at once.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub struct Queued {
 /// The backlog of one store.
 #[derive(Debug, Default)]
 pub struct Backlog {
-    /// The last request of the backlog, and the mean pause before each.
+    /// The last request of the backlog, and the mean pause before each request.
     paced: Option<(u64, Duration)>,
 }
 
@@ -51,13 +51,13 @@ impl Backlog {
 mod tests {
     use super::*;
 
-    /// Simulates a store that is available again after an hour. Returns the time until the queue is
-    /// empty, and the maximum number of requests within a second.
+    /// Simulates a store that becomes available again after an hour. Returns the time until the
+    /// queue is empty, and the maximum number of requests within a second.
     fn sent(away: Duration, every: Duration) -> (Duration, u32) {
         let ms = |time: Duration| time.as_millis() as u64;
         let mut backlog = Backlog::default();
         // A request is queued at each multiple of `every`, starting at 0. `first` is the oldest
-        // request that waits.
+        // request still in the queue.
         let (mut now, mut first) = (away, 0u64);
         let mut of_second = std::collections::BTreeMap::<u64, u32>::new();
         loop {

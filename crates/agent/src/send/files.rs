@@ -81,7 +81,7 @@ impl Directory {
             count: 0,
             has_failed: false,
         };
-        // This checks before any process is touched that the directory is writable.
+        // Checks that the directory is writable before any process is touched.
         let probe = format!("{BEGIN}{}.probe", std::process::id());
         directory.own.write_whole(&probe, b"")?;
         directory.own.remove(&probe)?;
@@ -201,8 +201,8 @@ mod tests {
             std::os::unix::fs::MetadataExt::mode(&metadata) & 0o777
         };
         assert_eq!(mode(&found[0]), 0o600);
-        // A user who can write to the directory must not be able to redirect the next profile with
-        // a link of its name.
+        // A user who can write to the directory must not be able to redirect the next profile by
+        // creating a link with its name.
         let victim = path.with_extension("victim");
         std::fs::write(&victim, "theirs").expect("written");
         let next = path.join("memhook-.._odd_name-0-0-6.pb.gz.part");

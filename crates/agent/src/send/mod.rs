@@ -1,5 +1,5 @@
 //! Sends profiles to their destinations. One thread encodes profiles and queues them on disk, and
-//! each store has a thread that sends them. So no slow disk or network delays a target.
+//! each store has a thread that sends them. So a slow disk or network never delays a target.
 
 mod backlog;
 mod files;
@@ -28,8 +28,8 @@ use store::{Encode, Store};
 /// thousand times as large.
 const MOST_WAITING_BYTES: usize = 64 << 20;
 
-/// Directory in the state directory for profiles that were kept because memory was about to run
-/// out, and the maximum number and bytes of these profiles.
+/// Directory, inside the state directory, for profiles that were kept because memory was about to
+/// run out, and the maximum number and total bytes of these profiles.
 const BLACK_BOX: &str = "blackbox";
 const MOST_KEPT: u32 = 50;
 const MOST_KEPT_BYTES: u64 = 32 << 20;
@@ -42,7 +42,7 @@ pub struct Made {
     pub identity: Arc<Identity>,
     /// Its destinations.
     pub to: Vec<Destination>,
-    /// Word for the reason to keep the profile, if memory was about to run out.
+    /// Keyword for the reason why the profile is kept, if memory was about to run out.
     pub kept_for: Option<&'static str>,
 }
 
@@ -231,7 +231,7 @@ impl Encoder {
         }
     }
 
-    /// Encodes in a thread that ends immediately after that. A longer-lived thread would keep its
+    /// Encodes in a thread that ends immediately afterwards. A longer-lived thread would keep its
     /// last released blocks of each size (glibc's caches of threads), and with them the pages
     /// around these blocks, which may be anywhere in the heap.
     fn encode_apart(&mut self, made: Made) {
@@ -332,7 +332,7 @@ mod tests {
         }
     }
 
-    /// All of two thousand targets may queue their profiles before the first is encoded.
+    /// Two thousand targets may all queue their profiles before the first profile is encoded.
     #[test]
     fn what_waits_is_bounded_by_its_size() {
         let board = Board::new();
@@ -350,7 +350,8 @@ mod tests {
             outbox.put(made(30));
         }
         assert_eq!(dropped(), 0);
-        // This profile is larger than everything that may wait, and so it is refused.
+        // This profile is larger than the limit for all waiting profiles together, so it is
+        // refused.
         outbox.put(made(MOST_WAITING_BYTES / size_of::<ProfileSite>() + 1));
         assert_eq!(dropped(), 1);
         let encoder = Encoder {

@@ -42,8 +42,8 @@ pub fn headers() -> Vec<(&'static str, String)> {
 
 /// Returns a request, gzipped.
 pub fn request(profile: &Profile, identity: &Identity, common: &Common) -> Vec<u8> {
-    // The request is bounded as for Pyroscope, which accepts 4 MiB, because many receivers behind
-    // collectors have the same limit.
+    // The size of a request is limited as for Pyroscope, which accepts 4 MiB, because many
+    // receivers behind collectors have the same limit.
     let source = OtlpSource {
         attributes: attributes(identity, common),
         values: &VALUES,
@@ -68,8 +68,8 @@ fn unique() -> [u8; 16] {
     id
 }
 
-/// Returns the identity of the process by semantic conventions. As in other stores, it has no
-/// process id.
+/// Returns the identity of the process by semantic conventions. As with other stores, it does not
+/// contain a process id.
 fn attributes(identity: &Identity, common: &Common) -> Vec<(String, String)> {
     let own = [
         ("service.name", &identity.service),

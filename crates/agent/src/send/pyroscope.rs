@@ -91,7 +91,8 @@ pub fn push(profile: &Profile, identity: &Identity, common: &Common) -> Vec<u8> 
     gzip(&request.encode_to_vec())
 }
 
-/// Returns a profile within the limits of a store. The excess is summed up, not left out.
+/// Returns a profile within the limits of a store. The excess is combined into one site instead of
+/// being left out.
 pub(super) fn bounded<const N: usize>(
     profile: &Profile,
     most_samples: usize,

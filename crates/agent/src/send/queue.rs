@@ -1,5 +1,5 @@
-//! Requests that wait on disk until a store accepts them. The configuration and the disk space
-//! limit their number. The oldest requests are dropped first.
+//! Requests that wait on disk until a store accepts them. Their number is limited by the
+//! configuration and the free disk space. The oldest requests are dropped first.
 
 use super::backlog::Queued;
 use crate::config::Destination;
@@ -14,7 +14,7 @@ const END: &str = ".push";
 
 /// Directory of the queues, below the state directory.
 pub const QUEUES: &str = "queue";
-/// Inverse of the share of a disk that queues leave free, for the journal and for other users.
+/// Reciprocal of the share of a disk that queues leave free, for the journal and for other users.
 const FREE_SHARE: u64 = 16;
 /// Bounds on those free bytes.
 const LEAST_FREE: u64 = 64 << 10;
@@ -67,8 +67,8 @@ pub fn directory(state: &OwnDirectory, of: Destination) -> std::io::Result<OwnDi
     state.below(QUEUES)?.below(of.name())
 }
 
-/// Finds the queue that an earlier agent has left for a store. Returns its directory and the number
-/// of requests in it.
+/// Finds the queue that a previous run of the agent left for a store. Returns its directory and the
+/// number of requests in it.
 pub fn left_for(state: &OwnDirectory, of: Destination) -> Option<(PathBuf, usize)> {
     let queue = existing(state, of)?;
     let names = queue.entries().ok()?.map(|entry| entry.file_name());
@@ -78,8 +78,8 @@ pub fn left_for(state: &OwnDirectory, of: Destination) -> Option<(PathBuf, usize
     (count > 0).then(|| (queue.path().to_owned(), count))
 }
 
-/// Drops the oldest request of all queues in a state directory. No queue may be open. Returns true
-/// if there was a request.
+/// Drops the oldest request in any queue of a state directory. No queue may be open. Returns false
+/// if there was no request.
 pub fn give_up_oldest(state: &OwnDirectory) -> bool {
     let queues = Destination::ALL.into_iter();
     let queues = queues.filter_map(|of| existing(state, of));
@@ -101,8 +101,8 @@ pub fn give_up_oldest(state: &OwnDirectory) -> bool {
 }
 
 impl Queue {
-    /// Opens the queue with the requests of an earlier agent. Also returns how many of them were
-    /// dropped because they exceed the bound.
+    /// Opens the queue, with the requests that a previous run of the agent left. Also returns how
+    /// many of them were dropped because they exceed the limit.
     pub fn open(
         directory: OwnDirectory,
         max_bytes: u64,
@@ -145,8 +145,8 @@ impl Queue {
         given_up
     }
 
-    /// Returns true if the disk has space for `bytes` bytes, apart from the part to leave free, or
-    /// if its file system does not report the free space.
+    /// Returns true if `bytes` bytes fit on the disk without using the part that must stay free.
+    /// Also returns true if the file system does not report its free space.
     fn disk_has(&self, bytes: u64) -> bool {
         let Ok(disk) = rustix::fs::statvfs(self.directory.name(".")) else {
             return true;
@@ -294,7 +294,7 @@ mod tests {
         std::fs::remove_dir_all(&directory).expect("removed");
     }
 
-    /// The bound of the configuration is lower than before, or the disk is full at the start.
+    /// The configured limit is lower than before, or the disk is full at startup.
     #[test]
     fn the_oldest_of_what_is_too_much_at_the_start_go() {
         let path = std::env::temp_dir().join(format!("memhook-queues-{}", std::process::id()));

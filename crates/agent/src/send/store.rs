@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Pause before the second attempt, which is doubled for each further one.
+/// Pause before the second attempt; doubled for each further attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
 /// Grace period for waiting requests at the end.
@@ -56,7 +56,8 @@ impl Encode {
             timeout: configured.timeout.0,
             comes_back: match self {
                 Encode::Pyroscope => |status| matches!(status, 408 | 425 | 429 | 500..),
-                // By OTLP, "Retryable response codes", no others are retryable.
+                // According to the OTLP specification ("Retryable response codes"), no other codes
+                // are retryable.
                 Encode::Otlp => |status| matches!(status, 429 | 502..=504),
             },
         }
@@ -69,7 +70,7 @@ impl Encode {
         }
     }
 
-    /// Returns the part that the store rejected, although it reported success.
+    /// Returns the part that the store rejected although it reported success for the request.
     fn refused(self, answer: &[u8]) -> Option<String> {
         match self {
             Encode::Pyroscope => None,
@@ -182,7 +183,7 @@ impl Store {
         self.changed.notify_all();
     }
 
-    /// Waits for this long, or until the agent ends. Returns true if the agent ends.
+    /// Waits for the given time, or until the agent ends. Returns true if the agent ends.
     fn pause(&self, pause: Duration) -> bool {
         let until = Instant::now() + pause;
         let mut state = self.lock();
@@ -323,8 +324,8 @@ impl Pauses {
         let pause = self.next.mul_f64(0.5 + 0.5 * self.share());
         self.next = (self.next * 2).min(LONGEST_PAUSE);
         match wanted {
-            // The next attempt comes after the requested time, but not at exactly the same time on
-            // all hosts.
+            // The next attempt is made after the requested time, but not at exactly the same moment
+            // on all hosts.
             Some(wanted) => wanted + pause.min(wanted.mul_f64(0.1) + FIRST_PAUSE),
             None => pause,
         }

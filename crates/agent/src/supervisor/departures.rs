@@ -2,14 +2,14 @@
 //!
 //! To leave a process, the agent reads its modules, and then holds one of its threads for a moment.
 //! If hundreds of processes were left simultaneously, they would compete for the processors while
-//! each has a stopped thread.
+//! each of them has a stopped thread.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Maximum wait for one target at the end of the agent.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Additional wait for each further target, which is many times the duration of leaving it.
+/// Additional wait for each further target, many times as long as leaving it takes.
 const PATIENCE_EACH: Duration = Duration::from_millis(200);
 
 /// Reason why a target is left.
@@ -17,7 +17,7 @@ const PATIENCE_EACH: Duration = Duration::from_millis(200);
 pub enum Why {
     /// The target's time by the rule is over.
     TimeIsOver,
-    /// No rule matches the target any more, or another rule matches it.
+    /// No rule matches the target any more, or a different rule matches it now.
     NotMeant,
     /// The agent uses more than it may.
     Scarce,
@@ -53,7 +53,7 @@ impl Departures {
     }
 }
 
-/// Returns the time limit for the end of an agent with `targets` targets.
+/// Returns the time limit for shutting down an agent with `targets` targets.
 pub fn patience(targets: usize) -> Duration {
     PATIENCE + PATIENCE_EACH * u32::try_from(targets).unwrap_or(u32::MAX)
 }

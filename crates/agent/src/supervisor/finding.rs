@@ -1,4 +1,4 @@
-//! Finds the processes of the machine, and those that the rules choose.
+//! Finds the processes of the machine, and selects those that match the rules.
 
 use super::departures::Why;
 use super::{SILENT, Supervisor};
@@ -19,7 +19,7 @@ use std::time::Instant;
 const SCAN_SHARE: u32 = 50;
 
 impl Supervisor {
-    /// Finds the processes that the kernel reports, and periodically all processes.
+    /// Finds the processes that the kernel reports, and periodically scans for all processes.
     pub(super) fn find(&mut self, now: Instant) {
         let mut is_scan_due = self.take_pods() || now >= self.next_scan;
         self.hear(now);
@@ -88,7 +88,7 @@ impl Supervisor {
             match (answer, &mut asked) {
                 (Answer::Inside(_), _) => self.choose(pid, now),
                 (Answer::Obstacle(None), Some(member)) => member.cleared(now),
-                // An obstacle in a process that has just started may disappear without action.
+                // An obstacle in a process that has just started may disappear by itself.
                 (Answer::Obstacle(Some(why)), Some(member)) => {
                     if member.wait_a_moment(now) {
                         self.refused(pid, why, now);
@@ -118,8 +118,8 @@ impl Supervisor {
         is_new
     }
 
-    /// Makes the thread that traces a process check that the process has not been replaced. For a
-    /// quiet process, the thread itself seldom checks.
+    /// Makes the thread that traces a process check that the process has not been replaced. If the
+    /// process is quiet, the thread seldom checks this by itself.
     fn call(&self, pid: i32) {
         if let Some(worker) = self.members.get(&pid).and_then(Member::worker) {
             worker.link.call();
@@ -165,7 +165,8 @@ impl Supervisor {
         }
     }
 
-    /// Leaves processes that no rule matches any more, and forgets those that have ended.
+    /// Detaches from processes that no rule matches any more, and forgets processes that have
+    /// ended.
     pub(super) fn drop_unchosen(&mut self, is_reloaded: bool) {
         let (mut gone, mut left) = (Vec::new(), Vec::new());
         for (&pid, member) in &self.members {
@@ -180,8 +181,8 @@ impl Supervisor {
                 }
                 continue;
             };
-            // A process that was chosen for its memory stays chosen when it shrinks, or when it was
-            // chosen with its parent.
+            // A process that was selected for its memory size stays selected when it shrinks, and
+            // so does one that was selected with its parent.
             let as_chosen = Facts {
                 resident: u64::MAX,
                 ..facts.clone()
@@ -209,7 +210,8 @@ impl Supervisor {
 }
 
 fn identity(facts: &Facts, rule: &Rule) -> Identity {
-    // Every display gets the same harmless text for names with control characters.
+    // Names with control characters are made harmless here, so that every display shows the same
+    // text.
     let program = visible(facts.program()).into_owned();
     let pod = facts.place.pod();
     Identity {

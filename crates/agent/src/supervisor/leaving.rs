@@ -1,5 +1,5 @@
-//! Leaves targets: a target whose time is over, a target that no rule matches, a target above the
-//! budget, and all of them at the end.
+//! Detaches from targets: when their time is over, when no rule matches them, when they exceed the
+//! budget, and from all of them at the end.
 
 use super::departures::{Why, patience};
 use super::{LEAST_PAUSE, ROUND, Supervisor};
@@ -26,7 +26,7 @@ impl Supervisor {
         if self.departures.is_empty() {
             return;
         }
-        // More simultaneous departures would only slow each other down.
+        // More simultaneous detaches would only slow each other down.
         let most = processors() as usize;
         let mut under_way = self.under_way();
         while let Some(pid) = self.departures.next(under_way, most) {
@@ -70,7 +70,8 @@ impl Supervisor {
         }
     }
 
-    /// Restores and leaves every target, sends waiting requests as far as possible, and ends.
+    /// Detaches from every target and restores it, sends waiting requests as far as possible, and
+    /// ends.
     pub fn finish(mut self) -> Outcome {
         let pids: Vec<i32> = self.members.keys().copied().collect();
         pids.iter()
@@ -201,8 +202,8 @@ impl Supervisor {
         }
     }
 
-    /// Handles a target that was left on purpose, because its rule ended or resources had to be
-    /// saved.
+    /// Handles a target from which the agent detached on purpose, because its rule ended or to save
+    /// resources.
     fn after_leaving(&mut self, pid: i32, now: Instant) {
         let Some(member) = self.members.get_mut(&pid) else {
             return;

@@ -17,7 +17,8 @@ impl Supervisor {
         }
         self.reloads = asked;
         match self.reread() {
-            // The state is correct before any reader of the log can query it.
+            // The state is updated before the message is logged, so that a reader of the log never
+            // sees the old state.
             Ok(()) => {
                 self.board.agent().has_refused_configuration = false;
                 tracing::info!("the configuration was read again");

@@ -1,4 +1,4 @@
-//! The share of one namespace's targets, which protects the other namespaces.
+//! Limits on the share of one namespace's targets, which protect the other namespaces.
 
 use super::Supervisor;
 use super::departures::Why;
@@ -31,7 +31,8 @@ impl Supervisor {
         true
     }
 
-    /// Checks the use by the targets of each namespace, and drops one if it is too high.
+    /// Checks how much the targets of each namespace use, and drops one of them if that is too
+    /// much.
     pub(super) fn judge_namespaces(&mut self, now: Instant) {
         if self.file.kubernetes.is_none() {
             return;

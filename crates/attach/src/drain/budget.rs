@@ -27,7 +27,7 @@ const FIRST_COST_NS: f64 = 20.0;
 pub struct Kept {
     /// Start of the period, as time since the attach.
     pub from: Duration,
-    /// Mean number of bytes between samples; `None`: every allocation was recorded.
+    /// Mean number of bytes between samples; `None` if every allocation was recorded.
     pub mean_bytes: Option<u64>,
 }
 
@@ -36,7 +36,7 @@ pub struct Kept {
 pub struct BudgetKept {
     /// Allowed share of the process's time.
     pub budget: f64,
-    /// Share of the process's time that tracing took in its calls.
+    /// Share of the process's time that tracing took inside the process's calls.
     pub in_process: f64,
     /// Processor time that the attacher spent on taking events, as a share of the process's time.
     pub in_attacher: f64,

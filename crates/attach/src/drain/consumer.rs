@@ -43,7 +43,7 @@ pub struct Consumer<O = ()> {
     passes: CachePadded<AtomicU64>,
     gaps: Mutex<GapLog>,
     finishing: AtomicBool,
-    /// True if no thread of the target runs any more, so no event can follow.
+    /// True if no thread of the target is running any more, so no further event can arrive.
     stands_still: AtomicBool,
 }
 
@@ -70,8 +70,8 @@ impl ClockPair {
         }
     }
 
-    /// Returns the nanoseconds per tick of the time stamp counter. The longer ago the pair was read, the more exact the
-    /// result.
+    /// Returns the nanoseconds per tick of the time stamp counter. The result is more accurate the longer ago the pair
+    /// was read.
     fn ns_per_count(&self) -> f64 {
         let now = ClockPair::now();
         let counts = now.tsc.saturating_sub(self.tsc).max(1);
@@ -124,7 +124,7 @@ impl<O: Observer + Send> Consumer<O> {
         &self.region
     }
 
-    /// Returns the reading of CLOCK_MONOTONIC at time zero of the events.
+    /// Returns the value of CLOCK_MONOTONIC at which the events have time zero.
     pub fn monotonic_origin_ns(&self) -> u64 {
         self.ticks.monotonic_ns
     }
@@ -188,7 +188,7 @@ impl<O: Observer + Send> Consumer<O> {
     /// so the rings never wait for longer than one slice.
     pub fn in_slices(&self, mut slice: impl FnMut(&mut State<O>) -> bool) {
         while slice(&mut self.lock()) {
-            // A mutex goes to the thread that asks first, which would be this thread again.
+            // An ordinary mutex would go to the thread that asks first, which would be this thread again.
             let backoff = Backoff::new();
             while self.drain_waits.load(Relaxed) {
                 backoff.snooze();
@@ -208,13 +208,13 @@ impl<O: Observer + Send> Consumer<O> {
 
     /// Empties the rings on another thread while `work` runs on this one, and then until no more events arrive. `work`
     /// must close the gate at its end. It gets a message when the target waits in dlopen for its new modules, and when
-    /// a thread is new.
+    /// the target has a new thread.
     pub(crate) fn while_draining<T>(&self, work: impl FnOnce(&Receiver<()>) -> T) -> T {
         // One pending message is enough, because its receiver checks everything.
         let (tell, news) = bounded(1);
         self.watched.tells(tell.clone());
         std::thread::scope(|scope| {
-            // For all targets, a lookout does the work that a watchdog does for one.
+            // A lookout does, for all targets, the work that a watchdog does for one.
             let is_alone = !self.watched.has_lookout();
             let watchdog = is_alone.then(|| scope.spawn(|| self.watched.watch()).thread().clone());
             let told = watchdog.clone();
@@ -223,7 +223,7 @@ impl<O: Observer + Send> Consumer<O> {
             let drainer = match draining.spawn_scoped(scope, drain) {
                 Ok(drainer) => drainer,
                 Err(error) => {
-                    // Otherwise the watchdog, and with it the scope, would never end. The caller that catches this
+                    // Without this, the watchdog, and with it the scope, would never end. The caller that catches this
                     // error detaches.
                     self.watched.finish();
                     if let Some(watchdog) = watchdog {
@@ -272,7 +272,8 @@ impl<O: Observer + Send> Consumer<O> {
             }
         });
         self.watched.drains_here();
-        // On a busy machine, normal priority would be too late for a target that waits for room in a ring.
+        // On a busy machine, a thread with normal priority would run too late for a target that waits for space in a
+        // ring.
         memhook_inject::take_precedence();
         let mut drain = Drain::new();
         let mut drains = Drains::new(self.watched.pid(), &self.config);
@@ -316,7 +317,7 @@ impl<O: Observer + Send> Consumer<O> {
             }
             let asks = self.region.module_requests() != self.watched.answered.load(Relaxed);
             if is_due || asks {
-                // If the channel is full, the previous message is still there.
+                // If the channel is full, the previous message is still pending.
                 let _ = tell.try_send(());
             }
             if self.finishing.load(Relaxed) {
@@ -343,8 +344,8 @@ impl<O: Observer + Send> Consumer<O> {
             if asks {
                 pacing.expect_more();
             }
-            // While the budget requires sampling, the drain thread must keep checking if everything can be recorded
-            // again.
+            // While the budget requires sampling, the drain thread must keep checking whether everything can be
+            // recorded again.
             let may_sleep = self.watched.has_lookout() && !pacing.is_sampling();
             let is_over = || self.finishing.load(Relaxed);
             if may_sleep && pacing.is_quiet() && self.watched.sleep(is_over) {
@@ -422,7 +423,7 @@ mod tests {
         });
     }
 
-    /// A thread that keeps the state locked must not make the target wait for room in its rings.
+    /// A thread that keeps the state locked must not keep the target waiting for space in its rings.
     #[test]
     fn the_clock_stops_when_nothing_is_drained() {
         with_consumer(|region, consumer| {
@@ -442,7 +443,7 @@ mod tests {
         let state = consumer.lock();
         let (start, mut clock) = (Instant::now(), region.clock_ns());
         let mut moved = start;
-        // At first the clock advances; the hook considers the attacher dead after 300 ms without a step.
+        // At first the clock advances; the hook considers the attacher dead if the clock has not advanced for 300 ms.
         while moved.elapsed() < Duration::from_millis(300) {
             assert!(Instant::now() < until, "it never stops");
             std::thread::sleep(Duration::from_millis(5));
@@ -473,7 +474,7 @@ mod tests {
         });
     }
 
-    /// Expects that the clock advances although no event comes and no pass is made.
+    /// Expects the clock to advance although no events arrive and no pass is made.
     fn expect_no_passes(config: &TraceConfig) {
         let lookout = Lookout::start().expect("a thread");
         with_consumer_of_file(config, |region, consumer, file| {

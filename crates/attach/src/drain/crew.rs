@@ -15,7 +15,7 @@ const FEW_EVENTS: u64 = 4096;
 /// Events that a thread reads per round before they are applied. It bounds the memory of the buckets.
 const ROUND_EVENTS: u64 = 1 << 17;
 
-/// Receiver of the events of one thread's rings, which it passes to its router.
+/// Receives the events of one thread's rings, and passes them to its router.
 pub trait Distributes: Sink + Send + Sync {
     /// The router.
     fn router(&self) -> &Router;
@@ -46,7 +46,7 @@ impl<S: Distributes> Crew<S> {
         let others = ThreadPoolBuilder::new()
             .num_threads(threads.saturating_sub(1).max(1))
             .thread_name(|number| format!("drain-{}", number + 2))
-            // Same priority as the first drain thread: a target may wait for room.
+            // Same priority as the first drain thread, because a target may be waiting for room in a ring.
             .start_handler(|_| memhook_inject::take_precedence())
             .build()?;
         let routers = ledger.divide(threads);
@@ -61,7 +61,7 @@ impl<S: Distributes> Crew<S> {
         &mut self.sinks
     }
 
-    /// Takes a pass. `is_last`: no thread of the target records any more.
+    /// Makes one pass over the rings. `is_last`: no thread of the target records any more.
     pub fn pass<O: Observer>(
         &mut self,
         drain: &mut Drain,

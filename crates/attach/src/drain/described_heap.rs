@@ -115,7 +115,7 @@ impl DescribedHeap {
         })
     }
 
-    /// Returns address and size of the released blocks, if the configuration asks for them.
+    /// Returns the address and the size of each released block, if the configuration asks for them.
     pub fn released<'a>(&'a self, region: &'a Region) -> impl Iterator<Item = (u64, u64)> + 'a {
         let sizes = self.ledger.observer().sizes.iter().flatten();
         sizes.filter_map(|(&key, &bytes)| Some((region.address_of_described(key)?, bytes)))

@@ -1,4 +1,4 @@
-//! Log of the periods in which the target was not traced, as far as they are known.
+//! Log of the known periods in which the target was not traced.
 
 use memhook_stream::Gap;
 

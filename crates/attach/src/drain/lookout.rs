@@ -42,8 +42,9 @@ const FILTER_ROUNDS: u32 = 10;
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// Interval at which a sleeping drain thread checks whether the lookout still works.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
-/// Time for which the drain thread then does not rely on the lookout. The time is limited because on a busy machine the
-/// lookout may only have been late, and hundreds of drain threads that never sleep would increase the load.
+/// Time for which the drain thread does not rely on a lookout that has failed this check. The time is limited because
+/// on a busy machine the lookout may only have been late, and hundreds of drain threads that never sleep would increase
+/// the load.
 const DISTRUST: Duration = Duration::from_secs(30);
 
 /// View of a target without its live blocks.
@@ -61,8 +62,8 @@ pub(crate) struct Watched {
     has_lookout: AtomicBool,
     /// True while the drain thread sleeps until it is woken.
     is_asleep: AtomicBool,
-    /// End of the time in which the drain thread does not sleep because the lookout failed, in nanoseconds since the
-    /// attach.
+    /// End of the period in which the drain thread does not sleep because the lookout has failed, in nanoseconds since
+    /// the attach.
     distrusted_until_ns: AtomicU64,
     /// Fingerprint of the ring owners at the last check.
     owners: AtomicU64,
@@ -101,7 +102,7 @@ impl Watched {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// Declares the calling thread the one that empties the rings.
+    /// Declares that the calling thread empties the rings.
     pub(crate) fn drains_here(&self) {
         let _ = self.drainer.set(std::thread::current());
         let _ = self.drainer_id.set(nix::unistd::gettid().as_raw());

@@ -1,4 +1,5 @@
-//! The drain thread empties the rings into a ledger and a recording, at a pace and within a budget.
+//! The drain thread, which periodically empties the rings into a ledger and a recording, within a
+//! budget.
 
 pub(crate) mod budget;
 pub(crate) mod consumer;

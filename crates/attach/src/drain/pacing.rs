@@ -5,23 +5,24 @@ use std::time::Duration;
 
 /// Number of passes without an event after which the target counts as quiet.
 const QUIET_PASSES: u32 = 100;
-/// Like `QUIET_PASSES`, if a lookout watches the target. This number of passes takes all events and orders them: with
+/// Like `QUIET_PASSES`, if a lookout watches the target. This many passes take all events and put them in order: with
 /// pairs, a pass takes the events that the previous pass has claimed, and the ledger waits for one more pass.
 const QUIET_PASSES_WATCHED: u32 = 4;
-/// Pause while the target is quiet. The first events after the pause may carry a time that is too early by the length
+/// Pause while the target is quiet. The time of the first events after the pause may be too early, by up to the length
 /// of the pause. A full-grown ring can store a burst of 13 million events a second for this time. The owner of a
 /// smaller ring may have to wait for the next pass, and then gets a larger ring.
 const QUIET: Duration = Duration::from_millis(5);
 /// Longest pause if everything is recorded: the resolution of the clock word, which advances once per pass.
 const LONGEST: Duration = Duration::from_millis(1);
 /// Like `LONGEST`, if most calls are skipped. Each wake-up interrupts the thread that runs on our processor. If that
-/// thread is a client of the traced server, the server has nothing to do meanwhile, and then handles smaller batches.
+/// thread is a client of the traced server, the server has nothing to do meanwhile, and and then handles smaller
+/// batches.
 const LONGEST_SELECTIVE: Duration = QUIET;
-/// Like `LONGEST`, while sampling keeps to a budget, which includes the passes.
+/// Like `LONGEST`, while sampling keeps to a budget that includes the cost of the passes.
 const LONGEST_SAMPLING: Duration = Duration::from_millis(10);
 const SHORTEST: Duration = Duration::from_micros(100);
-/// Target level of the fullest ring, in thousandths: high enough that many events share the fixed cost of a pass and
-/// its cold caches, and low enough to leave space for a burst.
+/// Target fill level of the fullest ring, in thousandths: high enough that many events share the fixed cost of a pass
+/// and its cold caches, and low enough to leave space for a burst.
 const GOAL: u32 = 150;
 
 /// Pause between passes, adapted to the target.
@@ -112,7 +113,7 @@ mod tests {
     #[test]
     fn the_pause_follows_the_rate() {
         let mut pacing = Pacing::new(false, false);
-        // Rates in ring sizes per millisecond. The pause ends when a ring reaches the target level.
+        // Rates are in ring sizes per millisecond. The pause ends when a ring reaches the target level.
         for (rate, expected_us) in [(0.9, 120..200), (0.3, 400..600), (0.01, 1000..1001)] {
             let mut pause = pacing.pause;
             for _ in 0..20 {

@@ -1,5 +1,5 @@
-//! Renews the live filter of a hook that skips allocations. Pages without recorded blocks lose their marks, so their
-//! releases cost only one load.
+//! Renews the live filter of a hook that skips allocations. Pages without recorded blocks lose their marks, so that
+//! releasing a block on them costs only one load.
 
 use memhook_ledger::{Ledger, LiveWalk, Observer};
 use memhook_stream::{MarkRenewal, Region};
@@ -21,8 +21,8 @@ pub(crate) struct RecordedBlocks {
 }
 
 impl RecordedBlocks {
-    /// Skips the renewals while nothing is sampled. The first renewal after sampling begins does not wait: until then
-    /// the hook records the releases of most skipped blocks.
+    /// Skips the renewals while nothing is sampled. The first renewal after sampling begins is immediate, because until
+    /// then the hook records the releases of most skipped blocks.
     pub fn rest(&mut self) {
         self.next = Duration::ZERO;
     }
@@ -37,7 +37,7 @@ impl RecordedBlocks {
         clock: impl Fn() -> Duration,
     ) {
         let now = clock();
-        // A ledger that keeps only a share of the blocks does not know all recorded ones.
+        // A ledger that keeps only some of the blocks does not know every recorded block.
         let is_whole = ledger.weight(1) == 1.0;
         if self.renewal.is_at_rest() && now >= self.next && is_whole {
             (self.walk, self.taken) = (LiveWalk::default(), Duration::ZERO);

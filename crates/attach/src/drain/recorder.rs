@@ -1,4 +1,4 @@
-//! Writes an attach to a file: the drain thread's output to the writer.
+//! Records an attach to a file: passes the drain thread's output to the writer.
 
 use memhook_abi::{Accesses, Event, Op, RawEvent};
 use memhook_ledger::{Ledger, Observer};
@@ -28,7 +28,7 @@ pub struct Recorder {
     /// New threads whose names have not been requested yet.
     pub new_threads: Vec<u32>,
     last_thread: u32,
-    /// Python functions on backtraces whose names are in the file.
+    /// Python functions in backtraces whose names are already in the file.
     named_frames: HashSet<u64>,
     /// Areas with code that the process makes at run time.
     pub made_areas: Vec<Range<u64>>,
@@ -62,7 +62,7 @@ impl Recorder {
         }
     }
 
-    /// Sets the sampling level of this ring's following allocations; 0: all are recorded.
+    /// Sets the sampling level for later allocations of this ring; at level 0, all are recorded.
     pub fn set_sampling(&mut self, level: u8) {
         self.writer.set_sampling(level);
     }

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 /// Level of a ring at which one drain counts as too slow, in thousandths. The ring may be full after the next pause.
 const PRESSED: u32 = 500;
-/// Number of such passes, each within [`PRESSED_WITHIN`] of the previous one, after which the ledger is divided. A
-/// single pass may be a burst. The number is small because threads begin to sample, and then no more such passes may
-/// occur.
+/// Number of passes in which one drain was too slow, each within [`PRESSED_WITHIN`] of the previous one, after which
+/// the ledger is divided. A single slow pass may be a burst. The number is small because threads begin to sample, and
+/// then there may be no more slow passes.
 const PRESSED_PASSES: u32 = 4;
 const PRESSED_WITHIN: Duration = Duration::from_secs(1);
 
@@ -102,7 +102,7 @@ impl Drains {
         }
     }
 
-    /// Takes a pass with all drains, if there are several. `is_last`: no thread records any more. The result tells
+    /// Makes a pass with all drains, if there are several. `is_last`: no thread records any more. The result tells
     /// whether a previously unknown thread has written events.
     pub fn pass<O: Observer>(
         &mut self,

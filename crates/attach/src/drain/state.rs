@@ -116,7 +116,7 @@ impl<O: Observer> State<O> {
         }
     }
 
-    /// Passes this pass's events of mappings to their recorder.
+    /// Hands the mapping events of this pass to their recorder.
     pub(super) fn record_mappings(&mut self, region: &Region, now_ns: u64) {
         let (Some(mappings), Some(recorder)) = (&mut self.mappings, &mut self.mapping_recorder)
         else {

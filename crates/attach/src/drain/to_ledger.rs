@@ -13,7 +13,7 @@ pub(super) struct ToLedger<'a, O> {
     region: &'a Region,
     config: &'a TraceConfig,
     now_ns: u64,
-    /// Sampling level of the following allocations; 0: all are recorded.
+    /// Sampling level of the following allocations; 0 if all are recorded.
     level: u8,
     writers: &'a mut [u32],
     has_new_writer: bool,
@@ -63,7 +63,7 @@ impl<'a, O> ToLedger<'a, O> {
         O: Observer,
     {
         let event = words.unpack_as(op);
-        // The target can write this number, so the heap may not exist.
+        // The target can write this number, so there may be no such heap.
         if let Some(heap) = self.state.heaps.get_mut(heap_of(event.address) - 1) {
             heap.event(event, self.level, size_bytes, time_ns);
         }
@@ -105,7 +105,7 @@ impl<O: Observer> Sink for ToLedger<'_, O> {
         }
     }
     fn set_sampling(&mut self, mean_bytes: u64) {
-        // The target can write this number, so only levels from the configuration count.
+        // The target can write this number, so only levels that the configuration allows count.
         self.level = self.config.sampling_level(mean_bytes);
         self.state.counts.announce(self.level);
         if self.level != 0 {

@@ -2,8 +2,8 @@
 //!
 //! Regions are mapped in the parent before it forks ([`super::parent`]), and its hook has a list of them. A child
 //! inherits both. Its first hooked call claims a region, unmaps the other regions, and records to the claimed one (the
-//! hook's `birth.hpp`). So children of a child are traced only after an attach. A thread here finds the claims, and
-//! produces a session as for any attach, except that the child was never stopped.
+//! hook's `birth.hpp`). Children of a child are therefore traced only after an attach. A thread here finds the claims,
+//! and produces a session as for any attach, except that the child was never stopped.
 //!
 //! The events of a child that has already ended are taken too, so a child that lives for a few milliseconds is traced
 //! completely. A child that soon executes another program is not traced: that program is a separate target.
@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_millis(2);
 /// Time within which a child that executes another program has usually done so.
 const TIME_TO_EXECUTE: Duration = Duration::from_millis(20);
-/// Level of a ring, in thousandths, that ends the wait for an execve.
+/// Fill level of a ring, in thousandths, that ends the wait for an execve.
 const NEARLY_FULL: u64 = 250;
 /// Time after which a child with an incomplete claim must have been killed.
 const LONGEST_CLAIM: Duration = Duration::from_secs(1);
@@ -98,7 +98,7 @@ struct State {
     /// Gate of the hook in the current program (avma).
     gate: u64,
     spares: Vec<Spare>,
-    /// Children that found no region, according to regions whose contents have been replaced.
+    /// Number of children that found no region, as counted in regions whose contents have since been replaced.
     missed: u64,
     /// True if no more regions are offered.
     is_closed: bool,
@@ -116,8 +116,8 @@ impl Births {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Begins a program of the parent with the hook's gate at this address (avma). Regions that wait in children of the
-    /// previous program are withdrawn, because their contents would describe the new program.
+    /// Registers a new program of the parent, with the hook's gate at this address (avma). Regions that wait in
+    /// children of the previous program are withdrawn, because their contents would describe the new program.
     pub fn begin_program(&self, gate: u64) {
         let mut state = self.lock();
         if let Some(last) = state.heritage.take() {
@@ -175,7 +175,7 @@ impl Births {
         }
     }
 
-    /// Returns true if this search has found the process, or will find it, so that no attach is allowed.
+    /// Returns true if this search has found the process or will find it. It must then not be attached to.
     pub fn cover(&self, pid: i32) -> bool {
         let state = self.lock();
         let gate = state.gate;
@@ -293,7 +293,7 @@ impl State {
                 {
                     self.prepare(spare);
                 }
-                // A child was born inside a wrapper and does not use the region.
+                // The child was born inside a wrapper and does not use the region.
                 Birth::Closed if !self.is_closed && spare.contents.is_some() => {
                     self.prepare(spare);
                 }

@@ -7,17 +7,17 @@ use crate::job::End;
 use memhook_process::{Chosen, has_ended, thread_start_time};
 use std::time::{Duration, Instant};
 
-/// Pause before the second attempt, doubled for each further one.
+/// Pause before the second attempt, doubled before each later attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// Time after which a failure is reported: a program that was just started needs a moment.
+/// Time after which a failure is reported: a newly started program needs a moment.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Number of failed attaches after which a process is left alone.
 const MOST_FAILURES: u32 = 3;
 
 /// Followed process.
 pub(super) struct Member {
-    /// Start time, which distinguishes it from a later process with the same pid.
+    /// Start time, which distinguishes the process from a later one with the same pid.
     started: Option<u64>,
     /// Number of its programs that have been traced.
     programs: u32,
@@ -172,7 +172,7 @@ impl Member {
                 count.traced += u64::from(self.programs == 0);
                 self.programs += 1;
                 self.failures = 0;
-                // With `End::Gone`, the process has ended, which the next search finds, or executes another
+                // With `End::Gone`, the process has ended, as the next search will notice, or it executes another
                 // program.
                 if !matches!(end, End::Gone) {
                     self.state = State::LetBe;
@@ -203,7 +203,7 @@ mod tests {
         Some(Error::StillLoaded { pid: 7 })
     }
 
-    /// A reason is not reported initially, because it may disappear. A lasting reason is reported once.
+    /// A reason is not reported at first, because it may disappear. A persistent reason is reported once.
     #[test]
     fn a_reason_is_told_once_when_it_lasts() {
         let mut member = Member::new(std::process::id() as i32);

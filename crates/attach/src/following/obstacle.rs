@@ -9,9 +9,9 @@ use memhook_process::{Loader, mappings, parent, tracer};
 /// Obstacle to an attach at this moment.
 #[derive(Debug)]
 pub enum Obstacle {
-    /// The process is a copy of its parent that we made and hold.
+    /// The process is a copy of its parent, created and held by us.
     OfOurs,
-    /// The process uses another process's memory until it executes a program.
+    /// The process shares another process's memory until it calls exec (vfork).
     BorrowsMemory,
     /// The process cannot be traced, or not yet.
     Error(Error),
@@ -26,12 +26,11 @@ pub fn obstacle(
     kinship(pid, traced).or_else(|| unready(pid, config).map(Obstacle::Error))
 }
 
-/// Returns the obstacles that need only system calls: this process created the process, or the process uses another
+/// Returns the obstacles that can be detected by system calls alone: we created the process, or it uses another
 /// process's memory.
 pub fn kinship(pid: i32, traced: impl Iterator<Item = i32>) -> Option<Obstacle> {
-    // If we patched such a process, we would change the memory of the process that it shares memory with. That process
-    // need not be its parent (clone(2), CLONE_PARENT). If the comparison is not permitted, the processes have different
-    // owners.
+    // Patching such a process would change the memory of the process with which it shares memory, which need not be its
+    // parent (clone(2), CLONE_PARENT). If the comparison is not permitted, the processes have different owners.
     let own = std::process::id() as i32;
     let mut others = traced.chain([own]).chain(parent(pid));
     if tracer(pid, pid) == own {
@@ -43,7 +42,8 @@ pub fn kinship(pid: i32, traced: impl Iterator<Item = i32>) -> Option<Obstacle> 
     None
 }
 
-/// Returns the obstacles that need files of the process: it cannot be traced, or its libraries are not loaded yet.
+/// Returns the obstacles that are detected by reading files of the process: it cannot be traced, or its libraries are
+/// not loaded yet.
 pub fn unready(pid: i32, config: &TraceConfig) -> Option<Error> {
     if let Err(why) = refuse(pid, config) {
         return Some(why);

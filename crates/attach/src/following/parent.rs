@@ -1,4 +1,5 @@
-//! Process whose children are traced from their birth: maps regions in it for them, and unmaps them again.
+//! A process whose children are traced from their birth: maps regions for the children in it, and unmaps these regions
+//! again.
 
 use super::births::Births;
 use crate::hook::presence::{any_point, hold_with_hook};
@@ -23,7 +24,7 @@ const MOST: usize = 48;
 /// Number of failures after which no more regions are mapped.
 const MOST_FAILURES: u32 = 3;
 
-/// Additional work for the trace of a process whose children are traced, around its job.
+/// Wraps the job of a process whose children are traced, and does the additional work that these children require.
 pub(super) struct Parent {
     job: Box<dyn Job + Send>,
     births: Arc<Births>,
@@ -34,7 +35,7 @@ pub(super) struct Parent {
     listed: u64,
     bytes: u64,
     failures: u32,
-    /// Bytes that regions occupy before a child comes, mainly for unwind tables.
+    /// Bytes that regions occupy before a child uses them, mainly for unwind tables.
     filled: u64,
     /// Longest hold of a thread for one region.
     held: Duration,
@@ -67,7 +68,7 @@ impl Parent {
     }
 
     fn add_as_needed(&mut self, session: &Session) {
-        // Regions are all alike. If memory is limited, there must be space for the next region too.
+        // All regions take about the same memory. If memory is limited, there must be space for the next region too.
         let each = self.filled / self.mapped.len().max(1) as u64;
         let fits = self.filled.saturating_add(each) <= session.memory_allowance();
         if fits && self.failures < MOST_FAILURES && self.births.wants_more(WAITING, MOST) {
@@ -91,7 +92,7 @@ impl Parent {
         self.gate = gate;
         self.births.begin_program(gate);
         self.hand_down(session);
-        // Whoever learns of the attach must find the first children traced.
+        // When anyone learns of the attach, the first children must already be traced.
         for _ in 0..WAITING {
             self.add_as_needed(session);
         }
@@ -128,8 +129,8 @@ impl Parent {
         Some(())
     }
 
-    /// Removes all regions. No thread of this process accesses them, because only a process whose gate a fork has wiped
-    /// does so.
+    /// Removes all regions. No thread of this process accesses them: only a forked child, whose gate the fork has
+    /// wiped, does so.
     fn take_away(&mut self, session: &Session) {
         self.births.close();
         let pid = session.pid();

@@ -33,7 +33,7 @@ impl Permits {
         Permits { take, give }
     }
 
-    /// Runs the work when it is permitted; `None` if the end comes before.
+    /// Runs the work once it is permitted; returns `None` if the end comes first.
     fn within<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         const PAUSE: Duration = Duration::from_millis(20);
         while let Err(SendTimeoutError::Timeout(())) = self.take.send_timeout((), PAUSE) {
@@ -49,8 +49,8 @@ impl Permits {
 
 /// End of all traces, if there is a time limit.
 ///
-/// The time begins with the first trace: on a busy machine, an attach may take longer than the whole time, and no trace
-/// would begin.
+/// The time begins with the first trace. Otherwise, on a busy machine, an attach might take longer than the whole time,
+/// and no trace would begin.
 #[derive(Clone)]
 pub(super) struct Until {
     duration: Option<Duration>,
@@ -65,7 +65,7 @@ impl Until {
         }
     }
 
-    /// Begins the time unless it has begun, and returns its end.
+    /// Starts the time unless it has already started, and returns its end.
     pub fn begin(&self) -> Option<Instant> {
         let duration = self.duration?;
         Some(*self.at.get_or_init(|| Instant::now() + duration))
@@ -83,7 +83,7 @@ pub(super) struct Begin {
     pub config: TraceConfig,
     pub until: Until,
     pub permits: Permits,
-    /// State of births if its children are traced from their birth.
+    /// State of births, if the process's children are traced from birth.
     pub births: Option<Arc<Births>>,
 }
 
@@ -135,7 +135,8 @@ impl Worker {
     }
 }
 
-/// Attaches and traces on the calling thread, because ptrace requests must come from the thread that seized.
+/// Attaches and traces on the calling thread, because only the thread that seized a tracee can make ptrace requests for
+/// it.
 fn trace(begin: Begin, work: Work, is_attached: &AtomicBool) -> Result<End, Error> {
     let Begin { chosen, config, .. } = begin;
     let attached = begin.permits.within(|| {

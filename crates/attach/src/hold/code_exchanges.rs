@@ -7,13 +7,13 @@ use memhook_process::{Mapping, RemoteAddress, read_memory};
 use std::fs::File;
 use std::time::Duration;
 
-/// Shortest pause before another attempt on code that a thread was executing.
+/// Minimum pause before retrying code that a thread was executing.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Ratio of such a pause to the hold before it: all threads are held for at most a tenth of the time, regardless of
-/// their number and of the speed of the machine.
+/// Ratio of such a pause to the preceding hold. It ensures that all threads are held for at most a tenth of the time,
+/// regardless of the number of threads and the speed of the machine.
 const PAUSE_PER_HOLD: u32 = 9;
 
-/// Returns how long to let the process run after all its threads were held.
+/// Returns how long to let the process run after all its threads have been held.
 pub(crate) fn pause_after(held: Duration) -> Duration {
     PAUSE.max(held.saturating_mul(PAUSE_PER_HOLD))
 }
@@ -21,9 +21,9 @@ pub(crate) fn pause_after(held: Duration) -> Duration {
 /// Number of attempts on code that is in use.
 const TRIES: u32 = 40;
 
-/// Exchanges code with all threads held, and tries again if threads are executing it. `after_hold` is called with the
-/// duration of each hold. Returns the exchanged items, and the remaining items with the reason. `memory` is the
-/// argument of [`exchange_code`].
+/// Exchanges code with all threads held, and retries if threads are executing that code. `after_hold` is called with
+/// the duration of each hold. Returns the exchanged items, and the remaining items, each with the reason. `memory` is
+/// the argument of [`exchange_code`].
 #[allow(clippy::type_complexity)] // both halves of what was handed over
 pub(crate) fn exchange_each<T>(
     pid: i32,
@@ -58,14 +58,15 @@ pub(crate) fn exchange_each<T>(
     Ok((exchanged, refused))
 }
 
-/// Returns true if the process has this jump at this address, in code of a file. If it has since mapped other memory
-/// there, in place of a closed library, the contents of that memory do not count.
+/// Returns true if the process has this jump at this address, in file-backed code. If it has unloaded the library and
+/// mapped other memory there, the contents of that memory do not count.
 pub(crate) fn has_jump(pid: i32, maps: &[Mapping], at: u64, jump: &[u8; JUMP_BYTES]) -> bool {
     let is_code = mapping_at(maps, at).is_some_and(|m| m.exec && !m.shared && m.file_id.2 != 0);
     is_code && holds(pid, at, jump)
 }
 
-/// Returns true if code that the process made at run time has this jump, so that its destination must stay mapped.
+/// Returns true if code that the process generated at run time contains this jump, so that its destination must stay
+/// mapped.
 pub(crate) fn has_own_jump(pid: i32, maps: &[Mapping], at: u64, jump: &[u8; JUMP_BYTES]) -> bool {
     let is_own = mapping_at(maps, at).is_some_and(|m| m.exec && (m.shared || m.file_id.2 == 0));
     is_own && holds(pid, at, jump)

@@ -98,7 +98,7 @@ fn returns(module: &ModuleImage) -> Vec<u64> {
 mod tests {
     use super::*;
 
-    /// Return address of a signal handler, a value that no other word of this process has.
+    /// Return address of a signal handler: a value that no other word of this process has.
     const RETURN: u64 = 0x7eed_1a5e_9d0c_4b21;
 
     #[test]

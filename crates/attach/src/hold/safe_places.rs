@@ -179,7 +179,8 @@ impl SafePlaces {
             let is_called = of_last.begin(last.lookup())? != last.pc;
             return (is_called && glibc(before).is_some()).then_some(2);
         }
-        // The program's `_start` has called __libc_start_main, which calls another function since glibc 2.34.
+        // The program's `_start` has called __libc_start_main. Since glibc 2.34, __libc_start_main calls another
+        // function.
         let of_before = glibc(before)?;
         if of_before.begin(before.lookup())? != of_before.start {
             return None;

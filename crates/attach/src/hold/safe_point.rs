@@ -20,10 +20,10 @@ const STILL_TRIES: u32 = 3;
 /// later.
 const LATE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Time between two checks of a lock of the loader that is taken.
+/// Interval between checks of a loader lock that is taken.
 const LOCKED_PAUSE: Duration = Duration::from_millis(20);
 
-/// Points at which a thread of one process may be made to call the loader.
+/// Points at which a thread of a process can safely be made to call the loader.
 pub struct SafePoints {
     modules: Vec<TableModule>,
     places: SafePlaces,
@@ -92,7 +92,7 @@ impl SafePoints {
         hold_where(reach, pid, &judge, deadline)
     }
 
-    /// Like [`SafePoints::hold`], for the functions of an allocator, also on musl, in a process of
+    /// Like [`SafePoints::hold`], for the functions of an allocator, including on musl, in a process of
     /// [`SafePoints::of_process`].
     pub fn hold_to_free(
         &self,
@@ -111,9 +111,9 @@ impl SafePoints {
     }
 
     /// Like [`SafePoints::hold`], at a moment at which no thread has the loader's locks. The other threads are stopped
-    /// too, so that until the hook is loaded none of them takes the locks or touches our descriptors. If they cannot be
-    /// stopped within 10 ms three times in a row, or if one of them is inside the loader, they keep running. Fails with
-    /// [`Error::CallTimeout`] if the locks stay taken until the deadline.
+    /// too, so that none of them takes the locks or touches our descriptors before the hook is loaded. If they cannot
+    /// be stopped within 10 ms three times in a row, or if one of them is inside the loader, they keep running. Fails
+    /// with [`Error::CallTimeout`] if the locks stay taken until the deadline.
     pub fn hold_to_load(
         &self,
         reach: &mut Reach<'_>,
@@ -170,7 +170,7 @@ impl SafePoints {
     }
 }
 
-/// Placeholder for the frame pointer of a running thread, which is unknown, so that a backtrace that needs it never
+/// Placeholder for the unknown frame pointer of a running thread. A backtrace that needs the frame pointer thus never
 /// reaches the end.
 const UNKNOWN_FRAME_POINTER: u64 = 0;
 
@@ -195,7 +195,7 @@ fn is_within(frames: &[u64], ranges: &[Range<u64>]) -> bool {
     innermost.iter().any(|&pc| is_in(pc)) || callers.iter().any(|pc| is_in(pc.wrapping_sub(1)))
 }
 
-/// Length of the stack above a lost frame that is searched, in bytes.
+/// Number of bytes of stack above a lost frame to search.
 const SEARCH_BYTES: u64 = 16 * 1024;
 
 /// Returns the frames of a thread that has stopped with (pc, sp, rbp). If unwinding fails at some point, every word

@@ -68,7 +68,8 @@ pub struct HookFile {
 
 impl HookFile {
     /// Writes the hook into a directory, given as the path that process `pid` sees. An existing copy is used without
-    /// changes. Everybody may read the file, because the process must be able to. Only its owner may write it.
+    /// changes. The file is world-readable, because the process must be able to read it. Only its owner may write to
+    /// it.
     pub fn write(pid: i32, path: &Path) -> Result<HookFile, HookFileError> {
         if !path.is_absolute() {
             return Err(HookFileError::Relative(path.into()));
@@ -123,7 +124,7 @@ impl HookFile {
             is_kept: false,
         };
         if is_made {
-            // The umask does not apply: the process may run as another user.
+            // The umask must not apply, because the process may run as another user.
             fchmod(&file, mode).map_err(|errno| not_written(errno.into()))?;
             (&file).write_all(EMITTER.bytes).map_err(not_written)?;
         }
@@ -143,8 +144,8 @@ impl HookFile {
     }
 }
 
-/// Returns true if the file is the hook and no other user can change it: the process will run the contents that the
-/// file has when the process's loader reads it.
+/// Returns true if the file is the hook and no other user can change it. The check is needed because the process will
+/// run whatever the file contains when the process's loader reads it.
 fn is_the_hook(mut file: &File) -> bool {
     let is_it = |m: std::fs::Metadata| {
         let is_closed_to_others = m.uid() == geteuid().as_raw() && m.mode() & 0o022 == 0;

@@ -1,5 +1,5 @@
-//! Places where listeners find the probes `otel_memory:alloc` and `otel_memory:free`, which notes in the hook's file
-//! describe (`hook-cxx/arch/x86_64/otel_memory.hpp`).
+//! Locations at which listeners find the probes `otel_memory:alloc` and `otel_memory:free`. Notes in the hook's file
+//! describe the probes (`hook-cxx/arch/x86_64/otel_memory.hpp`).
 
 use super::object::EMITTER;
 use crate::error::Error;
@@ -27,14 +27,14 @@ pub struct EmittedProbe {
 pub struct Listening {
     /// Path for a listener that runs in our mount namespace.
     pub path: PathBuf,
-    /// True for a file; false for memory of the process without a file.
+    /// True for a file; false for anonymous memory of the process.
     pub is_file: bool,
     /// Its probes.
     pub probes: Vec<EmittedProbe>,
 }
 
 impl Listening {
-    /// Returns the place for the hook that a process has at `base` (avma).
+    /// Returns the location for the hook that a process has mapped at `base` (avma).
     pub(crate) fn of(pid: i32, base: u64) -> Result<Listening, Error> {
         let maps = mappings(pid)?;
         let hook = maps.iter().find(|m| m.start == base);

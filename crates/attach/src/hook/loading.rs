@@ -15,7 +15,7 @@ use memhook_process::{
 pub enum Loading {
     /// By the loader.
     ByLoader(Dlopen),
-    /// Mapped: there is no loader, or it would refuse or find no file to open.
+    /// Mapped, because there is no loader, or because the loader would refuse or find no file to open.
     WithoutLoader,
     /// An earlier attach left the hook here (avma).
     Present(u64),
@@ -24,7 +24,7 @@ pub enum Loading {
 /// Reason why a mapped hook does not hook a function that throws.
 const CANNOT_THROW: &str = "exceptions cannot pass through a hook that is mapped without the loader, because no module has suitable unwind information; its calls of malloc are seen";
 
-/// Way to bring the hook in, and the reason if it is mapped although the process has a loader.
+/// Method of bringing in the hook, and the reason for mapping it if the process has a loader.
 pub struct WayIn {
     /// The way.
     pub loading: Loading,
@@ -33,8 +33,8 @@ pub struct WayIn {
 }
 
 impl WayIn {
-    /// Chooses a method for a process with these modules. `present`: address of this version's hook if the process has
-    /// it.
+    /// Chooses a method for a process with these modules. `present` is the address of this version's hook, if the
+    /// process already has it.
     pub fn of(
         pid: i32,
         maps: &[Mapping],
@@ -59,7 +59,7 @@ impl WayIn {
         })
     }
 
-    /// Returns the finding for `doctor`. If the loader cannot be called at all, earlier checks have reported it.
+    /// Returns the finding for `doctor`. A loader that cannot be called at all has been reported by earlier checks.
     pub fn check(&self, pid: i32) -> Option<Check> {
         match (&self.loading, &self.foreign_call) {
             (_, Some(reason)) => Some(Check::good(
@@ -106,7 +106,7 @@ impl Loading {
         }
     }
 
-    /// Brings in an emitting hook, otherwise like [`Loading::load`].
+    /// Like [`Loading::load`], for an emitting hook.
     pub fn load_to_emit(
         self,
         held: &mut Held,
@@ -118,7 +118,7 @@ impl Loading {
             (Loading::ByLoader(dlopen), Some(file)) => {
                 let maps = mappings(held.pid())?;
                 let name = file.name.as_str();
-                // For the name of a file that has been removed, the loader would return the old object.
+                // If a file of this name was loaded and then removed, the loader would return the old object.
                 let earlier = maps
                     .iter()
                     .filter(|m| m.offset == 0 && m.path.ends_with(name));
@@ -180,7 +180,7 @@ pub enum Fate {
     Refused(&'static str),
 }
 
-/// Returns the decision about the slots of a hooked function.
+/// Decides what happens to the slots of a hooked function.
 pub fn fate(object: &HookObject, function: usize) -> Fate {
     let hooked = HOOKED_FUNCTIONS.get(function);
     match leaves_alone(object, function) {
@@ -190,8 +190,8 @@ pub fn fate(object: &HookObject, function: usize) -> Fate {
     }
 }
 
-/// Returns true if a hook that was loaded like this object does not hook a function. Examples are read(2) and similar
-/// calls, because cancelling a thread inside them unwinds its stack.
+/// Returns true if a hook loaded in the same way as this object leaves a function unhooked. Examples are read(2) and
+/// similar calls, because cancelling a thread inside them unwinds its stack.
 pub fn leaves_alone(object: &HookObject, function: usize) -> bool {
     let hooked = HOOKED_FUNCTIONS.get(function);
     let may_be_left = |f: &Function| !object.may_be_unwound && may_throw(f);

@@ -19,9 +19,9 @@ pub struct HookObject {
     pub name: &'static CStr,
     /// The file.
     pub bytes: &'static [u8],
-    /// True if it is mapped without the loader, so that no unwinder of the target knows it.
+    /// True if the object is mapped without the loader, so that no unwinder of the target knows it.
     pub is_mapped: bool,
-    /// True if exceptions and other unwinding can pass through its calls.
+    /// True if exceptions and other unwinding can pass through the hook's calls.
     pub may_be_unwound: bool,
     /// True if it records nothing and reports to listeners.
     pub emits: bool,
@@ -161,7 +161,7 @@ impl HookObject {
             .ok_or(Error::HookObject(name))
     }
 
-    /// Returns the hook as a module of a target that has it at `base`.
+    /// Returns the hook as a module of a target in which its base is `base`.
     pub fn image(&'static self, base: u64) -> Result<ModuleImage, Error> {
         static BYTES: [OnceLock<Arc<ModuleBytes>>; 2] = [const { OnceLock::new() }; 2];
         Ok(ModuleImage {
@@ -196,7 +196,7 @@ impl HookObject {
         let next_page = |address: u64| address.next_multiple_of(PAGE_BYTES);
         let end = end_of(&elf);
         // The hook's gate must be in anonymous memory, which a fork can wipe. A forked process never reaches the code
-        // that pads call, and all of that code must have its name.
+        // that pads call, and every mapping of that code must carry its name.
         let data_end = if self.name == HOOK_NAME {
             next_page(data.p_vaddr + data.p_filesz)
         } else {

@@ -1,8 +1,9 @@
-//! Passage for exceptions and other unwinding through a hook that no unwinder knows.
+//! Lets exceptions and other unwinding pass through a hook that no unwinder knows.
 //!
-//! If the hook is mapped without the loader, no unwinder of the process finds its call frame information. So calls that
-//! an exception may leave return into code of a module that stays loaded, and that code returns to the hook. To an
-//! unwinder, that code has the same frame ([`memhook_unwind::passage`]). Nothing is registered, and no lock is taken.
+//! If the hook is mapped without the loader, no unwinder of the process finds its call frame information. Therefore a
+//! call that may throw returns into the code of a module that stays loaded, and from there to the hook. For that code,
+//! unwinders have call frame information that fits the hook's frame too ([`memhook_unwind::passage`]). Nothing is
+//! registered, and no lock is taken.
 
 use memhook_process::{ModuleImage, RemoteAddress, code_places, read_memory};
 use memhook_unwind::{PASSAGE_CODE, Passage, Sections, passage};
@@ -32,7 +33,8 @@ impl InProcess {
         found
     }
 
-    /// Returns the arguments for the hook: the address, and one byte per register for its place.
+    /// Returns the arguments for the hook: the address of the passage, and one byte per saved register that gives its
+    /// place.
     pub fn arguments(passage: Option<&InProcess>) -> [u64; 2] {
         let Some(InProcess { address, saved }) = passage else {
             return [0, 0];

@@ -1,4 +1,4 @@
-//! Presence of this version's hook in a process, and holding a thread that calls into the hook.
+//! Checks whether this version's hook is in a process, and holds a thread for calls into the hook.
 
 use crate::error::Error;
 use crate::hook::object::{EntryPoints, HookObject, hook_at};
@@ -34,7 +34,7 @@ impl HookInTarget {
     }
 }
 
-/// Returns options for work that takes no lock of the process, so a thread may stop at any point.
+/// Returns options for work that takes no lock of the process, so the thread may be held at any point.
 pub fn any_point() -> HoldOptions<'static> {
     HoldOptions::anywhere(Duration::from_secs(2))
 }
@@ -54,7 +54,7 @@ pub fn hold_with_hook(pid: i32, base: u64) -> Result<Held, Error> {
     Ok(held)
 }
 
-/// Returns the address of this version's hook. If there are several, returns the hook whose gate is open. A hook counts
+/// Returns the address of this version's hook. If there are several, returns the one whose gate is open. A hook counts
 /// as this version's if the build-id in its first bytes is the same.
 pub fn hook_in_use(pid: i32, hooks: &[HookCopy]) -> Option<u64> {
     let ours = || hooks.iter().filter(|hook| has_hook(pid, hook.base));

@@ -1,19 +1,19 @@
-//! Stack use of a traced call, from the compiler's figure for each function, because a program may have little space
-//! left on its stack. The figures are in `hook-cxx/stack_room.hpp` and docs/safety.md.
+//! Stack use of a traced call, computed from the compiler's figures for each function. It matters because a program may
+//! have little space left on its stack. The figures are in `hook-cxx/stack_room.hpp` and docs/safety.md.
 
 use std::collections::{HashMap, HashSet};
 
-/// Functions that are called only if there is enough stack for them (`has_stack_room`). Without them, a call takes at
-/// most `ALWAYS` bytes.
+/// Functions that are called only if there is enough stack for them (`has_stack_room`). Without them, a traced call
+/// takes at most `ALWAYS` bytes.
 const ASKS: [&str; 3] = ["unwind_and_remember(", "check_memo(", "with_frames("];
 const ALWAYS: u64 = 704;
-/// Limit for shmat(2), for the wrappers of described allocators, whose frames hold their callers' registers, and for
-/// calls through a passage.
+/// Limit for shmat(2), for calls through a passage, and for the wrappers of described allocators, whose frames store
+/// their callers' registers.
 const OF_OTHERS: u64 = 800;
 /// Frame of `memhook_pass` (arch/x86_64/passage.hpp), including both return addresses.
 const OF_PASSAGE: u64 = 8 + 8 + 160 + 8;
 
-/// Call graph by linker names: readable names, frame sizes and callees.
+/// Call graph, by linker symbol: readable names, frame sizes and callees.
 #[derive(Default)]
 struct Calls {
     frames: HashMap<String, (String, u64)>,
@@ -51,14 +51,14 @@ impl Calls {
         calls
     }
 
-    /// Returns true if it is a wrapper that records. Other wrappers jump to it (selective.hpp), so their frames are
-    /// gone.
+    /// Returns true if the function is a wrapper that records. Other wrappers tail-call it (selective.hpp), so their
+    /// frames are gone.
     fn is_full(&self, name: &str) -> bool {
         let called = self.frames.get(name).map(|(called, _)| called.as_str());
         called.is_some_and(|called| called.contains("Policy = memhook::Recording"))
     }
 
-    /// Returns the stack use of a function with its return address and its callees, except those that are not
+    /// Returns the stack use of a function, including its return address and its callees, except callees that are not
     /// `counted`.
     fn taken(
         &self,

@@ -50,7 +50,7 @@ pub(crate) fn make_probe_region(held: &mut Held, bytes: u64) -> Result<Made, Err
     made(held, PROBE_NAMES, bytes)
 }
 
-/// Environment variable that makes regions as on a kernel without the seal, for tests.
+/// Environment variable for tests. It makes regions as on a kernel without the seal.
 const WITHOUT_SEALS: &str = "MEMHOOK_WITHOUT_SEALS";
 
 fn made(held: &mut Held, names: [&CStr; 2], bytes: u64) -> Result<Made, Error> {
@@ -93,7 +93,7 @@ pub(crate) fn found_regions(maps: &[Mapping]) -> Vec<FoundRegion> {
 }
 
 fn found_region(maps: &[Mapping], report: &Mapping) -> FoundRegion {
-    // A report without a guide has none yet, or is of an earlier version.
+    // A report without a guide has not been given one yet, or is from an earlier version.
     let guide_bytes = match report.offset == GUIDE_BYTES as u64 {
         true => GUIDE_BYTES as u64,
         false => 0,

@@ -1,8 +1,8 @@
 //! Our descriptors that forked children have inherited.
 //!
 //! The hook and the region are memory objects. The target has each of them open during a few system calls of a held
-//! thread. A child that another thread forks in that time inherits the descriptor until the child executes a program or
-//! ends.
+//! thread. A child that another thread forks during that time inherits the descriptor, and keeps it until it executes a
+//! program or ends.
 
 use super::residue::stray_descriptors;
 use crate::hook::presence::any_point;

@@ -16,7 +16,7 @@ const TRIES: u32 = 20;
 /// PROT_* bits of a cell's page, which the target never writes.
 const READ_EXECUTE: u32 = 5;
 
-/// Returns all functions with a pad that are in the journals of the process. An entry whose jump does not lead to the
+/// Returns all functions with pads that the journals of the process list. An entry whose jump does not lead to the
 /// memory of the pads is skipped.
 pub(crate) fn entries(pid: i32, maps: &[Mapping]) -> Vec<RedirectEntry> {
     let is_area = |m: &&Mapping| m.path == PATH && !m.shared && m.offset == 0;
@@ -79,7 +79,7 @@ pub(crate) fn held_cells(
     cells.collect()
 }
 
-/// Describes a cell as a slot, which is exchanged only with all threads held.
+/// Describes a cell as a slot. Such a slot is exchanged only while all threads are held.
 pub(crate) fn cell_slot(entry: &RedirectEntry, value: u64, module: usize, symbol: String) -> Slot {
     Slot {
         address: entry.cell,
@@ -94,8 +94,8 @@ pub(crate) fn cell_slot(entry: &RedirectEntry, value: u64, module: usize, symbol
     }
 }
 
-/// Replaces the jumps by the original code. Returns how many functions still have a jump, and how long all threads were
-/// held. Before the call, the cells must contain the trampolines again, or the gate of their hook must be closed.
+/// Replaces the jumps with the original code. Returns how many functions still have a jump, and how long all threads
+/// were held. Before the call, the cells must contain the trampolines again, or the gate of their hook must be closed.
 pub(crate) fn put_back(pid: i32) -> Result<(u64, Duration), Error> {
     let (mut left, mut held, mut last) = (0, Duration::ZERO, Duration::ZERO);
     for attempt in 0..TRIES {

@@ -72,8 +72,8 @@ impl Found {
             })
     }
 
-    /// Returns the number of functions that jump to this area but must not be changed, because the process made them
-    /// itself.
+    /// Returns the number of functions that jump to this area but must not be changed, because the process generated
+    /// their code at run time.
     pub fn own_jumps(&self, pid: i32, maps: &[Mapping]) -> u64 {
         let journal = self.journal.iter();
         let own = journal.filter(|entry| {

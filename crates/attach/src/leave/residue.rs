@@ -25,24 +25,25 @@ const LOOKS: u32 = 5;
 
 /// Our remains in a process.
 ///
-/// A forked process also maps its parent's regions, and the parent's threads may be writing to them. The hook keeps a
-/// number in the gate page, which a fork wipes. The process's own regions have that number
-/// ([`memhook_abi::Control::owner`]).
+/// A forked process also maps its parent's regions, and the parent's threads may be writing to them. To tell them
+/// apart, the hook keeps an owner number in the gate page, which a fork wipes. The process's own regions have the same
+/// number ([`memhook_abi::Control::owner`]).
 pub struct Residue {
     /// Load bias of this version's hook (avma).
     pub hook_base: Option<u64>,
     /// Hooks of all versions.
     hooks: Vec<HookCopy>,
-    /// Regions of this process with their addresses (avma). There are several if ring sizes differed.
+    /// Regions of this process with their addresses (avma). There are several if earlier attaches used different ring
+    /// sizes.
     regions: Vec<(Region, u64)>,
     /// Regions of this process that we cannot open: address (avma) and size.
     closed_regions: Vec<(RemoteAddress, u64)>,
-    /// Regions that the hook uses but whose contents are not credible because a child has written to them.
+    /// Regions that the hook uses but whose contents cannot be trusted because a child has written to them.
     spoiled: Vec<(RemoteAddress, u64)>,
     /// Regions that were never passed to a hook, here or in a parent: address (avma) and size.
     never_used: Vec<(RemoteAddress, u64)>,
-    /// Regions that wait or waited for a child of this process or of its parent, with their addresses. Another process
-    /// may record to them.
+    /// Regions offered, now or earlier, to a child of this process or of its parent, with their addresses. Another
+    /// process may be recording to them.
     offered: Vec<(Region, RemoteAddress)>,
     /// Hooks that a killed attacher has mapped only in part (avma).
     unfinished: Vec<Range<u64>>,
@@ -57,7 +58,7 @@ pub struct Residue {
 /// Returns true if this pid is another running process that attaches to processes.
 pub fn is_attacher(pid: u32) -> bool {
     let is_called_so = || memhook_process::process_name(pid as i32) == "memhook-rs";
-    // A killed attacher stays in /proc until its parent waits for it. The first process of a container may never do so.
+    // A killed attacher stays in /proc until its parent reaps it. The first process of a container may never do so.
     pid != 0
         && pid != std::process::id()
         && !memhook_process::has_ended(pid as i32)
@@ -91,8 +92,8 @@ pub fn residue(pid: i32, maps: &[Mapping]) -> Residue {
 pub struct Place {
     /// Address (avma) of a region that is not in use yet.
     pub address: u64,
-    /// Address (avma) of an earlier attach's region that this one must replace: the hook knows that address, and a
-    /// thread may return to it.
+    /// Address (avma) of an earlier attach's region that the new region must replace: the hook knows that address, and
+    /// a thread may return to it.
     pub replaces: Option<u64>,
     /// True if another thread of the target closed the descriptor that was used to map the region.
     pub was_disturbed: bool,
@@ -102,7 +103,7 @@ pub struct Place {
 pub(crate) struct StrayDescriptor {
     number: u64,
     /// Device and inode. They are compared before closing, because a thread of the target that closes unknown
-    /// descriptors may soon have its own file under the number.
+    /// descriptors may soon open a file of its own under that number.
     object: (u64, u64),
 }
 
@@ -138,7 +139,8 @@ pub(crate) fn stray_descriptors(pid: i32) -> Vec<StrayDescriptor> {
         let object_before = object(&path)?;
         let to = std::fs::read_link(&path).ok()?;
         let is_ours = ours.iter().any(|name| to.as_os_str() == *name);
-        // The link belongs to the object only if the number referred to the same object before and after the read.
+        // The link describes the object only if the number referred to the same object before and after the link was
+        // read.
         let is_same = is_ours && object(&path)? == object_before;
         is_same.then_some(StrayDescriptor {
             number,
@@ -156,7 +158,7 @@ impl Residue {
             self.never_used.push(place);
             return;
         }
-        // This reads the process's memory, because opening the file needs CAP_CHECKPOINT_RESTORE.
+        // This reads the process's memory, because opening the region's file needs CAP_CHECKPOINT_RESTORE.
         let owner = closed::owner(pid, address);
         if let Some(epoch) = closed::epoch(pid, address) {
             self.last_epoch = self.last_epoch.max(epoch);
@@ -164,8 +166,8 @@ impl Residue {
         let file = found.open(pid);
         let is_known = |hook: &HookCopy| hook.region(pid) == Some(address.0);
         let is_of_hook = |hook: &HookCopy| hook.owner(pid) == owner;
-        // A region with another number was written for a forked process, or its attacher was killed directly before it
-        // passed the region to a hook.
+        // A region with another owner number was written for a forked process, or its attacher was killed directly
+        // before it passed the region to a hook.
         let is_in_use = |hook: &HookCopy| is_known(hook) && hook.owner(pid) != 0;
         let is_in_use = self.hooks.iter().any(is_in_use);
         if !is_in_use && (owner == 0 || !self.hooks.iter().any(is_of_hook)) {
@@ -186,7 +188,7 @@ impl Residue {
             self.closed_regions.push(place);
             return;
         };
-        // A region without a control block comes from an attacher that was killed before it wrote one.
+        // A region without a control block was left by an attacher that was killed before it wrote the block.
         let ours = |region: &Region| region.is_blank() || region.validate().is_ok();
         match found.map(pid, &file).filter(ours) {
             Some(region) => self.regions.push((region, address.0)),
@@ -212,7 +214,7 @@ impl Residue {
         used.find(|&(_, attacher)| is_attacher(attacher))
     }
 
-    /// Returns the number of the process's regions, or a new number if it has no region.
+    /// Returns the owner number of the process's regions, or a new number if it has no region.
     pub fn owner(&self, pid: i32) -> u64 {
         let owners = self.hooks.iter().map(|hook| hook.owner(pid));
         owners
@@ -221,8 +223,8 @@ impl Residue {
             .unwrap_or_else(new_owner)
     }
 
-    /// Returns the functions that the wrappers in the process call, as function, variant and address (avma). A variant
-    /// keeps its function, because the program may have copied a wrapper's address.
+    /// Returns the functions that the wrappers in the process call, as function, variant and address (avma). Each
+    /// variant keeps its function, because the program may have copied the address of a wrapper.
     pub fn originals(&self) -> impl Iterator<Item = (u32, u32, u64)> {
         let hook = self.hooks.iter().find(|h| Some(h.base) == self.hook_base);
         hook.into_iter().flat_map(HookCopy::originals)
@@ -257,8 +259,8 @@ impl Residue {
         Ok(held.release()?)
     }
 
-    /// Withdraws the regions for children of this process or of its parent, and unmaps them here, if no attacher will
-    /// take the events of the children. A child keeps the region that it has claimed.
+    /// If no attacher will drain the events of the children, withdraws the regions offered to children of this process
+    /// or of its parent, and unmaps them here. A child keeps the region that it has claimed.
     fn take_offers_back(&mut self, pid: i32) -> Result<(), Error> {
         let hook = self.hooks.iter().find(|h| Some(h.base) == self.hook_base);
         let Some((hook, gate)) = hook.and_then(|hook| Some((hook, hook.gate()?))) else {
@@ -279,8 +281,8 @@ impl Residue {
             if region.withdraw() {
                 region.give_all_back();
             }
-            // A thread of this process has a ring in the region only if the process claimed the region and left it
-            // again.
+            // A thread of this process has a ring in the region only if the process claimed the region and has given it
+            // up since.
             if !matches!(region.birth(), Birth::Closed) || region.rings_used() == 0 {
                 unused.push((address, region.len() as u64));
             }
@@ -314,7 +316,7 @@ impl Residue {
     /// one. The gate must be closed. Also returns the number of the next attach.
     ///
     /// The memory object is always new, because children may have mapped an earlier one. Until the hook knows the
-    /// region, it is not inherited at a fork. From then on, a child unmaps it itself (`birth.hpp` of the hook).
+    /// region, forked children do not inherit it. From then on, a child unmaps it itself (`birth.hpp` of the hook).
     pub fn region_for(
         self,
         reach: &mut Reach<'_>,
@@ -338,7 +340,7 @@ impl Residue {
         let closed_fits = |&&(address, length): &&(RemoteAddress, u64)| {
             length == bytes && closed::comes_to_rest(pid, address, ring_bytes)
         };
-        // Mapping over a region has the same effect on the hook as clearing it.
+        // For the hook, mapping over a region has the same effect as clearing it.
         let closed = || self.closed_regions.iter().find(closed_fits);
         let spoiled = || self.spoiled.iter().find(|&&(_, length)| length == bytes);
         let over = open.map(|&(_, address)| RemoteAddress(address));
@@ -358,7 +360,8 @@ impl Residue {
     }
 }
 
-/// Returns true if a limited number of attempts shows that no thread is inside the hook or will return to it.
+/// Returns true if it can be shown, within a limited number of attempts, that no thread is inside the hook or will
+/// return to it.
 fn is_left(pid: i32, hook: &HookCopy) -> Result<bool, Error> {
     let code = hook.base..hook.end;
     let code = std::slice::from_ref(&code);

@@ -1,6 +1,6 @@
-//! Restores originals in slots that contain our wrappers, and code where jumps lead to pads. They may have been placed
-//! by this attach, by a killed attacher, or in the parent of a forked process: the contents of the slots decide, not
-//! the journal.
+//! Restores originals in slots that contain our wrappers, and code where jumps lead to pads. The wrappers and jumps may
+//! have been placed by this attach, by a killed attacher, or in the parent of a forked process: the contents of the
+//! slots decide, not the journal.
 
 use super::pad_areas::{held_cells, put_back};
 use crate::error::Error;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// Time limit for finding a thread outside the loader.
 const SAFE_POINT_PATIENCE: Duration = Duration::from_secs(2);
-/// Longest time that a held thread waits for a moment in which no other thread unloads modules.
+/// Longest time that a held thread waits for a moment at which no other thread unloads modules.
 const STILL_PATIENCE: Duration = Duration::from_millis(20);
 /// Number of times that the slots are examined.
 const LOOKS: u32 = 5;
@@ -38,13 +38,13 @@ pub struct Restored {
     pub held: Duration,
 }
 
-/// Contents of a process's slots, with the mappings at that time.
+/// Contents of a process's slots, with the mappings at the time they were read.
 struct SlotLook {
     layout: Vec<Mapping>,
     modules: Vec<ModuleImage>,
     copies: Vec<HookCopy>,
     slots: Vec<Slot>,
-    /// Number of slots with an address inside a hook that does not name the original.
+    /// Number of slots whose address is inside a hook but does not identify the original.
     unknown: u64,
 }
 
@@ -175,7 +175,7 @@ fn forced(pid: i32, look: &SlotLook) -> Vec<WordExchange> {
     exchanges
 }
 
-/// Restores by calls into the hook. The slots that fail are left for the forced method.
+/// Restores originals by calling the hook. Slots for which this fails are left for the forced method.
 fn by_hook(
     pid: i32,
     base: u64,
@@ -233,10 +233,10 @@ fn exchange_all(
     let pid = held.pid();
     let begin = Instant::now();
     while begin.elapsed() < STILL_PATIENCE {
-        // An exchange of no words only returns the loader's count.
+        // With no words to exchange, the call only returns the loader's count.
         let (_, loader_count) = exchange_words(held, exchange, iterate, ANY_LOADER_COUNT, &[])?;
         look.refresh(pid, files)?;
-        // Words in pages that may be in relocation are only written by the forced method.
+        // Words in pages that the loader may be relocating are only written by the forced method.
         let mut slots = look.still_held(pid);
         slots.retain(|slot| !slot.is_unsettled);
         let (permanent, others): (Vec<Slot>, Vec<Slot>) =

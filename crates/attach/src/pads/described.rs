@@ -207,7 +207,7 @@ pub(crate) fn reach_of_described(
     reach
 }
 
-/// Returns the function if the compiler has made no variants of it, which take other arguments.
+/// Returns the function, unless the compiler has made variants of it, which take other arguments.
 fn only_one(
     text: &str,
     (module, mut symbols): (usize, Vec<FunctionSymbol>),

@@ -35,7 +35,7 @@ pub(crate) struct Pads {
     placed: Vec<(PlannedPad, RedirectEntry)>,
     /// Functions without a pad.
     pub refused: Vec<RefusedPad>,
-    /// True if exceptions may pass through a function, which needs a hook that the loader knows.
+    /// True if exceptions may pass through a function. This needs a hook that the loader knows.
     pub may_be_thrown_through: bool,
     /// Longest time that threads were held.
     pub held: Duration,
@@ -174,8 +174,8 @@ impl Pads {
         Ok(())
     }
 
-    /// Writes the jumps in a program that has not begun: its only thread is stopped, and none of these functions is on
-    /// that thread's stack.
+    /// Writes the jumps in a program that has not started to run: its only thread is stopped, and none of these
+    /// functions is on that thread's stack.
     fn exchange_at_start(&mut self, reach: &mut Reach<'_>) -> Result<(), Error> {
         let pid = self.pid;
         let held = reach.hold(pid, &any_point())?;

@@ -14,7 +14,7 @@ use std::ops::Range;
 pub(crate) struct PlannedPad {
     /// Its symbol.
     pub name: String,
-    /// Id of the hooked function that it implements, or of a described function.
+    /// Id of the hooked function that this function implements, or of a described function.
     pub function: usize,
     /// Effect of a described function.
     pub does: Option<DescribedFunction>,
@@ -69,12 +69,12 @@ pub(crate) struct PadPlan {
     pub may_be_thrown_through: bool,
 }
 
-/// Functions of glibc that free a thread's cache and the blocks in it, which the program has released before
-/// (malloc/arena.c). The function for the cache contains the calls for the blocks since 2.26.
+/// Functions of glibc that free a thread's cache and the blocks in it, which the program has already released
+/// (malloc/arena.c). The function that frees the cache has contained the calls that free these blocks since 2.26.
 pub(super) const INNER_CALLERS: [&str; 2] =
     ["__malloc_arena_thread_freeres", "arena_thread_freeres"];
 
-/// Plans the pads for all such functions. Only reads the process.
+/// Plans the pads for the allocator functions in all modules. Only reads the process.
 pub(crate) fn plan_pads(survey: &Surveyed) -> PadPlan {
     let mut planned = PadPlan::default();
     for module in survey.modules.iter().filter(|m| !m.is_libc && !m.is_loader) {

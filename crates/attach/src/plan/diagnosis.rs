@@ -44,7 +44,7 @@ pub struct FoundFunction {
     pub address: u64,
     /// Number of slots that lead to it.
     pub slots: usize,
-    /// True if it is hooked at its entry, which includes calls without a slot.
+    /// True if the function is hooked at its entry, which also covers calls that use no slot.
     pub has_pad: bool,
     /// Reason why it cannot have a pad, if there is one.
     pub why_no_pad: Option<String>,
@@ -60,7 +60,7 @@ pub struct DiagnosedModule {
     pub has_unwind_table: bool,
 }
 
-/// Examines the process like an attach that also traces these allocators. `only_looks`: no thread is held.
+/// Examines the process as for an attach that also traces these allocators. If `only_looks` is true, no thread is held.
 pub fn diagnose(pid: i32, allocators: &[Allocator], only_looks: bool) -> Result<Diagnosis, Error> {
     let config = TraceConfig::default();
     let with_allocators = TraceConfig {

@@ -1,4 +1,4 @@
-//! Plan of what an attach would hook. Only reads the process.
+//! Plan of what an attach would hook. Planning only reads the process.
 
 use crate::config::{Accesses, TraceConfig};
 use crate::error::Error;
@@ -93,8 +93,8 @@ impl Planned {
                 "process {pid} is statically linked: its calls of mmap use no GOT slot, so they cannot be traced"
             )));
         }
-        // Listeners can use a mapped hook only if the process has a loader that is not called: the hook is then mapped
-        // from memory that listeners can open.
+        // Listeners can use a mapped hook only if the process has a loader that we merely do not call: the hook is then
+        // mapped from memory that listeners can open.
         if let Some(emission) = &config.emits
             && survey.way_in.loading == Loading::WithoutLoader
         {
@@ -137,8 +137,8 @@ impl Planned {
         )?)
     }
 
-    /// Returns true if reads and writes are counted: the program must report them, and there must be enough memory.
-    /// Otherwise removes the slots that serve only for counting.
+    /// Returns true if reads and writes are counted, which requires that the program reports them and that there is
+    /// enough memory. Otherwise, removes the slots that are needed only for counting.
     pub fn counts_accesses(&mut self, scan: &mut SlotScan) -> bool {
         let is_listener = |slot: &memhook_process::Slot| slot.symbol == ACCESS_LISTENER;
         if self.may_count_accesses && scan.slots.iter().any(is_listener) {
@@ -200,7 +200,7 @@ impl Planned {
                 continue;
             }
             let (name, address) = (refused.name.clone(), refused.address);
-            // The entry has the jump of a running attach, so its code differs from the file's.
+            // The entry contains the jump of a running attach, so its code differs from the file.
             let head = address..=address + 4;
             if live.iter().any(|at| head.contains(at)) {
                 module.pads.push((name, address));
@@ -217,8 +217,8 @@ impl Planned {
     }
 }
 
-/// Returns true for a slot through which an allocator gets its own memory, which belongs to its heap. If the allocator
-/// is part of the program, the hook distinguishes such calls by their callers: it skips calls from inside `malloc`.
+/// Returns true for a slot through which an allocator obtains memory for its own heap. If the allocator is part of the
+/// program, the hook recognizes such calls by their callers: it skips calls from inside `malloc`.
 pub(crate) fn is_of_allocator(function: usize, module: &ModuleImage) -> bool {
     let hooked = HOOKED_FUNCTIONS.get(function);
     let maps = hooked.is_some_and(|f| f.role == Role::Maps);

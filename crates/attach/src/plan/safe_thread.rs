@@ -1,8 +1,9 @@
 //! Check whether an attach would find a thread at a safe point, with no other thread in its way.
 //!
 //! For a blocked thread, the kernel reports the position (proc_pid_syscall(5)), and the stack can be read while the
-//! thread sleeps. Only if this gives no positive answer, a thread is held, as in an attach, and released immediately.
-//! This happens if all threads run, none can be unwound without its frame pointer, or none is at a safe point.
+//! thread sleeps. If no blocked thread settles the question, a thread is held as in an attach and released immediately.
+//! That is the case if all threads are running, if none can be unwound without a frame pointer, or if none is at a safe
+//! point.
 
 use crate::claim::claim;
 use crate::error::Error;
@@ -18,7 +19,7 @@ const OTHER_PROCESS: &str = "memhook-rs cannot call functions in such a process;
 /// Time between two checks of a thread that sleeps inside the loader.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Checks the threads of a process with these modules, which include the loader. `only_looks`: no thread may be held.
+/// Checks the threads of a process with these modules, which include the loader. With `only_looks`, no thread is held.
 pub fn safe_thread(pid: i32, modules: Vec<ModuleImage>, only_looks: bool) -> Check {
     if !only_looks && let Err(error) = refuse_own_answers(pid) {
         return Check::bad(NAME, error.to_string(), OTHER_PROCESS);
@@ -58,7 +59,7 @@ pub fn safe_thread(pid: i32, modules: Vec<ModuleImage>, only_looks: bool) -> Che
     }
 }
 
-/// Refuses a process that handles the system calls of its own threads, because it would also handle our calls and the
+/// Refuses a process that intercepts the system calls of its own threads, because it would also intercept ours and the
 /// hook's.
 pub(crate) fn refuse_own_answers(pid: i32) -> Result<(), Error> {
     match memhook_inject::thread_with_own_answers(pid) {
@@ -67,7 +68,7 @@ pub(crate) fn refuse_own_answers(pid: i32) -> Result<(), Error> {
     }
 }
 
-/// Returns a thread that does not leave the loader: `dlopen` in any other thread would wait for its lock.
+/// Returns a thread that is stuck inside the loader: `dlopen` in any other thread would wait for its lock.
 fn sleeps_in_the_loader(pid: i32, points: &SafePoints) -> Option<i32> {
     let now = |tid| Some((blocked_at(pid, tid)?, sleeps(pid, tid)?));
     let tids = thread_ids(pid).unwrap_or_default().into_iter();

@@ -93,7 +93,8 @@ pub(super) fn prepare(pid: i32, options: &EventOptions) -> Result<Prepared, Erro
 }
 
 impl Events {
-    /// Maps the code and the region into the process of a held thread. `shared_at`: address of its counters.
+    /// Maps the code and the region into the process of a held thread. `shared_at` is the address of the counters in
+    /// that process.
     pub fn map(
         held: &mut Held,
         prepared: Prepared,

@@ -18,7 +18,7 @@ const ASIDE: u64 = 16 << 20;
 /// First address above user space.
 const HIGHEST: u64 = 0x7fff_ffff_f000;
 
-/// Number of alternative places if the process has mapped memory at the first one meanwhile.
+/// Number of places tried, in case the process has mapped memory at the first one in the meantime.
 const PLACE_TRIES: usize = 8;
 
 /// Maps an area within reach of all addresses in `near` ([`map_code_area`]); `None` if there is no free place.
@@ -39,8 +39,8 @@ pub(crate) fn map_near(
     Ok(None)
 }
 
-/// Returns places for `bytes` bytes within reach of all addresses in `near`, the best first. Leaves room for the stack
-/// below it and a gigabyte for the heap above it.
+/// Returns places for `bytes` bytes within reach of all addresses in `near`, best first. Leaves room below the stack,
+/// and a gigabyte above the heap.
 pub(super) fn places_near(maps: &[Mapping], near: &Range<u64>, bytes: u64) -> Vec<u64> {
     let low = near.end.saturating_sub(REACH).max(LOWEST);
     let high = near.start.saturating_add(REACH).min(HIGHEST);
@@ -71,7 +71,7 @@ pub(super) fn places_near(maps: &[Mapping], near: &Range<u64>, bytes: u64) -> Ve
     found
 }
 
-/// Returns true for a mapping of the program file, or for its unnamed data after that.
+/// Returns true for a mapping of the program file, or of the program's unnamed data after the file.
 fn is_of_main(maps: &[Mapping], mapping: &Mapping) -> bool {
     let Some(first) = maps.first() else {
         return false;

@@ -56,7 +56,7 @@ fn every_function_of_a_library_is_planned_or_refused() {
             built.pads.iter().filter(|pad| pad.is_ok()).count()
         );
         let pads = plans.len();
-        // A change that refuses far more functions needs a review.
+        // A change that makes many more functions refused needs a review.
         assert!(
             pads * 2 > ranges.len(),
             "{name}: {pads} of {}",

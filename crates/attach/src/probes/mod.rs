@@ -1,8 +1,8 @@
 //! Probes at the entries of functions of a running process: jump pads that count calls.
 //!
 //! [`plan_probes`] finds the functions and plans a probe for each, and only reads the process. [`Probes::place`] maps
-//! the pads and, with all threads held, exchanges the first bytes of the functions. Before that, it writes the journal
-//! of the exchanges into the process, so that [`crate::recover`] can restore every byte after we were killed, and in a
+//! the pads and, with all threads held, replaces the first bytes of the functions. Before that, it writes a journal of
+//! these changes into the process, so that [`crate::recover`] can restore every byte after we were killed, and in a
 //! forked process.
 
 mod code_of_module;

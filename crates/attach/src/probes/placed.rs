@@ -198,7 +198,7 @@ impl Probes {
         probe_areas::is_probed(self.pid)
     }
 
-    /// Updates the ids of the counting threads. Call it periodically, because the threads of a process end.
+    /// Updates the ids of the counting threads. Call it periodically, because threads of the process may end.
     pub fn follow_threads(&mut self) {
         let Ok(blocks) = self.blocks_taken() else {
             return;

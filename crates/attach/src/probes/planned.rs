@@ -1,4 +1,4 @@
-//! From the user's selection to functions that can have a probe, and the reasons why other functions cannot.
+//! Resolves the user's selection to functions that can have a probe, and to reasons why the others cannot.
 
 use super::code_of_module::{ModuleCode, file_of};
 use super::error::ProbeError;
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Functions whose instructions the C library examines when a thread is cancelled: the part of a cancellable system
-/// call in which the thread may be ended (sysdeps/unix/sysv/linux/x86_64/syscall_cancel.S in glibc 2.41,
+/// call in which the thread may be cancelled (sysdeps/unix/sysv/linux/x86_64/syscall_cancel.S in glibc 2.41,
 /// src/thread/x86_64/syscall_cp.s in musl).
 const COMPARED_CODE: [&str; 3] = ["__syscall_cancel_arch", "__syscall_cp", "__cp_"];
 /// Maximum number of places and names in a message.
@@ -37,7 +37,7 @@ pub struct PlannedFunction {
     pub range: Range<u64>,
     /// Code that the jump displaces.
     pub plan: Plan,
-    /// Code that jumps at its exits displace, if latency is measured.
+    /// Code displaced by the jumps at its exits, if latency is measured.
     pub exits: Vec<Plan>,
     /// Address range of the module (avma).
     pub(super) module_range: Range<u64>,
@@ -178,7 +178,7 @@ pub fn module_file(module: &ModuleImage) -> ModuleFile {
     }
 }
 
-/// Finds the single function that a selector means, and the number of its module. `symbols`: the symbols of each
+/// Finds the only function that matches a selector, and the number of its module. `symbols`: the symbols of each
 /// module.
 pub(crate) fn find_function(
     pid: i32,

@@ -22,7 +22,8 @@ pub struct PadPreview {
 pub struct ProbePreview {
     /// The process.
     pub pid: i32,
-    /// Functions with their pads, correct if the process maps no other memory until then.
+    /// Functions with their pads, correct if the process maps no other memory before the probes are
+    /// placed.
     pub pads: Vec<PadPreview>,
     /// Functions that cannot be probed.
     pub refused: Vec<RefusedFunction>,

@@ -1,4 +1,4 @@
-//! Mapping from blocks to threads: blocks contain thread pointers.
+//! Maps blocks to threads by the thread pointers that the blocks contain.
 
 use memhook_process::{RemoteAddress, read_memory, thread_ids};
 use std::collections::{HashMap, HashSet};
@@ -15,8 +15,8 @@ pub(super) struct ThreadNames {
 }
 
 impl ThreadNames {
-    /// Derives the offset of the id from threads with known pointers. Both glibc and musl store the id in the control
-    /// block, but its offset differs between versions.
+    /// Derives the offset of the thread id from threads with known thread pointers. Both glibc and
+    /// musl store the id in the control block, but its offset differs between versions.
     pub fn learn(&mut self, pid: i32, threads: &[(i32, u64)]) {
         let blocks: Vec<(i32, Vec<u8>)> = threads
             .iter()
@@ -37,7 +37,7 @@ impl ThreadNames {
         }
     }
 
-    /// Looks up the threads with these pointers while they live.
+    /// Looks up the threads with these thread pointers while the threads are alive.
     pub fn look(&mut self, pid: i32, pointers: impl Iterator<Item = u64>) {
         let Some(offset) = self.id_offset else { return };
         let new: Vec<u64> = pointers.filter(|p| !self.known.contains_key(p)).collect();
@@ -60,7 +60,7 @@ impl ThreadNames {
         self.known.insert(pointer, (tid, name));
     }
 
-    /// Returns id and name of the thread with this pointer, if it was seen alive.
+    /// Returns the id and name of the thread with this pointer, if it was seen alive.
     pub fn of(&self, pointer: u64) -> Option<(i32, &str)> {
         self.known
             .get(&pointer)

@@ -3,7 +3,7 @@
 //! The launcher is the tracer of every thread, and could release a thread only by stopping it first, which some system
 //! calls do not survive unnoticed (signal(7)). When the tracing thread *ends*, the kernel releases all tracees without
 //! stopping any (kernel/ptrace.c, exit_ptrace). So the launcher runs on a separate thread. After that thread has ended,
-//! we detach from the process as after an attach.
+//! we detach from the process as we do after an attach.
 
 use super::started::Started;
 use crate::error::Error;
@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest wait for the kernel to release every thread, which happens at the very end of the tracer.
+/// Longest wait for the kernel to release every thread, which it does at the very end of the tracer's exit.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Pause between two checks for tracers.
 const PAUSE: Duration = Duration::from_micros(200);

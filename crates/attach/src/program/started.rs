@@ -1,5 +1,6 @@
-//! One traced process of a program that memhook-rs started. Separate threads empty its rings and follow its modules,
-//! because ptrace requests, including the wait for its stops, must come from the thread that started the program.
+//! One traced process of a program that memhook-rs started. Separate threads empty its rings and follow its modules:
+//! the thread that started the program is occupied with ptrace requests, including the wait for stops, which no other
+//! thread may make.
 
 use crate::config::TraceConfig;
 use crate::error::Error;
@@ -16,13 +17,13 @@ use std::thread::JoinHandle;
 pub struct Started {
     course: Sender<Course>,
     ends: Sender<End>,
-    /// Last known modules, sent when the rings are empty and the draining has ended.
+    /// Last known modules, sent once the rings are empty and the drain has ended.
     modules: Receiver<Vec<ModuleImage>>,
     thread: JoinHandle<()>,
 }
 
 impl Started {
-    /// Takes over the session, and starts the threads of the trace.
+    /// Takes over the session, and starts the trace's threads.
     pub fn new(
         session: Session,
         config: &TraceConfig,
@@ -51,7 +52,7 @@ impl Started {
         })
     }
 
-    /// Takes the remaining events of a stopped process, and ends the draining. Returns the process's modules.
+    /// Drains the remaining events of a stopped process, and ends the drain. Returns the process's modules.
     pub fn stop(&self) -> Vec<ModuleImage> {
         self.tell(Course::StandsStill);
         self.modules.recv().unwrap_or_default()
@@ -67,7 +68,7 @@ impl Started {
         let _ = self.ends.try_send(end);
     }
 
-    /// Detaches from a process that still runs and no longer has a ptrace tracer.
+    /// Detaches from a process that is still running and no longer has a ptrace tracer.
     pub fn leave(&self) {
         self.tell(Course::Leave);
     }

@@ -1,4 +1,4 @@
-//! Facts of a recording besides the events: modules, thread names, losses, clocks.
+//! Facts in a recording other than events: modules, thread names, losses, clocks.
 
 use crate::config::TraceConfig;
 use crate::drain::consumer::Consumer;
@@ -21,7 +21,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// Time between two looks: a thread may get its name after its first allocation, and losses grow.
+/// Time between two collections of facts: a thread may get its name after its first allocation, and losses may grow.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum number of samples of resident memory. Beyond it, every second sample is dropped and the interval doubles.
 const MOST_SAMPLES: usize = 600;
@@ -74,7 +74,7 @@ pub struct Facts {
     resident: ResidentSeries,
     /// Number of recorded marks.
     marks: usize,
-    /// True if the early end of the recording has been reported.
+    /// True if the user has been told that the recording ended early.
     has_ended: bool,
 }
 
@@ -225,8 +225,8 @@ impl Facts {
         self.note("modules", modules.to_string());
     }
 
-    /// Collects facts on every turn. `modules_changed`: the modules differ from those of the previous call. Returns a
-    /// message for the user, once, if the recording has ended while the trace continues.
+    /// Collects facts; called on every turn. `modules_changed` is true if the modules differ from those of the previous
+    /// call. If the recording has ended while the trace continues, returns a message for the user, once.
     pub fn follow<O: Observer + Send>(
         &mut self,
         session: &Session,
@@ -349,8 +349,8 @@ impl Facts {
         ))
     }
 
-    /// Ends the recording after the drain thread has ended. `notes`: facts of the last report, by name. `None`: there
-    /// was no recording.
+    /// Ends the recording after the drain thread has ended. `notes` contains facts of the last report, by name. Returns
+    /// `None` if there was no recording.
     pub fn finish<O: Observer + Send>(
         &mut self,
         session: &Session,

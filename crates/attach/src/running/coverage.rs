@@ -1,4 +1,4 @@
-//! Coverage of each module, and calls that the hook does not see.
+//! Coverage of each module: calls that the hook sees, and calls that it does not.
 
 use crate::plan::hooking::is_hooked;
 use crate::session::Session;
@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum number of results that wait to be received; the scan then waits.
+/// Maximum number of unreceived results. Beyond it, the scan waits.
 const BACKLOG: usize = 64;
 /// Time after which a scan of a file on an unresponsive file system is abandoned.
 const LONGEST_SCAN: Duration = Duration::from_secs(120);
@@ -35,9 +35,9 @@ pub struct ModuleCoverage {
     pub reasons: Vec<String>,
     /// Number of calls in its code that go through slots.
     pub calls_seen: u64,
-    /// Allocator that blocks come from, or that is linked into the module and traced.
+    /// Allocator that the module's blocks come from, or that is linked into the module and traced.
     pub allocator: Option<ModuleAllocator>,
-    /// Description of the calls that the module's own allocator hides, with a remedy; may be empty.
+    /// Description of the calls that the module's own allocator hides from the hook, with a remedy; may be empty.
     pub hidden: &'static str,
 }
 
@@ -62,7 +62,7 @@ impl ModuleCoverage {
 pub struct ModuleAllocator {
     /// Name of the allocator.
     pub name: &'static str,
-    /// True if it is linked into a program or library that is more than an allocator.
+    /// True if it is linked into a program, or into a library that is not only an allocator.
     pub is_linked_in: bool,
 }
 
@@ -98,10 +98,11 @@ impl CallScans {
         self.calls
             .extend(new.iter().map(|m| (m.path.clone(), None)));
         let results = self.results.0.clone();
-        // Without a thread the scan is skipped, which delays only the end of the trace.
+        // If the thread cannot be started, scanning in the background is skipped, which only delays the end of the
+        // trace.
         let started = std::thread::Builder::new().spawn(move || {
             for module in new {
-                // A damaged file affects only its own row. The panic must be caught, because the end of the trace waits
+                // A damaged file affects only its own row. Its panic must be caught, because the end of the trace waits
                 // for a result.
                 let scan = || allocator_calls(&module.bytes.whole(), module.is_main, &is_hooked);
                 let calls = catch_unwind(AssertUnwindSafe(scan)).unwrap_or_default();
@@ -115,8 +116,8 @@ impl CallScans {
         }
     }
 
-    /// Receives results, waiting at most `wait`. Returns true if all modules are scanned, or if a scan has taken so
-    /// long that its file is considered unreadable.
+    /// Receives results, waiting for at most `wait`. Returns true if all modules have been scanned, or if a scan has
+    /// taken so long that its file is considered unreadable.
     pub fn is_ready(&mut self, wait: Duration) -> bool {
         let deadline = Instant::now() + wait;
         let is_given_up = self.last_progress.elapsed() > LONGEST_SCAN;
@@ -133,7 +134,7 @@ impl CallScans {
         true
     }
 
-    /// Returns the modules with calls that are seen or known to be unseen.
+    /// Returns the modules that have calls which are seen, or are known to be missed.
     pub fn coverage(&self, session: &Session) -> Vec<ModuleCoverage> {
         let slots = session.region().slots();
         let mut found = Vec::new();
@@ -235,7 +236,7 @@ fn is_slot_of(slot: &memhook_stream::SlotView, module: &ModuleImage) -> bool {
 }
 
 /// Describes, in a sentence each, the allocators that are linked into other modules, through which the program may
-/// allocate or leak without any event.
+/// allocate or leak without the trace seeing any event.
 pub fn unseen_allocators(session: &Session) -> impl Iterator<Item = String> {
     let modules = session.modules().iter();
     let others = modules.filter(|m| !m.is_libc && !m.is_loader);

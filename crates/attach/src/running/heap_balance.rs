@@ -1,5 +1,5 @@
-//! Compares glibc malloc's own count of allocated bytes with the trace's live blocks, as a second source for the claim
-//! that the trace is complete.
+//! Compares glibc malloc's own count of allocated bytes with the trace's live blocks, as independent evidence that the
+//! trace is complete.
 
 use crate::drain::consumer::Consumer;
 use crate::session::Session;
@@ -13,13 +13,13 @@ const PATIENCE: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_millis(2);
 /// Number of passes after which all earlier events have arrived.
 const PASSES: u64 = 2;
-/// Bytes that the C library allocates for each loaded module without using a slot: its `link_map`, names and search
-/// path.
+/// Bytes that the C library allocates for each loaded module without going through a hooked slot: its `link_map`, names
+/// and search path.
 const MODULE_BYTES: u64 = 4096;
 /// Tolerated difference: buffers and names that the C library allocates for itself.
 const LEAST_BOUND: u64 = 32 << 10;
 
-/// Bytes allocated by malloc at a moment, and the part of them that the trace knows.
+/// Bytes allocated by malloc at one moment, and how many of them the trace accounts for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeapBalance {
     given: GivenOut,
@@ -38,7 +38,7 @@ pub struct Comparison {
     pub grown_bytes: i64,
     /// Growth of the trace's live blocks, including their headers.
     pub traced_bytes: i64,
-    /// Possible difference of the two even if the trace is complete.
+    /// Largest difference of the two counts that a complete trace can explain.
     pub bound_bytes: u64,
     /// True if blocks from before the attach were released. Their sizes are unknown, and malloc's count has decreased
     /// by them.
@@ -46,19 +46,19 @@ pub struct Comparison {
 }
 
 impl HeapBalance {
-    /// Returns the balance at the first instruction of a program.
+    /// Returns the balance at a program's first instruction.
     pub fn of_beginning() -> HeapBalance {
         HeapBalance::default()
     }
 
-    /// Takes the balance at this moment, while the rings are drained. `None` if malloc is not glibc's, or if its lists
+    /// Returns the current balance, while the rings are being drained. `None` if malloc is not glibc's, or if its lists
     /// change too fast to be read.
     pub fn take<O: Observer + Send>(
         session: &Session,
         consumer: &Consumer<O>,
     ) -> Option<HeapBalance> {
         if !session.heaps().is_empty() {
-            // Described allocators have a separate count of their use of malloc's blocks.
+            // Described allocators keep their own count of the blocks that they take from malloc.
             return None;
         }
         let before = consumer.lock().ledger.totals();
@@ -82,7 +82,7 @@ impl HeapBalance {
         })
     }
 
-    /// Returns the bytes allocated by malloc that the trace does not know, because they are older than the attach.
+    /// Returns the bytes in malloc's blocks that are older than the attach, and therefore missing from the trace.
     pub fn earlier_bytes(&self) -> u64 {
         self.given.bytes.saturating_sub(self.known.bytes)
     }
@@ -111,7 +111,7 @@ impl HeapBalance {
     }
 }
 
-/// Waits for the events of everything that has happened until now. Returns false if they do not arrive.
+/// Waits until the events of everything that has happened so far have arrived. Returns false if they do not arrive.
 fn events_have_come<O: Observer + Send>(consumer: &Consumer<O>) -> bool {
     let (passes, deadline) = (consumer.passes(), Instant::now() + PATIENCE);
     while consumer.passes() < passes + PASSES && !consumer.is_asleep() {
@@ -123,7 +123,7 @@ fn events_have_come<O: Observer + Send>(consumer: &Consumer<O>) -> bool {
     true
 }
 
-/// Upper bound on the bytes that the calls between two sums may have changed, in any order.
+/// Upper bound on the bytes by which the calls between two sums may have changed them, in any order.
 fn moved(before: &Totals, after: &Totals) -> u64 {
     const HEADER_BYTES: u64 = 32;
     let calls = (after.allocations - before.allocations) + (after.releases - before.releases);

@@ -1,4 +1,4 @@
-//! Mappings of a process at a moment, from /proc, with the observed calls that made them.
+//! Mappings of a process at one moment, from /proc, with the observed calls that created them.
 
 use crate::drain::consumer::Consumer;
 use crate::session::Session;
@@ -27,7 +27,7 @@ pub enum MappedKind {
     File,
     /// Memory of an allocator: the program break, and mappings in which blocks live.
     Heap,
-    /// Memory without a file that was mapped before the attach.
+    /// Anonymous memory that was mapped before the attach.
     BeforeAttach,
     /// Mappings that the kernel makes in every process.
     Kernel,
@@ -70,7 +70,7 @@ pub struct MappedMemory {
     pub bytes: u64,
     /// Bytes that observed calls have mapped.
     pub traced_bytes: u64,
-    /// Bytes that observed calls have mapped and that have disappeared without an observed call.
+    /// Bytes that observed calls mapped, and that disappeared without an observed call.
     pub gone_bytes: u64,
     /// Remaining parts, the largest first.
     pub parts: Vec<MappedPart>,
@@ -149,7 +149,7 @@ impl MappedMemory {
         Some(found)
     }
 
-    /// Returns the bytes that were mapped since the attach by calls that were not seen.
+    /// Returns the bytes that were mapped since the attach by unobserved calls.
     pub fn unseen_bytes(&self) -> u64 {
         let unseen = self.parts.iter();
         let unseen = unseen.filter(|part| part.kind == MappedKind::Unseen);
@@ -157,7 +157,7 @@ impl MappedMemory {
     }
 }
 
-/// Waits until the events of this moment have arrived. An unmapping waits for the pass after its own.
+/// Waits until all events before this moment have arrived. The event of an unmapping is held back until the next pass.
 fn await_passes<O: Observer + Send>(consumer: &Consumer<O>) {
     let (first, begin) = (consumer.passes(), Instant::now());
     while consumer.passes() < first + PASSES && begin.elapsed() < PATIENCE {
@@ -233,7 +233,8 @@ fn with_blocks<O: Observer + Send>(ranges: &[Range<u64>], consumer: &Consumer<O>
     found
 }
 
-/// Returns the parts of the first list that are not in the second. Both must be in address order and without overlaps.
+/// Returns the parts of the first list that are not in the second. Both lists must be in address order and without
+/// overlaps.
 fn less(a: &[Range<u64>], b: &[Range<u64>]) -> Vec<Range<u64>> {
     let left = a
         .iter()

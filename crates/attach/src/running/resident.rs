@@ -1,4 +1,4 @@
-//! Resident memory of a traced process, by the kernel's sums and the live blocks.
+//! Resident memory of a traced process, computed from the kernel's sums and the live blocks.
 
 use crate::drain::consumer::Consumer;
 use crate::session::Session;
@@ -12,7 +12,7 @@ use std::ops::Range;
 const MOST_SLICES: u32 = 4;
 
 /// Returns the account at this moment, from the kernel's sums and the trace. `earlier_bytes`: live bytes from before
-/// the attach, by the allocator's own sums ([`crate::HeapBalance`]). `None` if the process has ended.
+/// the attach, according to the allocator's own sums ([`crate::HeapBalance`]). `None` if the process has ended.
 pub fn account_of_session<O: Observer + Send>(
     session: &Session,
     consumer: &Consumer<O>,

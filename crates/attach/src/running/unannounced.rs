@@ -1,6 +1,6 @@
-//! Modules that were loaded without an announcement by a followed call of dlopen. They were loaded by a call that began
-//! before its slot was patched, by the C library for itself (iconv_open(3), getpwnam(3)), or through a pointer from
-//! dlsym(3). Their calls are not seen until their slots are patched, and the coverage reports this.
+//! Modules whose loading was not announced by a traced dlopen call. They were loaded by a call that began before its
+//! slot was patched, by the C library for its own use (iconv_open(3), getpwnam(3)), or through a pointer from dlsym(3).
+//! Calls from these modules are not seen until their slots are patched, and the coverage reports this.
 
 use crate::error::Error;
 use crate::session::Session;
@@ -11,9 +11,9 @@ const SHORTEST: Duration = Duration::from_secs(1);
 /// Longest time between two looks. A look reads all mappings of the process.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Finds such modules in two looks, because a thread announces a module only when its dlopen returns.
+/// Finds unannounced modules in two looks, because a thread announces a module only when its dlopen returns.
 pub(super) struct Unannounced {
-    /// Number of announcements before the last look, and the modules that it found.
+    /// Number of announcements before the last look, and the modules that the look found.
     suspected: Option<(u32, Vec<u64>)>,
     pause: Duration,
     next: Duration,
@@ -35,8 +35,8 @@ impl Unannounced {
         now >= self.next
     }
 
-    /// Looks for new modules, and reports those of the last look if no module was announced since. Returns true if
-    /// there are such modules, whose slots are not patched yet.
+    /// Looks for new modules. Those that the previous look found are reported, unless a module has been announced
+    /// since. Returns true if there are new modules, whose slots are not patched yet.
     pub fn look(&mut self, session: &mut Session, now: Duration) -> Result<bool, Error> {
         self.pause = (self.pause * 2).min(LONGEST);
         self.next = now + self.pause;
@@ -55,7 +55,7 @@ impl Unannounced {
         Ok(true)
     }
 
-    /// Looks for the last time, because no module can be announced any more.
+    /// Takes the final look, after which no module can be announced.
     pub fn look_at_end(&mut self, session: &mut Session) {
         let found = session.look_for_new_modules().unwrap_or_default();
         let (_, suspected) = self.suspected.take().unwrap_or_default();

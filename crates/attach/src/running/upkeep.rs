@@ -18,13 +18,13 @@ use std::{
 
 /// Time between two checks that the target still exists.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
-/// Delay before new patches are verified. A resolver that was running at the patch has ended by then.
+/// Delay before new patches are verified. A resolver that was running when the patch was made has ended by then.
 const VERIFY_AFTER: Duration = Duration::from_millis(100);
 
-/// Longest wait for a process that is about to end: its memory disappears first.
+/// Longest wait for a process that is ending: its memory disappears before the process does.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Process, distinguished by its start time from later processes with the same pid.
+/// Process, told apart from later processes with the same pid by its start time.
 struct Identity {
     pid: i32,
     started: Option<u64>,
@@ -48,9 +48,9 @@ impl Identity {
 /// Result of a detach.
 #[derive(Debug)]
 pub enum Detached {
-    /// The process is clean: its slots hold their originals, or it has ended.
+    /// The process is clean: its slots hold their original values, or it has ended.
     Clean,
-    /// This number of slots could not be restored; they pass calls through.
+    /// This number of slots could not be restored. They pass calls through.
     SlotsLeft(u64),
     /// The slots could not be restored. Another `detach` may succeed.
     Failed(Error),
@@ -77,13 +77,13 @@ pub struct Upkeep {
     gaps: GapWatch,
     next_look: Duration,
     next_verify: Option<Duration>,
-    /// Number of libraries that were not patched in time, at the last turn.
+    /// Number of libraries that had not been patched in time at the last turn.
     unwatched: u64,
     unannounced: Unannounced,
 }
 
 impl Upkeep {
-    /// Creates the upkeep of a process directly after the attach.
+    /// Creates the upkeep of a process right after the attach.
     pub fn new(pid: i32) -> Upkeep {
         Upkeep {
             target: Identity::of(pid),
@@ -170,8 +170,7 @@ impl Upkeep {
             if !is_alive
                 && memhook_process::thread_state(self.target.pid, self.target.pid).is_none()
             {
-                // The status is read once more, because the parent may have collected the process between the two
-                // checks.
+                // The status is read once more, because the parent may have reaped the process between the two checks.
                 return self.end.status().map_or(Ending::Unknown, Ending::of_status);
             }
             if begin.elapsed() >= END_PATIENCE {
@@ -185,7 +184,7 @@ impl Upkeep {
         }
     }
 
-    /// Completes the facts about a process that makes no more calls, or from which the caller is about to detach.
+    /// Collects the last facts about a process that makes no more calls, or from which the caller is about to detach.
     pub fn last_look(&mut self, session: &mut Session) {
         self.unannounced.look_at_end(session);
     }

@@ -1,4 +1,4 @@
-//! First step of an attach: claims the process and removes the remains of earlier attaches.
+//! First step of an attach: claims the process and removes the leftovers of earlier attaches.
 
 use crate::claim::{Claim, claim};
 use crate::config::emission::Emission;
@@ -57,7 +57,7 @@ impl Cleared {
         })
     }
 
-    /// Surveys the process for the attach. `emission`: source of an emitting hook, if one is requested.
+    /// Surveys the process for the attach. `emission`: source of the emitting hook, if such a hook is requested.
     pub fn survey(&mut self, emission: Option<&Emission>) -> Result<Surveyed, Error> {
         let maps = mappings(self.pid)?;
         self.residue.hook_base = match emission {

@@ -1,4 +1,5 @@
-//! Step of an attach in which the hook enters the process and patches slots. All work with held threads is here.
+//! The step of an attach in which the hook enters the process and patches slots. All work that requires held threads is
+//! here.
 
 use super::Session;
 use super::lone_recorder;
@@ -16,7 +17,7 @@ use memhook_inject::{Held, move_guided_region, set_inherited, unmap_region};
 use memhook_process::{RemoteAddress, is_executed_still};
 use std::time::Duration;
 
-/// Time limit for finding a thread that may call the loader, before the hook is mapped instead.
+/// Time limit for finding a thread that may call the loader. After that, the hook is mapped instead.
 const LOAD_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Prepared {
@@ -28,7 +29,7 @@ impl Prepared {
             Ok((held, hook)) => {
                 let mut session = Session::of(self, hook);
                 if let Err(error) = session.begin(reach, held, entry.region) {
-                    // Some slots may hold wrappers already. If this attach cannot restore a slot, the next one can.
+                    // Some slots may already contain wrappers. If this attach cannot restore a slot, the next one can.
                     let _ = session.detach();
                     return Err(error);
                 }
@@ -55,7 +56,8 @@ impl Prepared {
             held.release()?;
             return Err(Error::OtherProgram { pid });
         }
-        // The loader reads and closes its file by a descriptor number, which another thread could close.
+        // The loader refers to its file by a descriptor number, which another thread could close or reuse in the
+        // meantime.
         let is_in_danger = entry.region.was_disturbed && !held.others_stand_still();
         let is_filtered = matches!(way, Loading::ByLoader(_)) && loading_is_filtered(&held);
         if self.may_be_mapped() && (is_in_danger || is_filtered) {
@@ -68,14 +70,14 @@ impl Prepared {
         match self.load(&mut held, way) {
             Ok(hook) => Ok((held, hook)),
             Err(error) => {
-                // The region is unknown to the hook and to later attachers, so nothing would ever use it again.
+                // Neither the hook nor later attachers know the region, so nothing would ever use it again.
                 let _ = unmap_region(&mut held, address, bytes);
                 Err(error)
             }
         }
     }
 
-    /// Returns true if a hook that no loader knows is sufficient.
+    /// Returns true if a hook that is not known to any loader is sufficient.
     fn may_be_mapped(&self) -> bool {
         self.emission.is_none() && !self.pads.may_be_thrown_through
     }
@@ -86,7 +88,7 @@ impl Prepared {
         (RemoteAddress(place.address), bytes)
     }
 
-    /// Brings the hook in unless the process has it, and passes all required facts to the hook.
+    /// Brings the hook in unless the process already has it, and passes it all the facts that it needs.
     fn load(&mut self, held: &mut Held, way: Loading) -> Result<HookInTarget, Error> {
         let pid = self.pid;
         let numbers = thread_numbers(held).ok_or(Error::NoThreadNumber { pid })?;
@@ -114,10 +116,10 @@ impl Prepared {
         Ok(hook)
     }
 
-    /// Holds a thread, and chooses the way to bring in the hook according to that thread. `dlopen` is called only if
-    /// the thread is proved to hold no lock. Otherwise, if mapping is sufficient, a thread outside the loader maps the
-    /// hook. A thread outside the loader is also required if the hook is already in place, because the hook keeps the
-    /// loader from changing its lists.
+    /// Holds a thread, and chooses how to bring in the hook according to that thread. `dlopen` is called only if the
+    /// thread provably holds no lock. Otherwise, if mapping is sufficient, a thread outside the loader maps the hook. A
+    /// thread outside the loader is also required if the hook is already in place, because the hook keeps the loader
+    /// from changing its lists.
     fn hold_to_load(
         &mut self,
         reach: &mut Reach<'_>,
@@ -160,7 +162,7 @@ impl Session {
         let pid = self.prepared.pid;
         let (mut address, bytes) = self.prepared.region_at(&place);
         // Once fork(2) has its wrapper, children unmap the region themselves, and the hook makes them inherit it. If a
-        // thread may return to a call that began in an earlier attach, children need the region from now on.
+        // thread may return to a call that began during an earlier attach, children need the region from now on.
         if self.region().awaits_threads() {
             set_inherited(&mut held, address, bytes, true)?;
         }
@@ -184,10 +186,10 @@ impl Session {
             hook_error::STALE | hook_error::NO_LOADER | 0.. => {}
             code => return Err(Error::HookRefused { pid, code }),
         }
-        // The hook has reported the loader's count. A wrapped dlopen needs an instruction of its caller's module
-        // through which it can return, and uses only lists that match that count.
+        // The hook has reported the loader's count, and a wrapped dlopen uses only lists that match it. A wrapped
+        // dlopen also needs an instruction in its caller's module through which it can return.
         self.prepared.look_at_modules()?;
-        // If not all threads can be held, the slots stay unchanged, which the coverage shows.
+        // If not all threads can be held, the slots stay unchanged, and the coverage shows it.
         if let Ok(all_held) = self.force_slots() {
             self.note_held(all_held);
         }

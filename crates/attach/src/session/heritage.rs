@@ -1,4 +1,4 @@
-//! Data that a process passes to the children that it forks, and the session of a child that has used it.
+//! What a process passes on to the children that it forks, and the session of a child that has used it.
 
 use super::Session;
 use super::journal::SlotJournal;
@@ -20,11 +20,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Divisor of the parent's memory allowance for a child: most children do little, and there are many.
+/// Divisor for a child's share of its parent's memory allowance: most children do little, and there are many of them.
 const SHARE: u64 = 8;
 
 /// Facts that are the same in a process and in the children that it forks now: addresses and properties of the hook,
-/// the modules and the patched slots.
+/// the modules, and the patched slots.
 pub(crate) struct Heritage {
     pid: i32,
     /// Configuration with the memory allowance of a child.
@@ -39,8 +39,8 @@ pub(crate) struct Heritage {
 }
 
 impl Session {
-    /// Returns the heritage of children. Returns `None` if a child could not be traced from its birth with it: pads and
-    /// counted accesses have their own memory, and sampled accesses apply to one process.
+    /// Returns what the children inherit. Returns `None` if a child could not be traced from its birth with that: pads
+    /// and counted accesses have their own memory, and sampled accesses apply to one process.
     pub(crate) fn heritage(&self) -> Option<Heritage> {
         let own = &self.prepared;
         let has_more =
@@ -72,7 +72,7 @@ impl Session {
     }
 }
 
-/// Returns the allowance of a child; `None` if a single thread's ring would not fit.
+/// Returns the allowance of a child; `None` if it is too small for a single thread's ring.
 fn share_of(parent: &Config) -> Option<Plan> {
     let whole = parent.plan;
     if whole.allowance == u64::MAX {
@@ -113,8 +113,8 @@ impl Heritage {
         self.region.births_missed()
     }
 
-    /// Returns the session of a child that records to `region`. The child is not touched. `lives`: false if it has
-    /// ended; then all facts are those of its parent.
+    /// Returns the session of a child that records to `region`. The child is not touched. `lives`: false if the child
+    /// has ended, in which case all facts are taken from its parent.
     pub fn session(
         &self,
         pid: i32,

@@ -16,8 +16,8 @@ pub(super) struct SlotJournal {
     object: &'static HookObject,
     /// Ids of the hooked functions.
     functions: HashSet<usize>,
-    /// Variant of each original (avma) of a function. The program may have copied a wrapper's address, so a variant
-    /// keeps its function.
+    /// Variant of the wrapper for each original address (avma) of a function. The program may have
+    /// copied a wrapper's address, so a variant is never given to another original.
     variants: HashMap<(usize, u64), u32>,
     /// Modules with functions or slots that cannot be hooked, and the reasons.
     pub unhookable: Vec<(String, &'static str)>,
@@ -49,7 +49,7 @@ impl SlotJournal {
         functions.any(|&function| HOOKED_FUNCTIONS[function].role == Role::Maps)
     }
 
-    /// Changes the hook object. Slots that this object does not hook are removed.
+    /// Switches to another hook object, and removes the slots that it does not hook.
     pub fn use_object(
         &mut self,
         object: &'static HookObject,
@@ -130,7 +130,8 @@ impl SlotJournal {
         self.unhookable = unhookable;
     }
 
-    /// Returns the variant for an original: slots of one symbol may hold different originals.
+    /// Returns the variant of the wrapper for an original address. Slots of one symbol may hold
+    /// different originals.
     fn variant_of(&mut self, function: usize, original: u64) -> Option<u32> {
         if let Some(&variant) = self.variants.get(&(function, original)) {
             return Some(variant);

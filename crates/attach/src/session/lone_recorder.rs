@@ -3,7 +3,7 @@
 //! It may skip them if the process is registered for membarrier(2), because a second thread can then make all threads
 //! pass a barrier. While a process with several threads registers, the kernel waits for an RCU grace period, about ten
 //! milliseconds (sync_runqueues_membarrier_state in kernel/sched/membarrier.c). So a sleeping thread registers. If all
-//! threads are busy, there would be no gain.
+//! threads are busy, registering would gain nothing.
 
 use crate::hook::presence::any_point;
 use memhook_abi::flags::LONE_RECORDER;
@@ -46,8 +46,8 @@ pub fn register_alone(held: &mut Held, region: &Region) {
 }
 
 fn register(held: &mut Held) -> bool {
-    // A seccomp filter may kill the process for this call. A suspended filter may also do so if this attacher is killed
-    // meanwhile.
+    // A seccomp filter may kill the process for this call. Even a suspended filter may do so, if this attacher is
+    // killed during the call.
     if has_seccomp_filter(held.pid()) && held.may_call(libc::SYS_membarrier) != Some(true) {
         return false;
     }

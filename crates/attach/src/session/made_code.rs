@@ -1,5 +1,5 @@
-//! Code that a process makes at run time: its areas, the names that the process gives it, and the program that it
-//! translates if it is an emulator.
+//! Code that a process generates at run time: its areas, the names that the process publishes for it, and, for an
+//! emulator, the program that it translates.
 
 use memhook_process::{Mapping, TargetRoot, effective_user, emulated_program, inner_tid, mappings};
 use memhook_symbols::{JitDump, PerfMap};
@@ -24,7 +24,7 @@ pub(super) struct MadeCode {
     /// Path of the program that the process emulates.
     emulated: Option<String>,
     next_look: Duration,
-    /// The file for `perf inject --jit`. The process that writes it also maps it, so that perf(1) finds it.
+    /// The file for `perf inject --jit`. The process that writes it also maps it, so that perf(1) can find it.
     dump: Option<Mapping>,
     /// Last names that were read.
     names: Mutex<Option<(Version, Arc<PerfMap>)>>,
@@ -54,7 +54,7 @@ impl MadeCode {
         self.emulated.as_deref()
     }
 
-    /// Searches again if a search is due. Returns true if an area has changed.
+    /// Repeats the search if it is due. Returns true if an area has changed.
     pub fn look(&mut self, pid: i32, now: Duration) -> bool {
         if now < self.next_look {
             return false;
@@ -81,7 +81,7 @@ impl MadeCode {
             .or_else(|| self.listed_names(pid, root))
     }
 
-    /// Reads names from the file that the process has mapped. Its path counts only if it leads to the same file.
+    /// Reads names from the file that the process has mapped. Its path is used only if it leads to the same file.
     fn dumped_names(&self, root: &TargetRoot) -> Option<Arc<PerfMap>> {
         let mut dumped = self.dumped.lock().unwrap_or_else(|e| e.into_inner());
         let known = |dumped: &Option<(u64, JitDump, Arc<PerfMap>)>| {
@@ -114,7 +114,7 @@ impl MadeCode {
             let names = self.names.lock().unwrap_or_else(|e| e.into_inner());
             names.as_ref().map(|(_, map)| Arc::clone(map))
         };
-        // If the process has ended, the last names still describe its code.
+        // If the process has ended, the names that were read last still describe its code.
         let Some(inner) = inner_tid(pid, pid) else {
             return known();
         };
@@ -153,10 +153,10 @@ fn dump(maps: &[Mapping]) -> Option<Mapping> {
     maps.iter().find(is_dump).cloned()
 }
 
-/// Returns the executable memory without a file, and the memory that the compiler has reserved next to it for more
-/// code.
+/// Returns the executable memory that is not file-backed, and the memory next to it that the compiler has reserved for
+/// more code.
 fn areas(maps: &[Mapping]) -> Vec<Range<u64>> {
-    // .NET maps one memory file twice, to write to the first mapping and execute the second.
+    // .NET maps a memory file twice: one mapping for writing, the other for execution.
     let is_made = |m: &Mapping| {
         let is_anonymous = m.file_id.2 == 0 && !(m.path.starts_with("[v") || m.path == "[uprobes]");
         m.exec && (is_anonymous || m.path.starts_with("/memfd:doublemapper"))

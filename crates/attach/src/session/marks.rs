@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Maximum number of stored marks.
 const MOST_MARKS: usize = 100_000;
 
-/// Marks that were taken out of the region, which has room for few.
+/// Marks that were taken out of the region, which has room for only a few.
 #[derive(Default)]
 pub(super) struct Marks {
     taken: Vec<NamedMoment>,

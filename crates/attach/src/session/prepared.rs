@@ -1,4 +1,4 @@
-//! Step of an attach before the hook enters the process: writes all data that the hook will need.
+//! The step of an attach before the hook enters the process: writes all data that the hook will need.
 
 use super::cleared::Cleared;
 use super::found::Found;
@@ -42,7 +42,7 @@ pub(super) struct HeldTimes {
     pub idle: Duration,
 }
 
-/// Attach whose region, journal and tables are written. Dropping it frees the region's memory.
+/// Attach whose region, journal and tables have been written. Dropping it frees the region's memory.
 pub(super) struct Prepared {
     pub pid: i32,
     pub region: Arc<Region>,
@@ -77,12 +77,12 @@ pub(super) struct Prepared {
 pub(super) struct Entry {
     pub way: Loading,
     pub region: Place,
-    /// Memory of the process, which is valid as long as it executes the examined program.
+    /// Memory of the process, valid as long as the process executes the examined program.
     pub memory: File,
 }
 
 impl Prepared {
-    /// Writes all of this data. `config`: the result of [`limited`].
+    /// Writes all data that the hook will need. `config`: the result of [`limited`].
     pub fn of(
         reach: &mut Reach<'_>,
         cleared: Cleared,
@@ -128,7 +128,7 @@ impl Prepared {
         }
         let modules = TracedModules::of(&survey, &maps, files, vdso);
         let mut tables = known.tables();
-        // From here on no finding about the target can refuse the attach.
+        // From here on, nothing found out about the target can make us refuse the attach.
         let anywhere = [survey.object.image(0)?];
         let registered = make_tables(&mut tables, &modules, reach, &idle, pid);
         // The next process of the same run gets the same hook.
@@ -240,8 +240,8 @@ impl Prepared {
     }
 
     /// Removes three kinds of slots: slots of unloaded modules, patched slots that no longer hold our value because
-    /// another module has taken the place of theirs, and slots that are not patched. For the last kind, the journal's
-    /// page facts may describe an earlier module while another one is being relocated now.
+    /// their module was unloaded and another is mapped in its place, and slots that are not patched. For the last kind,
+    /// the journal's page facts may describe an earlier module while another one is being relocated now.
     fn forget_slots(&self) {
         for slot in self.region.slots() {
             let modules = self.modules.now.iter();
@@ -280,9 +280,9 @@ impl Prepared {
 
 impl Drop for Prepared {
     /// The gate is closed and all data has been read. If the gate could not be closed, the hook finds rings without an
-    /// owner, in which it neither waits nor counts.
+    /// owner, and then it neither waits nor counts.
     fn drop(&mut self) {
-        // The claim is released after this, so the next attacher need not wait until this process has ended.
+        // The claim is released after this, so the next attacher can start before this process has ended.
         self.region.forget_attacher();
         self.region.give_all_back();
     }

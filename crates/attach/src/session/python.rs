@@ -5,7 +5,7 @@ use memhook_process::{CLibraryKind, Interpreter, ModuleImage, PythonError, Verdi
 use memhook_stream::{PythonConfig, Region};
 
 /// Number of attempts to verify the layout at the attach. If none succeeds, the hook has to check the frames more
-/// carefully. The process runs meanwhile, so a frame that ends between two reads spoils an attempt.
+/// carefully. The process keeps running, so a frame that ends between two reads spoils an attempt.
 const LOOKS_AT_ATTACH: usize = 8;
 /// Number of consecutive wrong results after which the layout is considered unsuitable for this interpreter.
 const WRONG_LOOKS: usize = 50;
@@ -16,7 +16,7 @@ pub(super) struct Python {
     interpreter: Option<Interpreter>,
     is_settled: bool,
     wrong_looks: usize,
-    /// True if each of its objects is a block of malloc; `None` if it was not examined.
+    /// True if each object of the interpreter is a malloc block; `None` if this was not examined.
     avoids_pools: Option<bool>,
     /// Message that was not shown to the user yet.
     notice: Option<String>,
@@ -45,7 +45,7 @@ impl Python {
         python
     }
 
-    /// Returns true if its small objects are known to be parts of larger blocks.
+    /// Returns true if the interpreter's small objects are known to be parts of larger blocks.
     pub fn uses_pools(&self) -> bool {
         self.avoids_pools == Some(false)
     }
@@ -58,7 +58,8 @@ impl Python {
         })
     }
 
-    /// Checks the layout against the process's current state, as long as only its version supports it.
+    /// Checks the layout against the process's current state, as long as the interpreter's version is the only evidence
+    /// for it.
     pub fn look(&mut self, pid: i32, region: &Region) {
         let Some(interpreter) = self.interpreter.as_ref().filter(|_| !self.is_settled) else {
             return;

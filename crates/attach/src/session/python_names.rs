@@ -1,4 +1,4 @@
-//! Names of Python functions, which the hook has written to the region.
+//! Names of Python functions, which the hook has written into the region.
 
 use memhook_stream::Region;
 use memhook_symbols::{Location, NamedCode, python_frame};

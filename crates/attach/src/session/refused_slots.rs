@@ -1,6 +1,6 @@
-//! Slots that no thread of the target can patch. Their pages cannot be made writable (a seccomp filter refuses
-//! mprotect(2), or might kill the process for it), may be in relocation now, or modules are loaded and unloaded too
-//! fast.
+//! Slots that no thread of the target can patch. Either their pages cannot be made writable (a seccomp filter refuses
+//! mprotect(2), or might kill the process for it), or the pages may be in relocation at the moment, or modules are
+//! loaded and unloaded too fast.
 
 use memhook_abi::slot_state::{PATCHED, PENDING, REFUSED};
 use memhook_inject::{WordExchange, force_words, force_words_of_held};

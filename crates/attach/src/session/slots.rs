@@ -15,13 +15,13 @@ use memhook_stream::{SlotSpec, SlotView};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-/// Runtimes whose operators new may only forward to malloc.
+/// Runtimes whose variants of `operator new` may do nothing but forward to malloc.
 const CXX_RUNTIMES: [&str; 3] = ["libstdc++.so", "libc++abi.so", "libc++.so"];
 
 /// Longest time that the held thread waits for a moment in which no other thread unloads modules.
 const STILL_PATIENCE: Duration = Duration::from_millis(20);
 
-/// Number of attempts with all threads held in which the modules must be unchanged.
+/// Number of attempts, with all threads held, to find the modules unchanged.
 const FORCED_TRIES: u32 = 5;
 
 impl Session {
@@ -30,8 +30,8 @@ impl Session {
         self.prepared.journal.has_mappings()
     }
 
-    /// Tells the hook which operators new end in a call of a hooked malloc. While most allocations are skipped, these
-    /// operators leave the decision to malloc.
+    /// Tells the hook which variants of `operator new` end in a call to a hooked malloc. While most allocations are
+    /// skipped, these variants leave the decision to malloc.
     pub(super) fn announce_forwarding_operators(&self) {
         let slots = self.region().slots();
         let patched = |names: Vec<&str>| {
@@ -100,7 +100,7 @@ impl Session {
         looked
     }
 
-    /// Puts the slots of modules that were loaded since the last look into the journal. Returns the load biases (avma) of
+    /// Adds to the journal the slots of modules that were loaded since the last look. Returns the load biases (avma) of
     /// these modules. [`Session::verify_slots`] patches them.
     pub(crate) fn look_for_new_modules(&mut self) -> Result<Vec<u64>, Error> {
         let maps = mappings(self.prepared.pid)?;
@@ -113,7 +113,8 @@ impl Session {
         let modules: HashSet<u64> = slots.map(|slot| slot.module_base).collect();
         let new: Vec<u64> = modules.difference(&known).copied().collect();
         if !new.is_empty() {
-            // A dlopen in progress may not have relocated all slots of its modules, and the journal lacks these.
+            // A dlopen in progress may not have relocated all slots of its modules yet, and the journal does not
+            // contain the others.
             self.prepared.modules.unsettle();
         }
         Ok(new)
@@ -193,7 +194,7 @@ impl Session {
         note(self.prepared.pid, Act::Slots(places));
     }
 
-    /// Returns true for wrappers that first decide whether they skip a call (`patch_pending` of `hook-cxx/patch.hpp`).
+    /// Returns true for wrappers that first decide whether to skip a call (`patch_pending` of `hook-cxx/patch.hpp`).
     fn passes_calls_by(&self) -> bool {
         self.region().flags() & flags::LIVE_FILTER != 0
     }
@@ -241,7 +242,7 @@ impl Session {
         }
     }
 
-    /// Points the cells of all pads to their wrappers, in a program that has not begun.
+    /// Points the cells of all pads to their wrappers, in a program that has not started yet.
     pub(super) fn fill_cells(&self) -> Result<(), Error> {
         let copies = hook_copies(self.prepared.pid, &mappings(self.prepared.pid)?);
         let Some(hook) = copies.iter().find(|copy| copy.base == self.hook.base) else {

@@ -8,7 +8,7 @@ use crate::unwinding::tables::{KnownTables, UnwindTables};
 use memhook_process::{ModuleBytes, ModuleFiles, ModuleImage};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Total size above which files that the last process did not use are forgotten, in bytes.
+/// Total size in bytes above which files that the last process did not use are forgotten.
 const MOST_BYTES: u64 = 512 << 20;
 /// Number of files above which unused files are closed too: an open file prevents its file system from being unmounted.
 const MOST_FILES: usize = 64;
@@ -32,7 +32,7 @@ impl Default for KnownFiles {
 }
 
 impl KnownFiles {
-    /// Returns the files for an attach, which checks that they are unchanged.
+    /// Returns the files for an attach. The attach checks that they are unchanged.
     pub fn files(&self) -> ModuleFiles {
         self.files.for_another_process()
     }
@@ -42,7 +42,7 @@ impl KnownFiles {
         UnwindTables::with_known(&self.tables)
     }
 
-    /// Shares the bytes of the vDSO, which is the same in all processes but is read from each.
+    /// Shares the bytes of the vDSO, which are read from each process although all processes have the same.
     pub fn share_vdso(&mut self, vdso: &mut ModuleImage) {
         match &self.vdso {
             Some(known) if known[..] == vdso.bytes[..] => vdso.bytes = Arc::clone(known),
@@ -81,8 +81,8 @@ impl SharedFiles {
         *self.lock() = known;
     }
 
-    /// Drops all files, so that only files of attaches in progress stay open. Call this when a process has ended or was
-    /// detached from, because its file system may be about to be unmounted.
+    /// Drops all files, so that only files of attaches in progress stay open. Call this when a process has ended, or
+    /// after a detach from it, because its file system may be about to be unmounted.
     pub fn forget(&self) {
         *self.lock() = KnownFiles::default();
     }

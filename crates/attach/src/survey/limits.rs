@@ -10,7 +10,7 @@ use memhook_stream::Plan;
 
 /// Refuses a process that cannot be traced, with the reason and the remedy. Only reads the process.
 ///
-/// Each attach begins with this. A caller needs it only to create no file for a process that will be refused.
+/// Each attach begins with this. A caller needs it only to avoid creating a file for a process that will be refused.
 pub fn refuse(pid: i32, config: &TraceConfig) -> Result<(), Error> {
     plan(pid, config).map(drop)
 }
@@ -44,8 +44,8 @@ pub(crate) fn plan(pid: i32, config: &TraceConfig) -> Result<Plan, Error> {
 /// Mean distance between samples, in bytes, at which a ring holds few events: at ten gigabytes a second, about 1,600
 /// events between two passes that are 10 ms apart.
 const SELDOM_SAMPLED: u64 = 128 << 10;
-/// Initial size of the ring of a process with such sparse samples, in bytes, with space for 2,048 events. It grows if
-/// necessary.
+/// Initial size in bytes of a ring whose process has samples at least `SELDOM_SAMPLED` bytes apart, with space for
+/// 2,048 events. The ring grows if necessary.
 const RING_OF_SAMPLES: u64 = 32 << 10;
 
 /// Compares the limits of the process with the planned mappings.
@@ -104,7 +104,7 @@ pub(crate) fn may_reserve(pid: i32) -> bool {
     })
 }
 
-/// Divisor of a process's remaining address space for the region, which stays mapped after the detach.
+/// Divisor of a process's remaining address space: the region, which stays mapped after the detach, may take 1/n of it.
 const SHARE: u64 = 8;
 /// Smallest ring when address space is scarce.
 const LEAST_RING: u64 = 64 << 10;
@@ -135,7 +135,7 @@ const REPORT_PATH: &str = "/memfd:memhook-region";
 fn bytes_of_region(pid: i32) -> u64 {
     let maps = memhook_process::mappings(pid).unwrap_or_default();
     let reports = maps.iter().filter(|m| m.path == REPORT_PATH);
-    // A report that follows its guide is mapped from the end of the guide.
+    // If a guide precedes the report, the report's mapping begins at the file offset where the guide ends.
     let bytes = reports.map(|m| m.end - m.start + m.offset);
     bytes.max().unwrap_or(0)
 }

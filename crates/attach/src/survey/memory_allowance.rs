@@ -3,7 +3,7 @@
 //!
 //! Memory is charged to the control group of the process that touches it first. We touch most of the memory (see
 //! `memhook_stream`'s grants), so our own limits count for all of it. The target pays for page tables of the shared
-//! memory, and for rings of threads that begin before we notice them.
+//! memory, and for rings of threads that start before we notice them.
 
 use crate::error::Error;
 use memhook_foreign::size_text;
@@ -12,9 +12,9 @@ use memhook_stream::Plan;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Divisor of the free memory: tracing may take this part (1/n).
+/// Divisor of the free memory: tracing may take 1/n of it.
 const SHARE: u64 = 50;
-/// Free bytes below its limit that a target must have to be traced.
+/// Bytes that must be free below a target's limit for the target to be traced.
 const LEAST_FREE: u64 = 1 << 20;
 /// Time for which a reading of free memory stays valid.
 const MOMENT: Duration = Duration::from_millis(90);
@@ -183,9 +183,9 @@ fn free_for_us() -> Option<u64> {
     }
 }
 
-/// Divisor of the free memory for live blocks and call stacks of one process, unless the user sets a limit. The part
-/// (1/n) is large enough for all blocks of nearly any process, and small enough that neither this machine nor our own
-/// container runs out of memory because of us.
+/// Divisor of the free memory for live blocks and call stacks of one process, unless the user sets a limit. The
+/// resulting share (1/n) is large enough for all blocks of nearly any process, and small enough that we cause neither
+/// this machine nor our own container to run out of memory.
 const LEDGER_SHARE: u64 = 4;
 /// Upper limit of this memory in bytes: a ledger at its limit walks its whole table while rings fill up.
 const LEDGER_MOST: u64 = 1 << 30;
@@ -197,7 +197,7 @@ pub fn for_a_ledger() -> u64 {
     share.clamp(memhook_ledger::LEAST_BYTES as u64, LEDGER_MOST)
 }
 
-/// Counts kills for lack of memory in the target's control group.
+/// Counts the OOM kills in the target's control group.
 pub struct KillCount {
     memory: CgroupMemory,
     before: Option<u64>,

@@ -1,4 +1,4 @@
-//! Facts about a process as an attach finds it. The process is only read.
+//! Facts about a process as an attach finds it. Surveying only reads the process.
 
 use crate::error::Error;
 use crate::hook::loading::WayIn;
@@ -36,7 +36,7 @@ impl Surveyed {
         let libc = CLibrary::of(pid, &maps);
         let way_in = WayIn::of(pid, &maps, &modules, libc.as_ref(), present)?;
         let object = way_in.loading.object(pid);
-        // A hook that should be loaded may have to be mapped after all, depending on the held thread.
+        // Depending on which thread is held, a hook that should be loaded may have to be mapped after all.
         let passage = InProcess::of(pid, &modules);
         Ok(Surveyed {
             is_static: libc.is_none() && is_static(pid),
@@ -50,7 +50,7 @@ impl Surveyed {
         })
     }
 
-    /// Returns the address (avma) of a function of its C library.
+    /// Returns the address (avma) of a function in the process's C library.
     pub fn function(&self, name: &'static str) -> Result<u64, Error> {
         let pid = self.pid;
         let libc = self.libc.as_ref().ok_or(Error::NoCLibrary { pid })?;

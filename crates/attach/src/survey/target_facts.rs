@@ -37,7 +37,7 @@ pub fn thread_numbers(held: &Held) -> Option<ThreadNumbers> {
         return Some(all_right(offset));
     }
     // Only fork(3) updates the stored id of the thread that continues in the child. glibc's `tcbhead_t` contains its
-    // own address as first and third word.
+    // own address as its first and third words.
     let mut head = [0; 24];
     let own_address = thread_pointer.0.to_le_bytes();
     let is_head =

@@ -9,12 +9,12 @@ use memhook_process::{CLibraryKind, Mapping, ModuleFiles, ModuleImage, is_ours, 
 pub(crate) struct TracedModules {
     /// Last known modules.
     pub now: Vec<ModuleImage>,
-    /// Unloaded modules, which still explain addresses in old backtraces.
+    /// Unloaded modules, needed to symbolize addresses in old backtraces.
     pub gone: Vec<ModuleImage>,
     vdso: Option<ModuleImage>,
     /// True for a static program, which has no loader and whose modules never change.
     pub is_static: bool,
-    /// True if the loader may unmap a module while the hook is about to exchange its slots.
+    /// True if the loader may unmap a module while the hook is about to patch its slots.
     pub may_vanish: bool,
     pub files: ModuleFiles,
     /// Last known mappings of files.
@@ -51,8 +51,8 @@ impl TracedModules {
         layout(maps) == self.layout
     }
 
-    /// Returns true if code of files was mapped since the modules were read. Programs also map files without code, which
-    /// are no modules.
+    /// Returns true if a file with code was mapped since the modules were read. Mapped files without code are not
+    /// modules.
     pub fn has_new_code_in(&self, maps: &[Mapping]) -> bool {
         let is_code = |m: &&Mapping| m.exec && !is_ours(m);
         let layout = layout(maps);
@@ -60,7 +60,7 @@ impl TracedModules {
         code.any(|mapping| !self.layout.contains(mapping))
     }
 
-    /// Has the next look read the modules again, even if nothing has moved.
+    /// Makes the next look read the modules again, even if no mapping has changed.
     pub fn unsettle(&mut self) {
         self.layout.clear();
     }
@@ -78,13 +78,13 @@ impl TracedModules {
         Ok(())
     }
 
-    /// Makes these mappings the reference of [`TracedModules::are_as_seen_in`].
+    /// Makes these mappings the reference for [`TracedModules::are_as_seen_in`].
     pub fn settle(&mut self, maps: &[Mapping]) {
         self.layout = layout(maps);
     }
 }
 
-/// Returns the mappings of files, for comparing the places of modules.
+/// Returns the mappings of files, for comparing where the modules are.
 pub(crate) fn layout(maps: &[Mapping]) -> Vec<Mapping> {
     let of_file = |m: &&Mapping| m.file_id.2 != 0 && m.path.starts_with('/');
     maps.iter().filter(of_file).cloned().collect()

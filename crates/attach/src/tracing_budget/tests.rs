@@ -38,7 +38,8 @@ fn recorded(count: f64, probability: f64, random: &mut Random) -> f64 {
 }
 
 impl Program {
-    /// `rates`: number and size of the allocations in each period. The process follows an order one period later.
+    /// `rates`: number and size of the allocations in each period. The process follows an order of the controller one
+    /// period later.
     fn run(&self, share: f64, rates: &[(f64, u64)], seed: u64) -> Run {
         let mut controller = TracingController::within(share, FIRST_LEVEL);
         let mut random = Random::seeded(seed);
@@ -144,7 +145,7 @@ fn the_first_second_of_a_busy_program_is_within_the_budget() {
     assert!(run.levels.iter().all(|&level| level > 0));
 }
 
-/// If threads wait for space, few events are taken, regardless of their number.
+/// If threads wait for space, few events are taken, however many the program causes.
 #[test]
 fn the_traffic_is_learned_anew_if_threads_wait() {
     let mut controller = TracingController::within(0.05, 0);
@@ -252,9 +253,9 @@ proptest! {
         let later = &run.spent[200.min(run.spent.len())..];
         if later.len() >= 500 {
             let most = most_in(later, 500);
-            // The controller responds to each thousandfold jump of the traffic two periods later.
+            // The controller responds to each thousandfold jump in traffic two periods later.
             let jump = 2.0 * phases.len() as f64 * later.iter().copied().fold(0.0, f64::max) / 500.0;
-            // In addition to their own budget, five seconds may use the savings of the second before.
+            // In addition to their own budget, five seconds may use the savings of the preceding second.
             prop_assert!(most <= share * 1.3 + jump, "{} of {}", most, share);
         }
     }

@@ -1,4 +1,4 @@
-//! Alarm before the memory of a process or its group runs out, with the reason.
+//! Raises an alarm, with the reason, before the memory of a process or its group runs out.
 
 use super::{Action, Again, Condition, GrowthForecast, Measured, Quantity, Triggers, locked};
 use memhook_ledger::Totals;
@@ -86,7 +86,7 @@ struct State {
     /// Number of alarms so far.
     given: u64,
     last: Option<Alarm>,
-    /// Last known number: the group may disappear with its processes.
+    /// The last known number: the group may disappear along with its processes.
     kills: Option<u64>,
 }
 
@@ -129,8 +129,8 @@ impl Alarms {
         locked(&self.0).given
     }
 
-    /// Returns the number of its processes that the kernel is known to have killed for lack of memory, or `None` if the
-    /// kernel does not report it.
+    /// Returns the number of the group's processes that the kernel is known to have killed for lack of memory, or
+    /// `None` if the kernel does not report it.
     pub fn kills(&self) -> Option<u64> {
         let mut state = locked(&self.0);
         state.kills = state.triggers.cgroup().kills().or(state.kills);

@@ -30,7 +30,7 @@ pub enum Quantity {
     LimitBytes,
     /// Share of a window in which processes waited for memory.
     Waiting {
-        /// True if all processes waited at the same time, rather than some.
+        /// True if all processes waited at the same time, rather than only some of them.
         all: bool,
         /// Length of the window, which ends now.
         window: Duration,
@@ -40,7 +40,8 @@ pub enum Quantity {
 /// Window of `psi`.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// Words for quantities. For `limit`, the number decides whether it is a share or a size.
+/// Words for quantities. For `limit`, the form of the number decides whether a share or a size is
+/// meant.
 const QUANTITIES: [(&str, Quantity); 6] = [
     ("live", Quantity::Live),
     ("blocks", Quantity::Blocks),
@@ -219,11 +220,12 @@ impl fmt::Display for Condition {
 }
 
 impl Condition {
-    /// Parses a condition on waiting for memory in the kernel's syntax (Documentation/accounting/psi.rst). For example,
-    /// `some 150000 1000000` is 150 ms within a second.
+    /// Parses a condition on memory pressure, in the kernel's syntax
+    /// (Documentation/accounting/psi.rst). For example, `some 150000 1000000` is 150 ms within a
+    /// second.
     ///
     /// # Errors
-    /// The expected text.
+    /// Returns a description of the expected text.
     pub fn of_pressure(words: &str) -> Result<Condition, String> {
         /// Windows that the kernel accepts.
         const WINDOWS: std::ops::RangeInclusive<u64> = 500_000..=10_000_000;
@@ -274,7 +276,7 @@ impl Condition {
         self.compares(|quantity| matches!(quantity, Quantity::Waiting { .. }))
     }
 
-    /// Returns true if it depends on live blocks, which only a trace knows.
+    /// Returns true if the condition depends on live blocks, which only a trace knows.
     pub fn needs_trace(&self) -> bool {
         self.compares(|quantity| {
             matches!(
@@ -284,12 +286,13 @@ impl Condition {
         })
     }
 
-    /// Returns true if it depends on the resident memory of one process.
+    /// Returns true if the condition depends on the resident memory of one process.
     pub fn needs_process(&self) -> bool {
         self.compares(|quantity| quantity == Quantity::Rss)
     }
 
-    /// Returns true if it depends on the memory in use of a control group, or of the machine.
+    /// Returns true if the condition depends on the memory in use of a control group, or of the
+    /// machine.
     pub fn compares_limit(&self) -> bool {
         self.compares(|quantity| matches!(quantity, Quantity::LimitShare | Quantity::LimitBytes))
     }

@@ -52,14 +52,13 @@ impl Crowd {
         Arc::clone(found.or_insert_with(new))
     }
 
-    /// Returns true if a process is one of the largest watched ones.
+    /// Returns true if a process is among the largest watched processes.
     pub fn is_large(&self, pid: i32) -> bool {
         let pids = locked(&self.pids).1.clone();
         Crowd::largest(pids).contains(&pid)
     }
 
-    /// Returns the processes with the most resident memory among the given ones, limited to the number that get a
-    /// report.
+    /// Returns those of the given processes that have the most resident memory, at most as many as get a report.
     pub fn largest(pids: impl IntoIterator<Item = i32>) -> BTreeSet<i32> {
         let size = |pid| resident_counters(pid).map_or(0, |found| found.resident());
         let mut sizes: Vec<(u64, i32)> = pids.into_iter().map(|pid| (size(pid), pid)).collect();

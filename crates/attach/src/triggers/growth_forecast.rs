@@ -1,9 +1,9 @@
-//! Forecast of the time at which growing memory use reaches a limit.
+//! Forecast of when growing memory use will reach a limit.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Window of the forecast. It has two halves, and the use must grow in both.
+/// Window of the forecast. Memory use must grow in both of its halves.
 const WINDOW: Duration = Duration::from_secs(10);
 /// Time between two samples.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -21,8 +21,8 @@ pub struct GrowthForecast {
 }
 
 impl GrowthForecast {
-    /// Takes a sample. Returns the time until the limit is reached if an alarm is due. The first alarm is due a minute
-    /// before, and each further alarm at half of the previous alarm's time.
+    /// Takes a sample. Returns the time until the limit is reached if an alarm is due. The first alarm is due when a
+    /// minute remains, and each further alarm when the remaining time has halved.
     pub fn look(&mut self, now: Duration, used: u64, limit: u64) -> Option<Duration> {
         if limit != self.limit {
             *self = GrowthForecast {
@@ -58,8 +58,8 @@ impl GrowthForecast {
         Some(left)
     }
 
-    /// Returns the remaining time by the slower half of the window, or `None` if that half does not grow or the window
-    /// is not full.
+    /// Returns the remaining time, extrapolated from the half of the window that grows more slowly; `None` if that half
+    /// does not grow, or if the window is not full.
     fn time_left(&self) -> Option<Duration> {
         let (first, last) = (*self.samples.front()?, *self.samples.back()?);
         if last.0.saturating_sub(first.0) < WINDOW {
@@ -83,7 +83,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Returns the alarms (time and remaining time) for a program with these values at half-second intervals.
+    /// Returns the alarms (time, remaining time) for a program whose memory use has these values at half-second
+    /// intervals.
     fn alarms(used: impl Iterator<Item = u64>, limit: u64) -> Vec<(f64, f64)> {
         let mut forecast = GrowthForecast::default();
         let mut found = Vec::new();

@@ -1,10 +1,10 @@
 //! Compiled unwind tables, kept for the next run.
 //!
 //! The key of a table is a digest of everything that it is compiled from: the bytes of the call frame information, and
-//! the addresses that these are relative to. Build-ids and modification times do not count. A file with a copied
-//! build-id or a changed modification time but different call frame information therefore has a different table. A
-//! damaged, truncated or foreign entry counts as absent. As for the cache of names, [`CacheDirectory`] decides whether
-//! the directory can be trusted.
+//! the addresses to which it is relative. Build-ids and modification times do not count. A file with a copied build-id
+//! or a changed modification time but different call frame information therefore has a different table. A damaged,
+//! truncated or foreign entry is treated as absent. As for the cache of names, [`CacheDirectory`] decides whether the
+//! directory can be trusted.
 
 use memhook_abi::{MAX_ROWS, unwind_rule as rule};
 use memhook_foreign::{CacheDirectory, open_regular, read_exactly, user_caches};
@@ -315,7 +315,7 @@ mod tests {
         let other = Key([7; 32]);
         std::fs::write(scratch.entry(&other), &good).unwrap();
         assert_eq!(find(&cache, &other), None);
-        // Correctly written, but not a table that the compiler makes.
+        // Correctly encoded, but not a table that the compiler would produce.
         let forged = |change: &dyn Fn(&mut UnwindTable)| {
             let mut table = UnwindTable::clone(&table);
             change(&mut table);

@@ -54,7 +54,7 @@ pub struct UnwindTables {
     files: HashMap<FileKey, Compiled>,
     rules: HashMap<u64, u16>,
     rows: usize,
-    /// All addresses (avma) through which a wrapped dlopen has ever returned.
+    /// Every address (avma) through which a wrapped dlopen has ever returned.
     gadgets: HashSet<u64>,
 }
 
@@ -92,8 +92,8 @@ impl UnwindTables {
         self.add(modules, None);
     }
 
-    /// Like [`UnwindTables::compile`], with tables that earlier runs have stored. Reads files of the user, which may be
-    /// slow, so do not call this while a thread is held or waits in dlopen.
+    /// Like [`UnwindTables::compile`], but also uses tables that earlier runs have stored. It reads the user's files,
+    /// which may be slow, so do not call it while a thread is held or waits in dlopen.
     pub fn find_or_compile(&mut self, modules: &[ModuleImage]) {
         let keeper = table_keeper();
         let compiled = self.add(modules, keeper);
@@ -115,7 +115,7 @@ impl UnwindTables {
                 new.push(module);
             }
         }
-        // The largest come first, so that the threads end at about the same time.
+        // The largest modules come first, so that the threads finish at about the same time.
         new.sort_by_key(|m| std::cmp::Reverse(m.bytes.len()));
         let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let compiled = Mutex::new(Vec::new());
@@ -306,7 +306,7 @@ impl Window {
     }
 }
 
-/// Returns the region's number of a rule. If the region is full, returns 0, the number of the stop rule.
+/// Returns the number of a rule in the region. If the region is full, returns 0, the number of the stop rule.
 fn number(rules: &mut HashMap<u64, u16>, region: &Region, rule: u64) -> u16 {
     if rules.is_empty() {
         rules.insert(memhook_abi::unwind_rule::STOP, 0);

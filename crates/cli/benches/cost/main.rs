@@ -1,8 +1,8 @@
-//! Measures the cost of tracing to a program, next to user probes of the kernel. The number of rounds is fixed, so it
+//! Measures what tracing costs a program, in comparison with the kernel's uprobes. The number of rounds is fixed, so it
 //! does not depend on the speed of the machine.
 //!
 //! Run it with `cargo bench`; `cargo bench -- always-on` instead measures what endless tracing costs a program that
-//! only allocates. The benchmarks of `experiments/measurements` measure more, and keep their figures.
+//! only allocates. The benchmarks of `experiments/measurements` measure more, and store their results.
 
 mod always_on;
 

@@ -1,4 +1,4 @@
-//! `gate`: judges the memory use of a program. It is made for scripts, so the exit code is the
+//! `gate`: judges the memory use of a program. It is made for scripts, so its exit code is the
 //! verdict.
 
 mod command;

@@ -21,7 +21,7 @@ use std::{
 
 /// Options of `gate`.
 #[derive(clap::Args)]
-// These are refused, because a gate needs every allocation.
+// These options are refused, because a gate needs every allocation.
 #[command(mut_args(|arg| match arg.get_id().as_str() {
     "sample" | "sizes" | "mappings" => arg.hide(true),
     _ => arg,

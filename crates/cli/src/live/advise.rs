@@ -1,4 +1,4 @@
-//! `advise`: leak, fragmentation or retention, and the remedies.
+//! `advise`: diagnoses a leak, fragmentation or retention, and names the remedies.
 
 mod what_if;
 
@@ -161,7 +161,7 @@ fn looks(args: &Args, pid: i32) -> anyhow::Result<(Advice, u8)> {
 }
 
 fn look(args: &Args, pid: i32, duration: Duration) -> anyhow::Result<(Advice, u8)> {
-    // The files of the process, which need no build-id. They are needed after its end, too.
+    // The process's own files, which are used without a build-id. They are also needed after it has ended.
     let root = TargetRoot::of(pid);
     let examined = examined(
         pid,
@@ -288,7 +288,7 @@ fn judged(examined: &Examined, pid: i32) -> u8 {
     if let Some(gap) = examined.gaps.last() {
         code = code.max(exit_code::HAS_GAPS);
         if examined.is_abandoned {
-            // This gap was still open when the trace ended. Other gaps were reported at their ends.
+            // This gap was still open when the trace ended. The other gaps were reported as they closed.
             eprintln!("memhook-rs: {}", gap_said(pid, *gap));
         }
     }

@@ -171,7 +171,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.dry_run {
         return dry_run(pid, &config);
     }
-    // The output is opened before the target is touched, so that an error costs the target nothing.
+    // The output is opened before the target is touched, so that an error does not affect the target.
     let stream = match &args.events {
         Some(path) if events::is_standard_output(path) => ReportStream::Err,
         _ => ReportStream::Out,
@@ -244,7 +244,7 @@ pub fn hooked(session: &Session) -> String {
 fn announce(session: &Session) {
     let hooked = hooked(session);
     if session.found().is_some() {
-        // The process may have ended, and then it has no name any more. A child has its parent's program.
+        // If the process has ended, it no longer has a name. A child runs its parent's program.
         let program = session.modules().first().map(|module| module.name());
         eprintln!(
             "Attached to {} ({}) at its birth: {hooked}. Ctrl-C to detach",

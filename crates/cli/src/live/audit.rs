@@ -1,7 +1,7 @@
 //! `--audit FILE`: a line of JSON for each action on a process (`docs/schemas/audit-1.json`).
 //!
-//! A separate thread writes the lines, and only while no thread of a process is held. So a slow,
-//! full or missing disk does not delay any process.
+//! A separate thread writes the lines, and it does so only while no thread of any process is held.
+//! So a slow, full or missing disk does not delay any process.
 
 use anyhow::Context;
 use memhook_foreign::{open_appended, visible_json};
@@ -16,7 +16,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, UNIX_EPOCH};
 
 const SCHEMA: &str = "memhook-rs/audit/1";
-/// Maximum time for which a command waits at its end until its lines are written.
+/// Maximum time that a command waits, before it exits, for its lines to be written.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two checks whether a thread is held.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 const MOST_LISTED: usize = 4096;
 /// Maximum number of remembered function names.
 const MOST_NAMES: usize = 4096;
-/// Functions in the libraries of a process that memhook-rs calls, by their exported names.
+/// Functions in a process's libraries that memhook-rs calls, by exported name.
 const FUNCTIONS: [&str; 18] = [
     "dlopen",
     "__libc_dlopen_mode",
@@ -53,7 +53,7 @@ const OF_HOOK: [&str; 4] = [
     "memhook_close",
 ];
 
-/// Begins to log actions to a file, which is opened before any process is touched.
+/// Opens the log file, before any process is touched, and begins to log actions to it.
 pub fn start(path: &Path) -> anyhow::Result<()> {
     let file = open_appended(path).context("acts cannot be recorded, so nothing was done")?;
     if let Some(acts) = read_acts() {

@@ -58,7 +58,7 @@ pub fn last_look<O: Observer + Send>(
 /// Describes why a copy for a search was not made, with the option that helps if there is one.
 pub fn words_of_a_search(error: &HeapError) -> String {
     match error {
-        // The commands that search have no option for the other limits.
+        // Commands that search have no options for the other limits.
         HeapError::TooLong { .. } | HeapError::NoShortHold { .. } | HeapError::LongCall { .. } => {
             in_words(error)
         }

@@ -40,7 +40,7 @@ impl Drop for Service {
 }
 
 fn start() -> anyhow::Result<(Service, i32)> {
-    // With a directory of its own, the program keeps its name in reports.
+    // The copy has its own directory, so that the program keeps its name in reports.
     let directory = std::env::temp_dir().join(format!("memhook-demo-{}", std::process::id()));
     let path = directory.join("demo-service");
     std::fs::DirBuilder::new()
@@ -61,7 +61,7 @@ fn start() -> anyhow::Result<(Service, i32)> {
     drop(file);
     let mut child = Command::new(&path)
         .arg(std::process::id().to_string())
-        // Ctrl-C at the terminal asks us for the report, and must not reach the service.
+        // Ctrl-C at the terminal requests the report from us, and must not reach the service.
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -1,4 +1,4 @@
-//! `doctor`: all facts that decide whether, and how well, a process can be traced.
+//! `doctor`: all facts that determine whether, and how well, a process can be traced.
 
 mod machine;
 mod problem_report;

@@ -123,8 +123,8 @@ impl Emit<'_> {
     /// Returns instructions for listeners.
     fn advice(&self) -> String {
         let path = self.listening.path.display();
-        // The bpftrace command has no -p. With it, bpftrace would look for the probe's arguments in /proc/PID/root,
-        // which has no in-memory object. The file belongs to this process anyway.
+        // The bpftrace command has no -p. With -p, bpftrace would look for the probe's arguments below /proc/PID/root,
+        // where in-memory objects do not exist. The file belongs to this process anyway.
         format!("bpftrace -e 'usdt:{path}:otel_memory:alloc {{ @bytes[ustack] = sum(arg2); }}'")
     }
 }

@@ -21,7 +21,7 @@ impl Looks {
     /// Starts the looks, if blocks of this trace are selected for them.
     ///
     /// # Errors
-    /// The error is the reason why nothing can be watched.
+    /// Returns the reason if nothing can be watched.
     pub fn begin<O: Observer + Send + 'static>(
         trace: &Trace<O>,
         budget: f64,

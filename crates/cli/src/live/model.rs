@@ -31,7 +31,7 @@ struct HeapReports {
     reports: Vec<LiveReporter>,
     /// Reports whose names are known.
     done: Vec<Option<ReportModel>>,
-    /// The report of the main heap, which waits for the reports of the other heaps.
+    /// The report of the main heap, kept until the reports of the other heaps are ready.
     main: Option<ReportModel>,
 }
 
@@ -94,12 +94,12 @@ struct MappingReports {
     discarded: Discarded,
     /// Address space at the last reading.
     process: Option<MappedMemory>,
-    /// The report of the heap, which waits for the names of the mappings' call stacks.
+    /// The report of the heap, kept until the call stacks of the mappings have their names.
     heap: Option<ReportModel>,
 }
 
 impl MappingReports {
-    /// Returns the report of the heap with its part about mappings.
+    /// Returns the heap report together with its section on mappings.
     fn join(&mut self, of_mappings: ReportModel) -> Option<ReportModel> {
         let mut report = self.heap.take()?;
         let discarded = (self.discarded.calls, self.discarded.bytes);
@@ -257,7 +257,8 @@ impl Reporter {
         self.mappings.join(of_mappings)
     }
 
-    /// Returns the current report with the known names, and true if it still waits for other names.
+    /// Returns the current report with the names known so far, and true if other names are still
+    /// pending.
     pub fn so_far(&mut self, session: &Session) -> Option<(ReportModel, bool)> {
         if !session.heaps().is_empty() || session.traces_mappings() {
             // The parts are combined only once.
@@ -267,7 +268,8 @@ impl Reporter {
         Some((reports.so_far(&mut run)?, true))
     }
 
-    /// Suspends the report that continues after [`so_far`](Self::so_far) while others are made.
+    /// Suspends the report that [`so_far`](Self::so_far) continues later, while other reports are
+    /// made.
     pub fn set_aside(&mut self) -> Option<SetAside> {
         self.reports.set_aside()
     }

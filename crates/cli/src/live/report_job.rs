@@ -37,7 +37,7 @@ pub use reports::Reports;
 /// The memory of a process at its end. The thread that stopped the process passes it to the job.
 pub type Handover = Arc<Mutex<Option<LastLook>>>;
 
-/// Share of the process's time that looks at blocks may take.
+/// Maximum share of the process's time that may be spent on looks at blocks.
 const LOOK_BUDGET: f64 = 0.02;
 /// Length of one wait for names at the end, after which signals are checked.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
@@ -54,7 +54,8 @@ pub struct ReportJob {
     shows_reports: bool,
     /// Command line of one process among several, as last read.
     title: Option<String>,
-    /// Time for which a child ran before it was found. Set only for such a child, after the attach.
+    /// Time for which a child ran before it was found. Set only for a child that was found after
+    /// its start, and only after the attach.
     unseen: Option<Duration>,
     /// Message about the attach, printed when the process is traced.
     announce: Option<fn(&Session)>,
@@ -87,7 +88,8 @@ pub struct ReportJob {
     has_pins: bool,
     /// Actions that are performed when numbers reach a limit.
     triggered: Triggered,
-    /// True if some blocks are not traced, so that the rest of the memory has no meaning.
+    /// True if some blocks are not traced, so that the size of the remaining memory would have no
+    /// meaning.
     is_selective: bool,
     /// Resident bytes, and the time at which they were read.
     resident: Option<(Duration, u64)>,
@@ -321,8 +323,8 @@ impl ReportJob {
         }
     }
 
-    /// Writes a report that was requested directly before the end. It may contain data that the
-    /// last report lacks.
+    /// Writes a report that was requested just before the end. It may contain data that the last
+    /// report lacks.
     fn finish_asked(&mut self, session: &Session) {
         if std::mem::take(&mut self.is_report_asked) {
             let wait = self.name_wait();
@@ -428,7 +430,7 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
         } else if asked.report {
             eprintln!("memhook-rs: no report is written beside this output");
         }
-        // Names may take long, and a dlopen of the target does not wait for them.
+        // The lookup of names may take long, and a dlopen of the target does not wait for it.
         if let Some(mut report) = self.reporter.poll(trace.session(), Duration::ZERO) {
             self.is_report_asked = false;
             self.look_at_heap(trace);

@@ -1,4 +1,4 @@
-//! `rss`: parts of the resident memory of a process, without tracing.
+//! `rss`: breakdown of a process's resident memory, without tracing.
 
 use super::copy_limits::CopyLimits;
 use super::read_only::ReadOnly;

@@ -366,7 +366,7 @@ fn look(args: &Args, pid: i32) -> anyhow::Result<bool> {
 
 /// Saves a snapshot.
 fn save(args: &Args, pid: i32, file: &str) -> anyhow::Result<()> {
-    // The file is opened before the process is touched, so that an error costs the process nothing.
+    // The file is opened before the process is touched, so that an error does not affect the process.
     let output = match file {
         "-" if std::io::stdout().is_terminal() => {
             bail!("a snapshot is binary: redirect standard output, or name a file")

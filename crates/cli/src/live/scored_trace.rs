@@ -10,8 +10,8 @@ use memhook_symbols::Symbolizer;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// File of a recording that is read once. It has no name, so nothing remains of it, regardless of
-/// how this process ends.
+/// File for a recording that is read once. It has no name, so nothing remains of it, however this
+/// process ends.
 pub struct Scratch {
     /// Path by which the file can be opened while this value exists.
     pub path: PathBuf,

@@ -69,7 +69,7 @@ fn object_in(directory: &Path) -> String {
 /// Returns the file for pkg-config(1) about the object in this directory. The compiler flags are
 /// variables, because they differ between compilers.
 fn pkg_config(directory: &Path) -> String {
-    // A space or a quote in the directory's name would end the word.
+    // An unescaped space or quote in the directory name would end the word.
     let directory = directory.to_string_lossy();
     let mut quoted = String::new();
     for letter in directory.chars() {

@@ -391,7 +391,7 @@ impl TopJob {
             let Some(screen) = &self.screen else { break };
             let mut select = Select::new();
             select.recv(screen.events());
-            // A signal does not wake this thread, and names are sent by another thread.
+            // Neither a signal nor the arrival of names wakes this thread, so it waits with a timeout.
             let _ = select.ready_timeout(Duration::from_millis(100));
         }
         self.screen = None;
@@ -419,7 +419,7 @@ impl Job for TopJob {
         if let Some(failure) = self.stale.as_mut().and_then(|section| section.turn(trace)) {
             self.notices.push(failure);
         }
-        // If the terminal cannot be used, or disappears, the trace ends as with `q`.
+        // If the terminal cannot be used, or disappears, the trace ends as if the user had pressed `q`.
         self.watch(trace).unwrap_or_else(|failure| {
             self.failure = Some(failure);
             ControlFlow::Break(())

@@ -1,4 +1,4 @@
-//! Turns options about tracing into the configuration of a trace.
+//! Turns tracing options into the configuration of a trace.
 
 use crate::gate::limits::LimitOptions;
 use crate::tracing::{Access, Clock, OnFull, Setting, Stacks, Tracing, Unwind};

@@ -71,8 +71,7 @@ impl Source {
     }
 }
 
-/// Passes the recording on after each interval in which it has grown, and once more when it has
-/// ended.
+/// Passes on the recording after each interval in which it grew, and once more at its end.
 pub fn follow(
     path: &Path,
     interval: Duration,

@@ -12,7 +12,7 @@ pub struct Request {
     pub(super) method: String,
     /// Path without a query.
     pub path: String,
-    /// Hosts that the client requests. A client that names none is not a browser.
+    /// Host names that the client asks for. A client that sends none is not a browser.
     hosts: Vec<String>,
 }
 

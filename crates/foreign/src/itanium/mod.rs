@@ -1,7 +1,7 @@
 //! Demangling of C++ names by the Itanium ABI, in the spelling of c++filt.
 //!
-//! A parser makes a tree ([`Node`]), in which repeated parts exist once, and a printer writes it. References to earlier
-//! parts may double a name repeatedly, so the printer's output is bounded.
+//! A parser makes a tree ([`Node`]), in which repeated parts are stored once, and a printer writes it out. Each
+//! back-reference can double the length of a name, so the printer's output is bounded.
 
 mod operators;
 mod parse;
@@ -30,7 +30,7 @@ type Id = usize;
 enum Node<'a> {
     Text(&'a str),
     Owned(String),
-    /// Abbreviation of the standard library: its short spelling, its full name, and its last part.
+    /// Standard library abbreviation: its short spelling, its full name, and its last part.
     Standard(&'static str, &'static str, &'static str),
     /// Full name of a `Standard`, which its constructors show.
     InFull(Id),
@@ -40,7 +40,7 @@ enum Node<'a> {
     Arguments(Vec<Id>),
     /// Several arguments for one parameter.
     Pack(Vec<Id>),
-    /// Parameter that takes a pack: the argument that is being expanded.
+    /// Parameter bound to a pack, and the pack element being expanded.
     OfPack(Vec<Id>),
     Expansion(Id),
     /// Parameter whose argument comes later in the name.
@@ -77,7 +77,7 @@ enum Node<'a> {
     Literal(Id, &'a str),
     Integer(&'static str, &'a str),
     Float(Id, &'a str),
-    /// Text before, expressions separated by commas, text after.
+    /// Leading text, comma-separated expressions, trailing text.
     List(String, Vec<Id>, &'static str),
     Prefix(String, Id),
     Postfix(Id, &'static str),
@@ -91,7 +91,7 @@ enum Node<'a> {
     Parts(Vec<Id>),
 }
 
-/// `const volatile restrict`, and `&` or `&&` of a function.
+/// `const`, `volatile`, `restrict`, and the ref-qualifier (`&` or `&&`) of a function.
 #[derive(Clone, Copy, Debug, Default)]
 struct Qualifiers {
     is_const: bool,

@@ -14,7 +14,7 @@ const MOST_NODES: usize = 1 << 16;
 
 /// Returns the tree of a symbol, and its root.
 pub(super) fn parse(symbol: &str) -> Option<(Vec<Node<'_>>, Id)> {
-    // The two kinds of compilers differ in `sr`, and only the following parts show which kind it is.
+    // Compilers mangle `sr` in one of two ways, and only the parts after it show which.
     parse_as(symbol, false).or_else(|| parse_as(symbol, true))
 }
 
@@ -44,7 +44,7 @@ struct Parser<'a> {
     rest: &'a str,
     nodes: Vec<Node<'a>>,
     substitutions: Vec<Id>,
-    /// Template arguments of the innermost name, to which its parameters refer.
+    /// Template arguments of the innermost name, for its template parameters to refer to.
     arguments: Vec<Id>,
     /// Parameters whose arguments come later.
     forward: Vec<Id>,

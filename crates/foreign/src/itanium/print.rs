@@ -23,7 +23,7 @@ struct Printer<'t, 'a> {
     tree: &'t [Node<'a>],
     style: Style,
     out: Bounded,
-    /// In an expansion that contains a pack: the number of the argument, and the number of all arguments.
+    /// Within a pack expansion: the index of the argument, and the number of arguments.
     expanded: Option<Option<(usize, usize)>>,
     depth: usize,
     /// True in a function with a local entity, or in a template argument, where return types are omitted.
@@ -61,7 +61,7 @@ impl<'t, 'a> Printer<'t, 'a> {
         id
     }
 
-    /// Returns two flags for an array and a function type, which may have qualifiers.
+    /// Returns two flags: whether the type is an array, and whether it is a function type. Qualifiers are ignored.
     fn is_compound(&mut self, id: Id) -> (bool, bool) {
         let mut id = self.resolved(id);
         for _ in 0..MOST_DEPTH {
@@ -437,7 +437,7 @@ impl<'t, 'a> Printer<'t, 'a> {
         }
     }
 
-    /// Writes the part between a type and the sign of its pointer.
+    /// Writes the part between a type and the `*` or `&` of a pointer or reference to it.
     fn open(&mut self, of: Id) -> Option<()> {
         match self.is_compound(of) {
             (true, _) => self.put(" ("),

@@ -45,7 +45,7 @@ fn time(judged: &Judgement) -> Duration {
 fn suite(name: &str, judged: &Judgement, options: &FormatOptions) -> TestSuite {
     let mut suite = TestSuite::new(name);
     suite.set_time(time(judged));
-    // Readers add up the times of the cases, but one run judged all cases.
+    // Readers add up the times of all cases, but all cases were judged in a single run.
     let mut elapsed = time(judged);
     let mut add = |name: &str, outcome: Outcome, message: &str, text: &str| {
         let mut status = match outcome {

@@ -1,4 +1,4 @@
-//! Verdicts in the forms that people and machines read. Each form has a file, and a line in
+//! Formats of verdicts, for people and for machines. Each format has a source file, and a line in
 //! [`FORMATS`].
 
 mod annotations;
@@ -112,7 +112,7 @@ fn in_heaps(heaps: &[HeapVerdict]) -> String {
     sums.collect::<Vec<_>>().join("; ")
 }
 
-/// Returns the outcome and its reason, in one line, with unjudged processes.
+/// Returns the outcome and its reason in one line, along with the processes that were not judged.
 fn headline_of_all(judged: &Judgement) -> String {
     let of = |outcome| judged.iter().filter(|v| v.outcome == outcome).count();
     let all = format!("{} processes", judged.len());
@@ -234,7 +234,7 @@ fn other_ways(verdict: &Verdict, group: &Group<'_>) -> String {
     }
 }
 
-/// Returns the words for blocks that are neither leaked nor growing.
+/// Returns the wording for blocks that are neither leaked nor growing.
 fn the_rest(verdict: &Verdict) -> &'static str {
     match verdict.evidence.subject {
         Subject::Leaks => "still reachable",
@@ -251,7 +251,8 @@ fn no_stack(verdict: &Verdict) -> String {
     format!("no allocation stack: {why}")
 }
 
-/// Returns the call stack of the largest leak of a group, and the number of others; never empty.
+/// Returns the call stack of the largest leak of a group, and the number of other stacks; never
+/// empty.
 fn stack_lines(verdict: &Verdict, group: &Group<'_>, options: &FormatOptions) -> Vec<String> {
     let frames = &site_of(verdict, group).stack;
     let none = frames.is_empty().then(|| no_stack(verdict));
@@ -260,7 +261,8 @@ fn stack_lines(verdict: &Verdict, group: &Group<'_>, options: &FormatOptions) ->
     none.into_iter().chain(lines).chain(others).collect()
 }
 
-/// Returns a frame in one line. A very long name loses parts, unless the user wants everything.
+/// Returns a frame in one line. Parts of a very long name are omitted, unless the user wants
+/// everything.
 fn frame_line(frame: &SourceFrame, options: &FormatOptions) -> String {
     let place = frame.place();
     let place = relative(&place, &options.source_root);

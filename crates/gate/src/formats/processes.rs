@@ -1,5 +1,4 @@
-//! Several processes in few words: unjudged processes, and processes whose verdicts have equal
-//! texts.
+//! Short texts about several processes: unjudged ones, and ones whose verdicts have equal texts.
 
 use super::headline;
 use crate::{NotJudged, Verdict};
@@ -56,7 +55,7 @@ pub(super) fn processes(number: usize) -> String {
     format!("{} process{ending}", count(number as u64))
 }
 
-/// Groups verdicts with equal texts, in the order in which the first of each was given.
+/// Groups verdicts with equal texts, in the order of the first verdict of each group.
 pub(super) fn alike<'a>(
     verdicts: impl Iterator<Item = &'a Verdict>,
 ) -> Vec<(String, Vec<&'a Verdict>)> {

@@ -1,4 +1,4 @@
-//! SARIF 2.1.0 (OASIS), as code scanning services accept it.
+//! SARIF 2.1.0 (OASIS), in the form that code scanning services accept.
 
 use super::{alike, possible_sentence, relative, shared_sentence, stack_lines};
 use crate::evidence::{SourceFrame, is_below};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::io::{Result, Write};
 
-/// SARIF log. Source paths below the source root become relative.
+/// The SARIF log. Source paths below the source root become relative.
 pub struct Sarif;
 
 impl Format<Judgement> for Sarif {
@@ -49,8 +49,8 @@ impl Format<Judgement> for Sarif {
     }
 }
 
-/// Base of source paths outside the repository: the directory in which somebody else built the
-/// module. That directory is unknown, so the log has no `originalUriBaseIds` (section 3.14.14).
+/// Base of source paths outside the repository: the directory in which the module was built
+/// elsewhere. That directory is unknown, so the log has no `originalUriBaseIds` (section 3.14.14).
 const ELSEWHERE: &str = "BUILD_DIRECTORY";
 
 fn results(judged: &Judgement, options: &FormatOptions) -> Vec<Value> {
@@ -64,8 +64,8 @@ fn results(judged: &Judgement, options: &FormatOptions) -> Vec<Value> {
             of_site("memory-leak", "error", &text, leak.site(), root)
         })
         .collect();
-    // A leak that several processes share is written once. Sites of one process that only look
-    // alike remain separate.
+    // A leak found in several processes is written once. Sites of one process that only look alike
+    // remain separate.
     let mut said = HashSet::new();
     for verdict in judged.iter() {
         let mut keys = Vec::new();
@@ -130,8 +130,8 @@ fn uri(path: &str) -> String {
     let mut uri = String::from(if path.starts_with('/') { "file://" } else { "" });
     for byte in path.bytes() {
         match byte {
-            // These are the unreserved characters and the separator. A colon in the first segment
-            // would turn it into a scheme.
+            // These are the unreserved characters and the separator. With a colon, the first
+            // segment would be read as a scheme.
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
                 uri.push(char::from(byte));
             }
@@ -181,7 +181,7 @@ mod tests {
         }
     }
 
-    /// A relative path from another builder does not belong to the repository.
+    /// A relative path from another build does not belong to the repository.
     #[test]
     fn relative_paths_are_the_repositorys_only_if_they_are_there() {
         let frame = |file: &str| SourceFrame {

@@ -1,4 +1,4 @@
-//! Suppressions for the findings of a run, as a start for a file.
+//! Suppressions for the findings of a run, as a starting point for a suppressions file.
 
 use super::{relative, sentence, site_of};
 use crate::evidence::{AllocationSite, SourceFrame};
@@ -7,7 +7,7 @@ use memhook_report::{Format, FormatOptions};
 use std::collections::{BTreeSet, HashSet};
 use std::io::{Result, Write};
 
-/// A suppression for each leak that counts, and for nothing else that leaked.
+/// A suppression for each leak that counts towards the verdict, and for no other leak.
 pub struct SuppressionFile;
 
 impl Format<Judgement> for SuppressionFile {
@@ -77,7 +77,7 @@ fn is_outermost(site: &AllocationSite) -> bool {
 }
 
 /// Returns a rule in Valgrind's syntax, which lists the frames in order. With `with_line`, the last
-/// frame is given by its source line instead of its function. The rule never names a directory
+/// frame is identified by its source line instead of its function. The rule never names a directory
 /// outside `root`, because the directory could be different where the suppression is used.
 fn framed(site: &AllocationSite, with_line: bool, root: &str) -> String {
     let frames = site.frames_to_blame();

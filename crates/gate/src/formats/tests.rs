@@ -4,8 +4,8 @@ use super::*;
 use crate::{Ending, Evidence, Exceptions, Leak, Limits, judge};
 use memhook_report::claims::Seen;
 
-/// Returns a verdict with two leaks. One leak reaches other blocks, and has a name that every
-/// format must escape.
+/// Returns a verdict with two leaks. One leaked block points to other blocks, and its site has a
+/// name that every format must escape.
 pub fn example() -> Verdict {
     let frame = |function: &str, file: &str, line| SourceFrame {
         function: Some(function.into()),

@@ -226,7 +226,7 @@ fn of_one(verdict: &Verdict, options: &FormatOptions) -> String {
     out
 }
 
-/// Returns the sums of a described heap. The lines before are about malloc.
+/// Returns the sums of a described heap. The preceding lines are about malloc.
 fn heap_line(verdict: &Verdict, heap: &HeapVerdict) -> String {
     let mut sums = vec![format!("{} {}", the_rest(verdict), amount(heap.reachable))];
     for (what, sum) in [
@@ -281,7 +281,7 @@ fn stack(verdict: &Verdict, site: &AllocationSite, options: &FormatOptions, out:
     let shown = match options.lists_all || frames.len() <= MOST_FRAMES + 1 {
         true => frames.as_slice(),
         false => {
-            // Below many wrappers, the function to blame is the important one.
+            // If there are many wrappers, the function to blame is the important one.
             let blamed = site.frames_to_blame().len();
             let first = blamed.saturating_sub(MOST_FRAMES);
             &frames[first..first + MOST_FRAMES]

@@ -71,7 +71,7 @@ pub struct AllocatorHeap {
     pub findings: Vec<Finding>,
     /// Pieces of the allocator's memory, in address order.
     pub extents: Vec<Extent>,
-    /// The allocator's own counts beside the counts of the dissection.
+    /// The allocator's own counts, each with the dissection's count.
     pub counted: Vec<Counted>,
     /// Check whether blocks are still live in the running process, if the allocator has one.
     pub(crate) live_check: Option<Arc<dyn LiveCheck>>,
@@ -95,7 +95,7 @@ pub enum ExtentKind {
     Metadata,
 }
 
-/// A piece of an allocator's memory that it manages as a whole.
+/// A piece of memory that an allocator manages as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Extent {
     /// First address.
@@ -121,7 +121,7 @@ impl Extent {
     }
 }
 
-/// A count that the allocator keeps, beside the dissection's own count of the same thing.
+/// A count that the allocator keeps, with the dissection's count of the same thing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Counted {
     /// The counted quantity, in the allocator's terms.

@@ -1,4 +1,4 @@
-//! Programs that an emulator runs. Their heap belongs to a C library that is not a module of the
+//! Programs that run in an emulator. Their heap belongs to a C library that is not a module of the
 //! process.
 
 use super::dissector::{AllocatorHeap, HeapDissector, NotDissected};

@@ -43,7 +43,7 @@ pub struct ReleasedMemory {
 impl KnownAllocator {
     /// Returns the allocator of a process with these modules. Returns `None` if no allocator is known, or if there are
     /// several, because the owner of the heap is then unknown. An allocator that is linked into the program counts as
-    /// unknown, because no thread could be kept out of its code.
+    /// unknown, because threads inside its code could not be recognized.
     pub fn of(pid: i32, images: &[ModuleImage]) -> Option<KnownAllocator> {
         let exports = |image: &ModuleImage, name: &str| image.facts.exported(name).is_some();
         let is_library = |image: &&ModuleImage| {
@@ -81,7 +81,7 @@ impl KnownAllocator {
         !matches!(self.functions, Functions::Mimalloc { .. })
     }
 
-    /// Returns the name of the function that makes the allocator return memory.
+    /// Returns the name of the function that makes the allocator return free memory to the system.
     pub fn release_name(&self) -> &'static str {
         match self.functions {
             Functions::Jemalloc { .. } => "mallctl(\"arena.4096.purge\")",
@@ -112,7 +112,7 @@ impl KnownAllocator {
         Ok(found)
     }
 
-    /// Makes a thread ask the allocator to return memory.
+    /// Makes a thread ask the allocator to return free memory to the system.
     ///
     /// # Errors
     /// Fails like [`KnownAllocator::ask`].
@@ -129,7 +129,7 @@ impl KnownAllocator {
                 Functions::Tcmalloc { release, .. } => {
                     remote.call(release, &mut [], |_| vec![]).map(drop)?
                 }
-                // The argument forces the collection, which is also needed for segments without an owner.
+                // The argument forces the collection, which segments without an owner also need.
                 Functions::Mimalloc { collect } => {
                     remote.call(collect, &mut [], |_| vec![1]).map(drop)?
                 }
@@ -176,7 +176,7 @@ pub(super) struct Remote<'a> {
 }
 
 impl Remote<'_> {
-    /// Calls a function. The function may read and write `data`, and gets its address in `args`.
+    /// Calls a function. The function may read and write `data`, whose address is passed in `args`.
     pub fn call(
         &mut self,
         function: u64,

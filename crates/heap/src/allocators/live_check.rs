@@ -4,7 +4,7 @@
 //! release, the program may free the block through this pointer, and the block's contents need not change. So directly
 //! before a thread calls `free` for us, the allocator's structures are read while they are consistent: all threads are
 //! stopped, and none is inside the allocator. A block that was freed before that moment is in a free list, is marked by
-//! a bit, or has lost its memory.
+//! a bit, or its memory is gone.
 
 use crate::blocks::Block;
 use crate::live_memory::Memory;
@@ -20,13 +20,13 @@ pub(crate) struct Standstill<'a> {
 
 /// Distinguishes live blocks of an allocator from free ones.
 pub(crate) trait LiveCheck: Debug + Send + Sync {
-    /// Returns true if all threads have to be stopped outside the allocator. An allocator returns `false` if free()
-    /// marks a block before any other write, and the mark stays until the block is handed out again.
+    /// Returns true if all threads have to be stopped outside the allocator. Returns `false` for an allocator whose
+    /// free() marks a block before any other write, if the mark stays until the block is handed out again.
     fn needs_standstill(&self) -> bool {
         true
     }
 
-    /// Returns for each of these blocks, which a dissection found, whether it is live. The error names the unknown
-    /// fact.
+    /// Returns, for each of these blocks from a dissection, whether it is live. The error names the fact that could not
+    /// be determined.
     fn are_live(&self, still: &Standstill, blocks: &[Block]) -> Result<Vec<bool>, &'static str>;
 }

@@ -1,4 +1,5 @@
-//! Damages heaps of a real program: a block that passes the last live check is also live in a dissection.
+//! Damages heaps of a real program, and checks that a block which passes the last live check is also live in a
+//! dissection.
 
 use super::live_check::Standstill;
 use crate::blocks::Block;
@@ -9,8 +10,8 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::cell::RefCell;
 
-/// Returns the blocks that pass the live check of a heap, which reads the memory of a snapshot. Returns none if the
-/// check cannot decide.
+/// Returns the blocks that pass a heap's live check, which reads the memory of a snapshot. Returns none if the check
+/// cannot decide.
 fn live(heap: &Heap, snapshot: &Snapshot, blocks: &[Block]) -> Vec<bool> {
     let check = heap.others[0].live_check.as_ref().expect("it has one");
     let threads = snapshot.meta.threads.iter();
@@ -52,7 +53,7 @@ fn check(library: &str) {
     assert!(blocks.len() > 3000);
     let dead = live(&whole, &snapshot, &blocks);
     assert_eq!(dead.iter().filter(|is_live| !**is_live).count(), 0);
-    // No block begins between two blocks, and no block has another size.
+    // No block may begin between two of the blocks, and none may have another size.
     let beside = blocks
         .iter()
         .flat_map(|b| [(b.address + 8, b.bytes), (b.address - 8, b.bytes)]);

@@ -25,7 +25,7 @@ pub struct AllocatorStatistics {
     pub fragmentation_bytes: u64,
     /// Bytes in free pages that the allocator keeps.
     pub free_bytes: u64,
-    /// Bytes of these that the allocator would return on request.
+    /// Part of these bytes that the allocator would return on request.
     pub releasable_bytes: u64,
     /// All reported figures.
     pub counters: Vec<Counter>,
@@ -34,8 +34,8 @@ pub struct AllocatorStatistics {
 }
 
 impl Account {
-    /// Splits the part of another allocator by its own statistics. These also count memory that is not resident, while
-    /// the account covers resident memory only.
+    /// Splits the memory of an allocator other than glibc's by its own statistics. These also count memory that is not
+    /// resident, while the account covers resident memory only.
     pub fn split_by(&mut self, said: AllocatorStatistics) {
         let Some(resident) = self.parts.remove(&Part::ForeignHeap) else {
             // The heap was dissected, so the account is exact. Only the allocator knows the releasable bytes.

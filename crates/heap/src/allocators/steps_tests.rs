@@ -1,5 +1,5 @@
 //! Searches the heap after each instruction of its allocator. Wherever a thread stops in malloc or free, the heap must
-//! be provable, and no live or released block may be reported as leaked.
+//! pass all checks, and no live or released block may be reported as leaked.
 
 use crate::Scan;
 use crate::capture::stopped;
@@ -40,7 +40,7 @@ struct Stepped {
     /// Number of searches, and number of lost blocks that they missed.
     looks: usize,
     missed: usize,
-    /// False statements, each after the address of the instruction.
+    /// False statements, each preceded by the address of the instruction.
     faults: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Asks tcmalloc of gperftools for its properties (gperftools/malloc_extension.h).
+//! Reads the properties of gperftools' tcmalloc (gperftools/malloc_extension.h).
 
 use super::known::Remote;
 use super::statistics::{AllocatorStatistics, Counter};
@@ -13,7 +13,7 @@ const HEAP: &str = "generic.heap_size";
 const PHYSICAL: &str = "generic.total_physical_bytes";
 const FREE_PAGES: &str = "tcmalloc.pageheap_free_bytes";
 const GIVEN_BACK: &str = "tcmalloc.pageheap_unmapped_bytes";
-/// Properties for free blocks that are kept for later allocations.
+/// Properties that report the free blocks kept for later allocations.
 const CACHES: [&str; 3] = [
     "tcmalloc.central_cache_free_bytes",
     "tcmalloc.transfer_cache_free_bytes",

@@ -18,7 +18,7 @@ pub enum SegmentKind {
         /// True if the block extends to the end of the mapping.
         tight: bool,
     },
-    /// Blocks that the ledger knows, of an allocator whose heap was not walked. Unknown blocks may be between them.
+    /// Blocks known to the ledger, of an allocator whose heap was not walked. Unknown blocks may lie between them.
     #[default]
     Foreign,
     /// Live blocks of the dissected heap with this index in [`Heap::others`](crate::Heap::others).
@@ -240,7 +240,7 @@ impl Block {
     /// Returns the traced block inside this block of the heap. `traced` is sorted by address.
     ///
     /// A preloaded allocator, such as one that checks for errors, may keep a header before each of the program's
-    /// blocks. So the only traced block inside this block counts if none begins at its address.
+    /// blocks. So if no traced block begins at this block's address, a single traced block inside it counts.
     pub fn holding<'a, T>(&self, traced: &'a [T], address: impl Fn(&T) -> u64) -> Option<&'a T> {
         let first = traced.partition_point(|one| address(one) < self.address);
         let end = self.address.saturating_add(self.bytes);

@@ -27,8 +27,7 @@ impl BlockStartSet {
         new
     }
 
-    /// Reads the memory that [`BlockStartSet::insert`] needs for a block near this place, to bring
-    /// it into the cache.
+    /// Prefetches the memory that [`BlockStartSet::insert`] needs for a block near this place.
     #[inline]
     pub fn touch(&self, table: &BlockTable, near: Near) -> u64 {
         let at = table.segments()[near.segment as usize].first_unit + near.unit;

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 /// Allocators whose library contains no other code.
 const LIBRARIES: [&str; 3] = ["jemalloc", "mimalloc", "tcmalloc"];
-/// A function that only jemalloc has. It identifies a copy with any name prefix.
+/// A function that only jemalloc has. It identifies a copy whatever name prefix it was built with.
 const MARK: &[u8] = b"tcache_bin_flush_small";
 /// Suffix of the names of parts that the compiler splits off a function. A number may follow.
 const COLD: &[u8] = b".cold";
@@ -40,7 +40,7 @@ pub fn code_of(image: &ModuleImage, allocator: Option<&str>) -> Vec<Range<u64>> 
 
 /// Returns the code of a copy that is linked into a program, found by its function names.
 fn linked_in(image: &ModuleImage) -> Option<Vec<Range<u64>>> {
-    // No other symbol table has the names of functions that are not exported.
+    // No other symbol table contains the names of unexported functions.
     let names = image.bytes.section(".strtab")?;
     let mark = memmem::find(&names, MARK)?;
     let start = names[..mark].iter().rposition(|&b| b == 0)? + 1;
@@ -59,7 +59,7 @@ fn linked_in(image: &ModuleImage) -> Option<Vec<Range<u64>>> {
         }
         let name = names.get(half(0) as usize..).unwrap_or_default();
         let name = name.split(|&b| b == 0).next().unwrap_or_default();
-        // Without a prefix, other code of the program could have such names.
+        // Without the prefix, such names could belong to other code of the program.
         if prefix.is_empty() || !name.starts_with(&prefix) {
             continue;
         }

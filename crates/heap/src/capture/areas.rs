@@ -19,10 +19,10 @@ const MAX_SHARED_FILE_BYTES: u64 = 1 << 20;
 /// Returns the mappings to copy, in address order, and the mappings that could contain pointers but
 /// cannot be copied.
 ///
-/// The mappings to copy are writable ones, and private read-only mappings that were writable once:
-/// RELRO data of modules, and anonymous memory, including memory that the program has made
-/// inaccessible for now. Devices are left out, because reading them may have effects, and so is our
-/// own memory in the target.
+/// The mappings to copy are writable mappings, and private read-only mappings that were once
+/// writable: RELRO data of modules, and anonymous memory, including memory that the program has
+/// temporarily made inaccessible. Devices are left out, because reading them may have side effects,
+/// and so is our own memory in the target.
 pub fn areas(
     pid: i32,
     maps: &[Mapping],
@@ -41,7 +41,7 @@ pub fn areas(
             Some(kind) if m.end - m.start <= MAX_AREA_BYTES => areas.push(area(kind)),
             Some(kind) => unsearched.push(area(kind)),
             None if is_ours(m) => {}
-            // Only the process itself can read memory of memfd_secret(2).
+            // Only the process itself can read memfd_secret(2) memory.
             None if m.write || m.path.starts_with("/secretmem") => {
                 unsearched.push(area(AreaKind::Shared))
             }
@@ -71,10 +71,10 @@ pub fn areas(
     (areas, unsearched)
 }
 
-/// Returns true if these may be pages of a block that the program has made inaccessible. The whole
-/// mapping is copied, including pages that were never touched, so that the heap around it has no
-/// gap. Memory that could never be accessed reads as zeros. The reserved rest of an arena's heap is
-/// not included: it ends where the next heap could begin.
+/// Returns true if these pages may belong to a block that the program has made inaccessible. The
+/// whole mapping is then copied, including pages that were never touched, so that the heap around
+/// it has no gap. Memory that could never be accessed reads as zeros. The reserved remainder of an
+/// arena's heap is not included; it is recognized by its end, where the next heap could begin.
 pub(super) fn is_in_heap(m: &Mapping, before: Option<&Mapping>, behind: Option<&Mapping>) -> bool {
     let is_memory = |m: &Mapping| !m.shared && m.file_id.2 == 0 && !m.path.starts_with("[v");
     let is_open = |m: &Mapping| m.read && m.write && is_memory(m) && m.path != "[stack]";
@@ -87,8 +87,8 @@ pub(super) fn is_in_heap(m: &Mapping, before: Option<&Mapping>, behind: Option<&
 }
 
 /// Returns the pages that the program wrote to before it changed their protection, if the mapping
-/// no longer shows this. Such memory is inaccessible or only executable, or is a private file
-/// mapping that has become read-only.
+/// no longer shows this. That is the case for memory that is inaccessible or execute-only, and for
+/// private file mappings that have become read-only.
 fn hidden(pid: i32, m: &Mapping, pages: Option<&PageScan>) -> io::Result<Runs> {
     let is_device = m.path.starts_with("/dev/") && !is_memory(&m.path);
     let is_kernels = m.path.starts_with("[v");
@@ -141,7 +141,7 @@ pub(super) fn kind(m: &Mapping, modules: &[ModuleInfo]) -> Option<AreaKind> {
         if !m.write {
             return None;
         }
-        // Rings of the kernel (`/[aio]`, `anon_inode:[io_uring]`) look like files too.
+        // The kernel's own rings (`/[aio]`, `anon_inode:[io_uring]`) look like files too.
         let is_file = m.path.starts_with('/') && !m.path.starts_with("/[");
         let fits = m.end - m.start <= MAX_SHARED_FILE_BYTES;
         return (is_file && fits && !m.path.starts_with("/dev/")).then_some(AreaKind::File);

@@ -15,11 +15,11 @@ use std::slice::from_ref;
 use std::time::Instant;
 
 const PAGE_BYTES: u64 = 4096;
-/// Size from which a region gets huge pages, if most of it will be filled.
+/// Minimum size of a region that gets huge pages, if most of it will be filled.
 const HUGE_BYTES: u64 = 8 << 20;
 /// Maximum number of pieces in one call (UIO_MAXIOV).
 const PIECES: usize = 1024;
-/// Bytes read in one call, few enough to check the time often.
+/// Number of bytes to read in one call, small enough to check the time often.
 const BATCH_BYTES: u64 = 4 << 20;
 
 /// Splits ranges into batches for one system call each, small enough to check the time between
@@ -98,7 +98,7 @@ fn read_runs(
 }
 
 /// Like [`read_runs`], page by page. Pages without read permission are read through /proc/PID/mem,
-/// which ignores it.
+/// which ignores page permissions.
 fn read_pages(pid: i32, runs: &[Range<u64>], into: &mut [u8], failed: &mut Runs) {
     let mem = File::open(format!("/proc/{pid}/mem")).ok();
     let pages = runs
@@ -200,7 +200,7 @@ pub fn added_bytes(runs: &[Range<u64>], regions: &[CopiedRegion]) -> u64 {
     parts.sum()
 }
 
-/// Ranges read at one moment, which are written over older copies later.
+/// Ranges read at one moment, to be written over older copies later.
 pub struct Patch {
     runs: Runs,
     /// The bytes; longer than the part in use.
@@ -283,11 +283,12 @@ impl Patch {
 pub struct Changes {
     /// The pages.
     pub pages: Runs,
-    /// Words that they have now and did not have then, if these may be addresses.
+    /// Words that these ranges contain now and did not contain then, if they may be addresses.
     pub words: Vec<u64>,
 }
 
-/// Compares the copy of these ranges, which are in order, with the memory as it is now.
+/// Compares the copies of these ranges, given in address order, with the current contents of the
+/// memory.
 pub fn changes(pid: i32, runs: &[Range<u64>], regions: &[CopiedRegion]) -> Changes {
     let mut found = Changes::default();
     let mut room = vec![0; BATCH_BYTES.min(run_bytes(runs)) as usize];
@@ -364,8 +365,8 @@ fn cut(pid: i32, region: &mut CopiedRegion, end: u64) -> Result<CopiedRegion, Er
     Ok(rest)
 }
 
-/// Returns regions for new areas, with the contents that older regions contain at the same
-/// addresses. A region that only grew or shrank at its end is not copied.
+/// Returns regions for new areas, filled with the contents of older regions at the same addresses.
+/// A region that only grew or shrank at its end is not copied.
 pub fn relaid(
     pid: i32,
     old: Vec<CopiedRegion>,
@@ -376,8 +377,8 @@ pub fn relaid(
     for region in &mut new {
         if let Some(at) = old.iter().position(|r| r.start == region.start) {
             let mut kept = old.swap_remove(at);
-            // The memory after the end of this region may belong to the next new region, if
-            // something between them was unmapped.
+            // The memory after the end of this region may now belong to the next region, if a
+            // mapping between the two was removed.
             old.push(cut(pid, &mut kept, region.end())?);
             if kept.bytes.resize(region.bytes.len()) {
                 *region = kept;
@@ -392,7 +393,8 @@ pub fn relaid(
             end: to,
         } in &region.runs
         {
-            // A part may have been unmapped, or may now be in several regions.
+            // A part of the region may have been unmapped, or the region may have been split into
+            // several.
             for place in &mut new {
                 let (from, to) = (from.max(place.start), to.min(place.end()));
                 if from < to {
@@ -425,8 +427,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is unmapped and mapped between two copies, memory at an unchanged place is
-        /// kept.
+        /// Memory whose place has not changed is kept, whatever is mapped or unmapped between two
+        /// copies.
         #[test]
         fn memory_is_laid_over_new_mappings(
             before in prop::collection::vec(any::<bool>(), 12),
@@ -495,7 +497,7 @@ mod tests {
         std::hint::black_box(&mut source);
         let found = changes(pid, &runs, &regions);
         let page = |offset: u64| first + offset..first + offset + PAGE_BYTES;
-        // The second of them is between the ranges, and the third is no address.
+        // The second change is between the ranges, and the third word is not an address.
         assert_eq!(found.pages, [page(3 * 4096), page(7 << 20)]);
         assert_eq!(found.words, [0x7fff_1234_5678]);
         // Pages that are gone have changed.

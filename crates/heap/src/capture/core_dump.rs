@@ -27,7 +27,7 @@ use std::time::Instant;
 const PAGE_BYTES: usize = 4096;
 /// Bytes read at a time.
 const BATCH_BYTES: u64 = 1 << 20;
-/// The oldest glibc whose heap is known, 2.26. All layouts are tried for it.
+/// The oldest glibc whose heap is known is 2.26. All layouts are tried for it.
 const OLDEST_MINOR: u32 = 26;
 
 /// Reads a core dump. `memory` limits the memory of the copy; `None` allows all that is available.
@@ -156,8 +156,8 @@ fn is_libcs(path: &str) -> bool {
     name == "libc.so.6" || name.starts_with("libc-2.")
 }
 
-/// Finds the version of a C library whose file is missing. Its heap is accepted only if a known
-/// layout fits all of it.
+/// Finds the version of a C library whose file is missing. The heap is accepted only if one of the
+/// known layouts fits all of it.
 fn find_version(
     core: &CoreFile,
     snapshot: &mut Snapshot,
@@ -209,7 +209,8 @@ fn areas(core: &CoreFile, modules: &[ModuleInfo]) -> (Vec<Area>, Vec<String>) {
                 if has_contents || !is_of_file {
                     areas.push(area(kind));
                 } else if m.write && !is_data() {
-                    // Unwritten data of a module equals the file, and no heap is known there.
+                    // Data of a module that was never written equals the file's, and no heap is
+                    // known there.
                     unsearched.push(describe(m));
                 }
             }

@@ -13,8 +13,9 @@ use memhook_unwind::reference::{self, Unwinder};
 /// Maximum number of frames. exit(3) calls two or three functions, err(3) a few more.
 const MOST_FRAMES: usize = 16;
 
-/// Returns the stack pointer of the innermost function outside the C library, and its values of the
-/// callee-saved registers. Returns `None` if the frames cannot be followed to it.
+/// Returns the stack pointer of the innermost function outside the C library, and the values of the
+/// callee-saved registers in that function. Returns `None` if the frames cannot be followed that
+/// far.
 pub fn innermost_caller(
     snapshot: &Snapshot,
     images: &[ModuleImage],

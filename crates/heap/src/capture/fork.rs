@@ -81,7 +81,8 @@ pub(crate) fn fork(prepared: &mut Prepared) -> Result<Shot, Error> {
 }
 
 /// Checks the memory for the fork. Until the copy is made, each page that the target writes to
-/// costs it one more page, and its memory cgroup may kill it for that.
+/// takes up one more page, and the target may be killed for exceeding the limit of its memory
+/// cgroup.
 fn has_room(prepared: &Prepared) -> Result<(), Error> {
     // Twice the copied pages, plus a part for the search: our copy may have to come from the same
     // memory.
@@ -103,8 +104,8 @@ fn read_smaps(pid: i32) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Returns the mappings that a child does not get, or gets empty: flags `dc` (MADV_DONTFORK) and
-/// `wf` (MADV_WIPEONFORK) of proc_pid_smaps(5).
+/// Returns the mappings that a child does not inherit, or inherits without contents: flags `dc`
+/// (MADV_DONTFORK) and `wf` (MADV_WIPEONFORK) of proc_pid_smaps(5).
 pub(crate) fn not_inherited(smaps: &str) -> Runs {
     let mut found = Runs::new();
     let mut current = None;

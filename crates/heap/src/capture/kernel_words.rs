@@ -29,8 +29,8 @@ const MOST_ASKED: usize = 2000;
 
 impl KernelWords {
     /// Asks each thread for its alternate signal stack, and for the word that the kernel clears
-    /// when the thread ends. A program that allocates either with malloc need not keep its address.
-    /// Returns the time for which a thread was held.
+    /// when the thread ends. A program that allocates either of them with malloc need not keep the
+    /// address. Returns how long a thread was held.
     pub fn ask_threads(&mut self, pid: i32) -> Duration {
         let asked = if filter_may_kill(pid) {
             Err("a seccomp filter may kill the process for that".to_owned())
@@ -145,8 +145,8 @@ pub fn is_closed(error: &std::io::Error) -> bool {
     matches!(errno, Some(Errno::EBADF | Errno::ENOENT | Errno::ESRCH))
 }
 
-/// Returns the name of a kernel feature behind this descriptor that may hold pointers without
-/// showing them.
+/// Returns the name of a kernel feature behind this descriptor that may hold pointers that cannot
+/// be read.
 fn opaque(link: &Path, descriptor: &Path) -> Option<&'static str> {
     let text = link.to_str()?;
     let of_kernel = [
@@ -157,9 +157,9 @@ fn opaque(link: &Path, descriptor: &Path) -> Option<&'static str> {
     if let Some((_, what)) = of_kernel.iter().find(|(name, _)| text == *name) {
         return Some(what);
     }
-    // A message queue has one name in a separate file system, and the link shows its path from the
-    // root of this file system (mq_overview(7)). Messages, and the values passed to mq_notify(3),
-    // may be pointers.
+    // A message queue has a single name in a file system of its own, and the link shows its path
+    // from the root of that file system (mq_overview(7)). Messages, and the values passed to
+    // mq_notify(3), may be pointers.
     let name = text.strip_prefix('/')?;
     let is_queue = !name.contains('/')
         && statfs(descriptor).is_ok_and(|s| s.filesystem_type() == FsType(QUEUES));

@@ -1,4 +1,4 @@
-//! Limits for the cost of a snapshot, to the target and to this machine.
+//! Limits on the cost of a snapshot for the target and for this machine.
 
 use std::time::{Duration, Instant};
 
@@ -41,14 +41,14 @@ pub struct Speed {
 }
 
 impl Speed {
-    /// Records that `bytes` bytes were copied since a time. The last round counts more than the
-    /// rounds before.
+    /// Records that `bytes` bytes were copied since a time. The latest round has more weight than
+    /// earlier rounds.
     pub fn copied(&mut self, bytes: u64, since: Instant) {
         self.bytes = self.bytes / 2 + bytes;
         self.took = self.took / 2 + since.elapsed();
     }
 
-    /// Returns the number of bytes that are copied in this time.
+    /// Returns the estimated number of bytes that are copied in this time.
     pub fn bytes_in(&self, time: Duration) -> u64 {
         if self.took.is_zero() {
             return 0;

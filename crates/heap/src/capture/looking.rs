@@ -1,5 +1,5 @@
 //! Copies a process that may only be read. Its threads are stopped for the copy, or not stopped at
-//! all. Notes of the snapshot list everything that such a copy lacks.
+//! all. The snapshot's notes list everything that the copy therefore lacks.
 
 use crate::Error;
 use crate::capture::copy::Patch;
@@ -140,7 +140,7 @@ fn once(prepared: &mut Prepared, earlier: Option<&mut Shot>) -> Result<Option<Co
     Ok(Some(copied))
 }
 
-/// Returns the shot of a copy, with notes about what is missing.
+/// Returns the `Shot` of a copy, with notes about what is missing.
 fn with_notes(prepared: &mut Prepared, copied: Copied, mut shot: Shot) -> (Method, Shot) {
     shot.threads = copied.threads;
     shot.held = copied.held;
@@ -163,7 +163,7 @@ fn with_notes(prepared: &mut Prepared, copied: Copied, mut shot: Shot) -> (Metho
     (Method::Running, shot)
 }
 
-/// Lists thread ids as text. Of many threads, it lists only the first.
+/// Lists thread ids as text. If there are many, lists only the first ones.
 fn listed(threads: &[i32]) -> String {
     const SHOWN: usize = 4;
     let ids: Vec<String> = threads.iter().take(SHOWN).map(i32::to_string).collect();
@@ -259,8 +259,8 @@ fn thread_pointer(reader: i32, tid: i32) -> Option<u64> {
     (0..words.len())
         .rev()
         .find(|&index| u64::from_le_bytes(words[index]) == at(index))
-        // glibc's descriptor has the address twice, at 0 and at 16 (`tcbhead_t`). The first one is
-        // wanted.
+        // glibc's descriptor contains its own address twice, at 0 and at 16 (`tcbhead_t`). The
+        // first one is wanted.
         .map(|index| match index.checked_sub(2) {
             Some(first) if u64::from_le_bytes(words[first]) == at(first) => at(first),
             _ => at(index),

@@ -53,7 +53,7 @@ pub struct Captured {
     pub snapshot: Snapshot,
     /// The modules with their bytes.
     pub images: Vec<ModuleImage>,
-    /// The pages that were in memory, if the request asked for them.
+    /// The pages that were resident, if the request asked for them.
     pub residency: Option<Residency>,
 }
 
@@ -87,14 +87,15 @@ pub(crate) struct Shot {
     pub held_bytes: u64,
     /// Parts that could not be read.
     pub unread: Runs,
-    /// Parts that were read while the threads ran, and have changed since.
+    /// Parts that were read while the threads were running, and that have changed since.
     pub changes: Changes,
 }
 
 /// Request for a snapshot.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request {
-    /// The method. `None` selects the working method that holds the threads for the shortest time.
+    /// Capture method. `None` selects, among the methods that work here, the one that holds the threads for the
+    /// shortest time.
     pub method: Option<Method>,
     /// Limits on the cost of the snapshot.
     pub limits: Limits,
@@ -103,7 +104,7 @@ pub struct Request {
     /// True to ask each thread, when it runs again, for facts that only the kernel has: its
     /// alternate signal stack, and the word that the kernel clears when the thread ends.
     pub asks_threads: bool,
-    /// Options of the search that follows, for a snapshot that has to be compared with the one before.
+    /// Options of the search of this snapshot, for comparing it with the previous one.
     pub search: MarkOptions,
 }
 
@@ -120,9 +121,9 @@ impl Request {
 
 /// Takes a snapshot of `pid`. If the requested method does not work, another method is used, and a note says why.
 ///
-/// The work is done in a separate thread. Only the thread that stopped threads of the process can resume threads that
-/// stop too late, and the work after a snapshot may take long. When the separate thread ends, the kernel resumes all of
-/// them (`exit_ptrace` of kernel/ptrace.c).
+/// The work is done in a separate thread. Threads of the process that stop too late can be resumed only by the thread
+/// that stopped them, and the work after a snapshot may take long. When the separate thread ends, the kernel resumes
+/// all of them (`exit_ptrace` of kernel/ptrace.c).
 pub fn capture(pid: i32, request: Request) -> Result<Captured, Error> {
     let mut prepared = Prepared::of(pid, request.limits)?;
     if request.with_residency {
@@ -139,7 +140,7 @@ pub fn capture(pid: i32, request: Request) -> Result<Captured, Error> {
     })
 }
 
-/// Returns the method that is tried first if the user names none.
+/// Returns the method to try first if the user names none.
 pub fn usual_method(pid: i32) -> Method {
     first_method(pid, living_thread(pid))
 }
@@ -155,14 +156,13 @@ fn capture_by(mut prepared: Prepared, method: Option<Method>) -> Result<Captured
     let pid = prepared.pid;
     let is_filtered = method.is_none() && filter_may_kill(prepared.reader);
     let is_fork_wanted = method == Some(Method::Fork);
-    // Without its initial thread, requests that use the process id fail.
+    // Once the initial thread has ended, requests that use the process id fail.
     let is_headless = prepared.reader != pid;
     let method = method
         .filter(|_| !is_headless)
         .unwrap_or_else(|| first_method(pid, prepared.reader));
     if is_filtered {
-        // Seccomp filters of services usually kill, and their list of allowed system calls cannot
-        // be read.
+        // Seccomp filters of services usually kill the process, and the list of allowed system calls cannot be read.
         prepared.notes.push(
             "all threads held, because a seccomp filter may kill the process for a system call of ours; a filter \
              that only refuses allows precopy or fork"
@@ -208,8 +208,8 @@ fn capture_by(mut prepared: Prepared, method: Option<Method>) -> Result<Captured
     }
 }
 
-/// Takes a snapshot of a process that is ending, with all threads stopped at their end. `images`
-/// are its modules. Class names are not looked up.
+/// Takes a snapshot of a process that is ending, with all of its threads stopped at their exit. `images` are its
+/// modules. Class names are not looked up.
 pub fn capture_ending(
     child: &Child,
     pid: i32,
@@ -251,7 +251,7 @@ pub fn capture_ending(
     Ok(captured)
 }
 
-/// A copy of a process whose initial thread a test holds, and whose others sleep.
+/// A copy of a process whose initial thread is held by a test, and whose other threads sleep.
 #[cfg(test)]
 pub(crate) fn stopped(pid: i32, images: &[ModuleImage], registers: &Registers) -> Snapshot {
     let mut prepared = Prepared::with(pid, images.to_vec());

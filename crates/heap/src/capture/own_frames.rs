@@ -14,8 +14,8 @@ use super::modules::program_headers;
 
 /// Maximum number of frames that are followed.
 const MOST_FRAMES: usize = 20_000;
-/// Bytes of code within which a thread's first function, after its own function has returned, ends
-/// the thread with the system call exit(2).
+/// Number of bytes of code after the call of a thread's own function within which the C library's
+/// start function ends the thread by the system call exit(2).
 const REACH_BYTES: usize = 32;
 /// `mov $60,%eax`, which loads the number of exit.
 const NUMBER_OF_EXIT: [u8; 5] = [0xb8, 60, 0, 0, 0];
@@ -69,8 +69,8 @@ impl Modules<'_> {
         self.begins_a_thread(&start).then_some(start.lowest)
     }
 
-    /// Adds the module with this code. Returns `None` if there is no such module, or if it did not
-    /// help.
+    /// Adds the module with this code. Returns `None` if there is no such module, or if adding it
+    /// did not help.
     fn add(&mut self, pc: u64) -> Option<()> {
         let index = self.images.iter().position(|image| image.contains(pc))?;
         if std::mem::replace(&mut self.added[index], true) {
@@ -84,7 +84,8 @@ impl Modules<'_> {
 
     /// Returns true if the outermost function is a function in which threads begin. It is either
     /// the entry point of the program, or the code of the C library that calls a thread's function
-    /// and then ends the thread. Coroutines have an outermost function too.
+    /// and then ends the thread. Coroutines also have an outermost function, so its existence alone
+    /// proves nothing.
     fn begins_a_thread(&self, start: &Start) -> bool {
         let Some(image) = self.images.iter().find(|image| image.contains(start.pc)) else {
             return false;

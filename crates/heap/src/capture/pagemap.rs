@@ -24,21 +24,21 @@ pub fn populated(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
     find(pid, start, end, |word| word & POPULATED != 0)
 }
 
-/// Returns the pages of [start, end) in memory. They include the shared page of zeros, which
-/// represents pages that were only read.
+/// Returns the pages of [start, end) in memory. They include the shared zero page, which stands for
+/// pages that were only read.
 pub fn resident(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
     find(pid, start, end, |word| word & RESIDENT != 0)
 }
 
-/// Returns the pages with contents that belong neither to a file nor to shared memory.
+/// Returns the pages with contents that belong to neither a file nor shared memory.
 pub fn own(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
     find(pid, start, end, |word| {
         word & POPULATED != 0 && word & OF_FILE == 0
     })
 }
 
-/// Returns the pages that the process has made guards with madvise(2). They have no contents, and
-/// any access faults.
+/// Returns the pages that the process has made guard pages with madvise(2). They have no contents,
+/// and any access to them faults.
 pub fn guards(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
     find(pid, start, end, |word| word & GUARD != 0)
 }
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn the_same_pages_as_the_scan_call() {
         let pid = std::process::id() as i32;
-        // The buffer is large enough to have its own mapping, whose pages were never touched.
+        // The buffer is large enough to get its own mapping, whose pages were never touched.
         let mut room = vec![0u8; 64 << 20];
         let start = (room.as_ptr().addr() as u64).next_multiple_of(PAGE_BYTES);
         let first = (start - room.as_ptr().addr() as u64) as usize;

@@ -23,9 +23,9 @@ pub struct Pipes {
 }
 
 impl Pipes {
-    /// Adds every word that may be a pointer, at any offset, from the pipe with this name behind a
-    /// descriptor of the process. tee(2) copies without consuming. Returns `false` if not all of
-    /// the contents are visible.
+    /// Adds every word, at any offset, that may be a pointer, from the pipe with this name that a
+    /// descriptor of the process refers to. tee(2) copies without consuming. Returns `false` if not
+    /// all of the contents are visible.
     pub fn read(&mut self, pid: i32, number: u64, name: PathBuf, found: &mut Vec<u64>) -> bool {
         if self.seen.contains(&name) {
             return true;
@@ -40,7 +40,7 @@ impl Pipes {
         let flags = SpliceFFlags::SPLICE_F_NONBLOCK;
         let bytes = match tee(&descriptor, into, PIPE_BYTES, flags) {
             Ok(bytes) => bytes,
-            // The call is refused for the write end, which has no waiting data.
+            // The call fails for the write end, which has no waiting data, and for an empty pipe.
             Err(error) => return matches!(error, Errno::EBADF | Errno::EAGAIN),
         };
         let mut copy = vec![0; bytes];

@@ -15,19 +15,17 @@ use rustc_hash::FxHashSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Maximum rounds of copying before a hold. A round that is not shorter than the round before is
-/// the last.
+/// Maximum rounds of copying before a hold. A round that is not shorter than the previous one is the last.
 const ROUNDS: usize = 6;
-/// Additional rounds for a target that writes too much in each round. The burst may be brief.
+/// Additional rounds for a target that writes too much in each round, because it may be only a brief burst.
 const PATIENT_ROUNDS: usize = 2;
-/// Amount that is small enough to be copied well within the limit of a hold.
+/// Amount of memory that can easily be copied within the time limit of a hold.
 const SMALL_BYTES: u64 = 1 << 20;
-/// Space for the copy during a hold, beyond the size of the last round, so that no memory has to be allocated in the
-/// hold.
+/// Spare space for the copy during a hold, beyond the size of the last round, so that no memory has to be allocated
+/// during the hold.
 const SPARE_BYTES: u64 = 8 << 20;
 
-/// Share of a hold that is planned for huge pages. The rest is a margin, because the speed of the
-/// copy is an estimate.
+/// Share of a hold that is planned for huge pages. The rest is a margin, because the copying speed is an estimate.
 const SHARE_FOR_HUGE_PAGES: f64 = 0.6;
 const PAGE_BYTES: u64 = 4096;
 
@@ -48,12 +46,12 @@ struct Copying<'a> {
     watched: Runs,
     /// Mappings, each with the room into which it may grow.
     wholes: Runs,
-    /// Addresses at which the write watch splits mappings while it lasts.
+    /// Addresses at which the write watch splits mappings while it is active.
     cuts: FxHashSet<u64>,
     regions: Vec<CopiedRegion>,
     /// Pages that were reported as written and are not copied yet.
     pending: Runs,
-    /// Bytes in huge pages, which are not watched. The hold copies as many of these bytes again as its time allows.
+    /// Bytes in huge pages, which are not watched. During the hold, as many of them as time allows are copied again.
     huge_bytes: u64,
     /// Ranges that could not be read. They are tried again at the end, when they may be readable or
     /// no longer matter.
@@ -109,7 +107,7 @@ impl<'a> Copying<'a> {
         let (mut watched, mut runs) = (Runs::new(), Runs::new());
         let (mut wholes, mut cuts) = (Runs::new(), FxHashSet::default());
         let mut huge = Runs::new();
-        // Whatever is skipped here is copied with all threads held.
+        // Everything skipped here is copied later, with all threads held.
         let mut pace = Pace::default();
         for found in watch.watchable(&maps, &is_wanted) {
             let (members, requested) = pace.ask(|| watch.add_all(found));
@@ -172,8 +170,8 @@ impl<'a> Copying<'a> {
         let begin = Instant::now();
         let mut written = Runs::new();
         for part in &self.watched {
-            // Fails where the target has mapped something else meanwhile. The hold copies that mapping and all memory
-            // after it.
+            // Fails if the target has since mapped something else in this range. That mapping and all memory after it
+            // are copied during the hold.
             let _ = self.watch.written(part.clone(), &mut written);
         }
         self.asking = begin.elapsed();
@@ -181,7 +179,7 @@ impl<'a> Copying<'a> {
         self.copy()
     }
 
-    /// Copies in rounds for as long as the rounds become shorter.
+    /// Copies in rounds for as long as each round is shorter than the previous one.
     fn all_rounds(&mut self) -> Result<u64, Error> {
         let mut before = u64::MAX;
         for _ in 0..ROUNDS {
@@ -194,8 +192,7 @@ impl<'a> Copying<'a> {
         Ok(before)
     }
 
-    /// Returns the number of bytes that can be copied until a time at the measured speed, with a
-    /// margin.
+    /// Returns the number of bytes that can be copied by the given time at the measured speed, with a margin.
     fn fits_until(&self, until: Option<Instant>) -> u64 {
         let Some(until) = until else {
             return u64::MAX;
@@ -216,8 +213,8 @@ impl<'a> Copying<'a> {
     }
 
     /// Copies the rest with all threads held. Returns `None` if the hold took too long and was ended before the copy
-    /// was complete, or if threads took so long to stop that no time was left for huge pages that usually fit. The last
-    /// attempt omits these huge pages.
+    /// was complete, or if threads took so long to stop that no time was left for huge pages that would normally fit.
+    /// The last attempt omits such huge pages.
     fn hold(&mut self, rest: u64, is_last: bool) -> Result<Option<Shot>, Error> {
         let pid = self.prepared.pid;
         let room = rest + rest / 4 + SPARE_BYTES;
@@ -278,11 +275,11 @@ impl<'a> Copying<'a> {
         let mut regions = copy::relaid(pid, regions, &areas)?;
         // A mapping that is not watched may have replaced a mapping that was copied, and have no pages yet.
         copy::forget(&mut regions, &replaced);
-        // Memory that has become a huge page meanwhile may be in both copies. All threads were
-        // held, so both are equal.
+        // Memory that has since become a huge page may be in both copies. All threads were held, so both are equal.
         patch.apply(&mut regions);
         huge_patch.apply(&mut regions);
-        // Pages that have the same contents before and after the hold had them during the hold, too.
+        // Pages whose contents are the same before and after the hold are assumed to have had them during the hold,
+        // too.
         let changes = copy::changes(pid, &unsettled, &regions);
         Ok(Some(Shot {
             threads,
@@ -325,16 +322,16 @@ fn joined_areas(areas: Vec<Area>, cuts: &FxHashSet<u64>) -> Vec<Area> {
     found
 }
 
-/// Unregisters the watched memory slice by slice. On close of a userfaultfd, the kernel would unregister all of it in
-/// one step, and threads of the process that map or unmap memory would wait for that.
+/// Unregisters the watched memory slice by slice. If the userfaultfd were simply closed, the kernel would unregister
+/// all of it in one step, and threads of the process that map or unmap memory would have to wait.
 impl Drop for Copying<'_> {
     fn drop(&mut self) {
-        // Older kernels let any descriptor unregister the memory of another. Closing the descriptor
-        // unregisters only ours.
+        // On older kernels, any userfaultfd can unregister memory that is registered with another. Closing the
+        // descriptor unregisters only our own.
         if has_userfaultfd(self.prepared.pid) {
             return;
         }
-        // The current mappings are read, because a mapping that has grown is watched whole.
+        // The current mappings are read, because if a watched mapping has grown, all of it is watched.
         let maps = mappings(self.prepared.reader).unwrap_or_default();
         let is_watched = |m: &Mapping| {
             let first = self.wholes.partition_point(|whole| whole.end <= m.start);

@@ -28,15 +28,15 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 use tracing::info;
 
-/// The search needs a quarter of the copy's size in addition: two bits for 16 bytes of heap, plus
-/// bounds and marks of each block.
+/// The search needs an additional quarter of the copy's size: two bits per 16 bytes of heap, plus
+/// the bounds and mark of each block.
 const SEARCH_SHARE: u64 = 4;
 
 /// Facts about the target that are collected before any thread is held.
 pub(crate) struct Prepared {
     pub pid: i32,
-    /// Id through which memory and files of the process are read: the process id, or the id of a
-    /// thread that is alive.
+    /// Id through which the memory and files of the process are read: the process id, or the id of
+    /// a live thread.
     pub reader: i32,
     pub(super) begin: Instant,
     pub(super) images: Vec<ModuleImage>,
@@ -58,7 +58,7 @@ pub(crate) struct Prepared {
     pub(super) failed: Vec<(Method, Error)>,
     /// The pages that are in memory.
     pub(super) look: Look,
-    /// True if each thread is asked for facts that only the kernel knows.
+    /// True if the kernel is queried, in each thread, for facts that only it knows.
     pub(super) asks_threads: bool,
     /// True if class names are looked up.
     pub(super) names_classes: bool,
@@ -74,8 +74,9 @@ impl Prepared {
         let mut prepared = Prepared {
             begin,
             limits,
-            // These words are read again after the hold. An entry that exists during the hold is
-            // then in one of the two answers, unless it appears and disappears between them.
+            // These words are read again after the hold. Any entry that exists during the hold is
+            // then in at least one of the two results, unless it appears and disappears between
+            // them.
             kernel: words_of(reader, limits),
             ..Prepared::with(pid, images)
         };
@@ -93,11 +94,11 @@ impl Prepared {
         self.has_room(0, self.populated_bytes)
     }
 
-    /// Fails if `more` bytes, and the memory for searching them, do not fit in addition to the
-    /// bytes that are already copied.
+    /// Fails if `more` bytes, and the memory needed to search them, do not fit in addition to the
+    /// bytes already copied.
     pub fn has_room(&self, copied: u64, more: u64) -> Result<(), Error> {
         let with_search = |bytes: u64| bytes + bytes / SEARCH_SHARE;
-        // The limit of the user includes the copied bytes; the available memory does not.
+        // The user's limit includes the bytes already copied; the available memory does not.
         let needed = match self.limits.memory {
             Some(_) => with_search(copied + more),
             None => with_search(more),
@@ -112,7 +113,7 @@ impl Prepared {
         }
     }
 
-    /// Returns the error for a hold that would take too long, or that did.
+    /// Returns the error for a hold that would take, or has taken, too long.
     pub fn too_long(&self, needed: Duration, reason: String) -> Error {
         let allowed = self.limits.hold.unwrap_or(Duration::MAX);
         Error::TooLong {
@@ -163,7 +164,7 @@ impl Prepared {
         MallocPlaces::of(&self.modules)
     }
 
-    /// Notes why another method is used. Returns an error if no other method can help.
+    /// Records why another method is used. Returns an error if no other method can help.
     pub(super) fn fall_back(
         &mut self,
         method: Method,
@@ -183,7 +184,7 @@ impl Prepared {
         Ok(())
     }
 
-    /// Returns the error if every method would take too long, or fails.
+    /// Returns the error for the case that every method would take too long or fails.
     pub(super) fn no_way(&mut self, last: Error) -> Error {
         let Error::TooLong { allowed_ms, .. } = last else {
             return last;
@@ -212,7 +213,8 @@ impl Prepared {
         }
     }
 
-    /// Adds the pages with contents. Pages that were never touched, or only read, are left out.
+    /// Adds the pages with contents. Pages that were never touched, or were only read, are left
+    /// out.
     pub fn populated(&self, area: &Area, found: &mut Runs) {
         let (start, end) = (area.start, area.end);
         let before = found.len();
@@ -286,11 +288,11 @@ impl Prepared {
         Ok(held)
     }
 
-    /// Records which pages are in memory, if the caller asked for it and the time of the hold
-    /// allows it.
+    /// Records which pages are resident, if the caller asked for it and there is time during the
+    /// hold.
     pub fn look(&mut self, held_for: Duration) {
         if let Look::Takes(time) = self.look
-            // The estimate is doubled, because a busy machine does other work meanwhile.
+            // The estimate is doubled, because a busy machine also does other work in that time.
             && self.may_hold(held_for + 2 * time)
             && let Ok(found) = Residency::read(self.reader)
         {
@@ -301,7 +303,7 @@ impl Prepared {
         }
     }
 
-    /// Merges mappings that were split at these addresses during the copy.
+    /// Merges mappings that the copy has split at these addresses.
     pub fn join_mappings(&mut self, cuts: &FxHashSet<u64>) {
         if let Look::Done(found) = &mut self.look {
             found.join_mappings(cuts);
@@ -382,8 +384,8 @@ impl Prepared {
         snapshot.meta.notes.extend(unsearched.iter().map(|what| {
             format!("not searched: {what}; blocks without another pointer look leaked")
         }));
-        // Memory that was not copied at one moment proves nothing about the rest, so no block may
-        // be released.
+        // If memory was not all copied at one moment, it does not prove that a block is
+        // unreachable, so no block may be released.
         if !snapshot.meta.changed.is_empty() {
             let size = size_text(run_bytes(&snapshot.meta.changed));
             let what = format!("{size} in huge pages, which changed while they were read");
@@ -410,8 +412,8 @@ impl Prepared {
     }
 }
 
-/// Returns the pointers that the kernel stores for the process. If the limits allow only looks,
-/// asks the kernel without descriptors.
+/// Returns the pointers that the kernel stores for the process. If the limits allow only reading,
+/// queries the kernel without descriptors.
 fn words_of(reader: i32, limits: Limits) -> KernelWords {
     match limits.only_looks {
         true => kernel_words_without_descriptors(reader),
@@ -419,10 +421,10 @@ fn words_of(reader: i32, limits: Limits) -> KernelWords {
     }
 }
 
-/// Returns the unreadable parts that may contain a pointer. A guard page (MADV_GUARD_INSTALL, with
-/// which glibc 2.42 ends the stacks of threads) has no contents, and memory below a stack pointer
-/// is not a root. Linux marks guard pages since 6.15. Before that, guard pages of stacks are
-/// identified only by their position below the stack pointer.
+/// Returns the unreadable parts that may contain a pointer. Guard pages (MADV_GUARD_INSTALL, with
+/// which glibc 2.42 protects the ends of thread stacks) have no contents, and memory below a stack
+/// pointer is not a root. Linux has marked guard pages since 6.15. Before that, guard pages of
+/// stacks can be identified only by their position below the stack pointer.
 fn hiding(snapshot: &Snapshot, reader: i32, unread: Runs) -> Runs {
     if unread.is_empty() {
         return unread;

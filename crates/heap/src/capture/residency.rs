@@ -1,4 +1,4 @@
-//! Pages of a process that are in memory, at the moment of the snapshot if time allows.
+//! Resident pages of a process, at the moment of the snapshot if time allows.
 
 use crate::Error;
 use crate::capture::pagemap;
@@ -10,8 +10,8 @@ use memhook_process::{
 use rustc_hash::FxHashSet;
 use std::time::{Duration, Instant};
 
-/// Number of pages that each part of a kernel counter may withhold. The kernel splits its counters
-/// by processor (`percpu_counter_batch` of lib/percpu_counter.c).
+/// Number of pages by which each per-CPU part of a kernel counter may be off: the kernel batches
+/// updates per processor (`percpu_counter_batch` of lib/percpu_counter.c).
 const LEAST_PAGES_APART: u64 = 32;
 const PAGE_BYTES: u64 = 4096;
 
@@ -33,13 +33,14 @@ pub struct Residency {
 }
 
 impl Residency {
-    /// Reads the pages that a process has in memory now. `reader` is the thread through which /proc
+    /// Reads which pages of a process are resident now. `reader` is the thread through which /proc
     /// shows its memory.
     ///
-    /// For smaps, the kernel inspects each page, to see if it was written and how many processes
-    /// map it. Presence alone is visible in the page tables. So normally only the page tables are
-    /// walked, and the sum is compared with the counters of the process. If the two differ, as for
-    /// memory of devices, or if the kernel cannot walk page tables, smaps is read.
+    /// For smaps, the kernel inspects each page to see whether it was written and how many
+    /// processes map it. Whether a page is present at all can be seen in the page tables. So
+    /// normally only the page tables are walked, and the sum is compared with the counters of the
+    /// process. If the two differ, as for memory of devices, or if the kernel cannot walk page
+    /// tables, smaps is read.
     pub fn read(reader: i32) -> Result<Residency, Error> {
         match Residency::by_page_tables(reader)? {
             Some(found) => Ok(found),
@@ -95,8 +96,8 @@ impl Residency {
                 (&mut of_others.0, &mut of_others.1)
             };
             let mut memory = MemoryUse::default();
-            // Of the mappings that the kernel adds to every process, it counts only the code as
-            // resident.
+            // Of the mappings that the kernel adds to every process (vDSO, vvar), its counters
+            // include only the code as resident.
             if !mapping.path.starts_with("[v") || mapping.path == "[vdso]" {
                 match scan.find_resident(mapping.start..mapping.end, pages, huge) {
                     Ok(bytes) => (memory.rss, memory.huge_pages) = bytes,
@@ -171,7 +172,7 @@ fn is_own(mapping: &Mapping) -> bool {
     is_without_file && !mapping.shared && !mapping.path.starts_with("[v")
 }
 
-/// Returns true if a sum is between two values of the counters, or within a hundredth of them.
+/// Returns true if a sum is between two readings of the counters, or within a hundredth of them.
 fn agree(sum: u64, before: &ResidentCounters, after: &ResidentCounters) -> bool {
     let (before, after) = (before.resident(), after.resident());
     let processors = std::thread::available_parallelism().map_or(1, |number| number.get() as u64);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::snapshot::{ModuleInfo, words};
 
-/// Time for which threads inside malloc may continue: the first step, the longest step, and the
+/// Time for which threads inside malloc may keep running: the first step, the longest step, and the
 /// sum.
 const SETTLE_STEP: Duration = Duration::from_micros(30);
 const SETTLE_STEP_MAX: Duration = Duration::from_micros(200);
@@ -58,7 +58,7 @@ impl MallocPlaces {
 }
 
 impl MallocPlaces {
-    /// Returns the ranges, given that an allocator may also have called the code at this address.
+    /// Returns these places for the case that an allocator called the code at this address as well.
     pub fn called_at(&self, address: u64) -> MallocPlaces {
         let called = address..address.saturating_add(1);
         MallocPlaces {
@@ -68,10 +68,11 @@ impl MallocPlaces {
     }
 }
 
-/// Holds all threads, with none of them inside malloc if possible, because the heap is consistent
-/// then. A thread inside malloc continues until it has left, which never takes long. Also returns
-/// the number of threads that were still inside. `reader` is the id through which the memory is
-/// read. `limit` is the maximum time for which threads are held until all have stopped.
+/// Holds all threads, if possible with none of them inside malloc, because the heap is then
+/// consistent. A thread inside malloc keeps running until it has left malloc, which never takes
+/// long. Also returns the number of threads that were still inside. `reader` is the id through
+/// which the memory is read. `limit` is the maximum time for which threads are held until all have
+/// stopped.
 pub fn hold_settled(
     pid: i32,
     reader: i32,

@@ -15,10 +15,10 @@ use std::os::unix::fs::FileExt;
 const MAX_BYTES: u64 = 256 << 20;
 const PAGE_BYTES: u64 = 4096;
 
-/// Adds these pages to the regions. They are read from the file behind the memory, so that the page
-/// tables of the process do not change. Returns the areas that are incomplete. Only root can open
-/// such files (proc_pid_map_files(5)). For other users, the result is limited to pages that the
-/// process itself has touched.
+/// Adds to the regions the shared pages that the process has never touched. They are read from the
+/// file behind the memory, so that the page tables of the process do not change. Returns the areas
+/// that are incomplete. Only root can open such files (proc_pid_map_files(5)). For other users, the
+/// result is limited to pages that the process itself has touched.
 pub fn add_untouched(pid: i32, areas: &[Area], regions: &mut [CopiedRegion]) -> Vec<Area> {
     let mut left_out = Vec::new();
     let mut left = MAX_BYTES;

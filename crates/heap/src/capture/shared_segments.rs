@@ -9,8 +9,8 @@ use std::path::Path;
 
 /// Returns true if the process created a segment, or was the last to attach or detach it, and the
 /// segment is not among its mappings. The process may attach it again, and find pointers there.
-/// `directory` is the process's directory in /proc. Returns `false` if the answer is unknown, as in
-/// an IPC namespace that we may not enter.
+/// `directory` is the process's directory in /proc. Returns `false` if the answer is unknown, for
+/// example in an IPC namespace that we may not enter.
 pub fn has_detached_segments(directory: &Path, pid: i32) -> bool {
     let Some(text) = listed(directory) else {
         return false;

@@ -25,7 +25,7 @@ pub struct Sockets {
     directory: PathBuf,
     /// Unix sockets; `None` if the kernel does not list them.
     unix: OnceCell<Option<BTreeSet<u64>>>,
-    /// TCP connections of this machine with itself that have unread data.
+    /// Loopback TCP connections that have unread data.
     waiting_tcp: OnceCell<BTreeSet<u64>>,
     buffer: Vec<u8>,
 }
@@ -75,14 +75,14 @@ impl Sockets {
         };
         self.buffer.resize(PEEK_BYTES, 0);
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
-        // The call fails for a socket that listens or is not connected. Such a socket has no data.
+        // The call fails for a listening or unconnected socket, which has no data.
         let mut buffers = [IoSliceMut::new(&mut self.buffer)];
         let Ok(message) = recvmsg::<()>(descriptor.as_raw_fd(), &mut buffers, None, flags) else {
             return true;
         };
-        // Without a buffer for ancillary data, the call only reports its presence: file
-        // descriptors, perhaps of pipes that no other process has open (cmsg(3)). A peek does not
-        // get past them.
+        // Without a buffer for ancillary data, the call only reports that such data is present. It
+        // consists of file descriptors, perhaps of pipes that no other process has open (cmsg(3)).
+        // A peek does not get past them.
         let (bytes, carries_more) = (message.bytes, message.flags.contains(MsgFlags::MSG_CTRUNC));
         found.extend(addresses_anywhere(&self.buffer[..bytes]));
         let is_stream = getsockopt(&descriptor, sockopt::SockType) == Ok(SockType::Stream);
@@ -107,9 +107,9 @@ fn waiting_connections(directory: &Path) -> BTreeSet<u64> {
     found
 }
 
-/// Returns the inode of a TCP connection of this machine with itself that has unread data, from
-/// lines like `0: 0100007F:8124 0100007F:0016 01 00000000:00000008 00:00000000 00000000 1000 0
-/// 61423 ...` (proc_pid_net(5)). Addresses are 32-bit words in the processor's byte order.
+/// Returns the inode of a loopback TCP connection with unread data, from lines like `0:
+/// 0100007F:8124 0100007F:0016 01 00000000:00000008 00:00000000 00000000 1000 0 61423 ...`
+/// (proc_pid_net(5)). Addresses are 32-bit words in the processor's byte order.
 fn waiting_loopback(line: &str) -> Option<u64> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let (address, _) = fields.get(2)?.split_once(':')?;

@@ -75,7 +75,7 @@ pub(crate) fn speed(prepared: &mut Prepared) -> Result<Speed, Error> {
             let run = run.start..run.end.min(run.start.saturating_add(left));
             let mut part = Patch::with_room(0);
             let begin = Instant::now();
-            // The target of the copy is new memory, as in the real copy.
+            // The destination is freshly mapped memory, as in the real copy.
             if part.read(prepared.reader, from_ref(&run), &mut Runs::new(), None) {
                 speed.copied(run.end - run.start, begin);
             }

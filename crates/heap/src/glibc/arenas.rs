@@ -1,4 +1,4 @@
-//! Finds the arenas without debug symbols, and verifies them.
+//! Finds and verifies the arenas without debug symbols.
 //!
 //! An empty bin of `malloc_state` points to itself (`malloc_init_state` of malloc.c), and most of
 //! the 127 bins of an arena in use are empty. Nothing else in libc's data has that pattern.
@@ -11,13 +11,13 @@ use std::ops::Range;
 /// Minimum number of self-pointing bins that identify an arena.
 const ENOUGH_EMPTY_BINS: u64 = 16;
 /// Maximum number of large bins of a thread cache (since 2.42). MAX_TCACHE_SIZE of malloc.c limits
-/// the size of their chunks, below.
+/// the size of their chunks.
 const MOST_LARGE_BINS: u64 = 12;
 const MOST_CACHED_BYTES: u64 = (4 << 20) + 1;
-/// Maximum distance of `top` from the start of the state. Before 2.43, the fast lists and their
-/// flag preceded it.
+/// Maximum distance of `top` from the start of the state. Before 2.43, the fastbins and their flag
+/// precede it.
 const MOST_STATE_BYTES_BEFORE_TOP: u64 = 88;
-/// Number of arenas above which the list is a loop through garbage.
+/// Number of arenas above which the list is assumed to loop through garbage.
 const MAX_ARENAS: usize = 65_536;
 
 /// One `malloc_state`.
@@ -68,7 +68,8 @@ fn bin(layout: &Layout, arena: u64, i: u64) -> u64 {
         .wrapping_sub(HEADER_BYTES)
 }
 
-/// Returns the number of bins that point to themselves; `None` if a bin holds an impossible value.
+/// Returns the number of bins that point to themselves; `None` if a bin contains an impossible
+/// value.
 fn empty_bins(memory: &impl Memory, layout: &Layout, address: u64) -> Option<u64> {
     let mut empty = 0;
     for i in 1..BINS {
@@ -85,7 +86,7 @@ fn empty_bins(memory: &impl Memory, layout: &Layout, address: u64) -> Option<u64
     Some(empty)
 }
 
-/// Returns the address in libc's data at which most bins of a `malloc_state` would be empty.
+/// Returns the address in libc's data at which a `malloc_state` would have the most empty bins.
 fn emptiest(memory: &impl Memory, layout: &Layout, libc: &ModuleInfo) -> Option<u64> {
     let mut best = None;
     for &Range { start, end } in &libc.data {
@@ -104,8 +105,8 @@ fn emptiest(memory: &impl Memory, layout: &Layout, libc: &ModuleInfo) -> Option<
     best.map(|(_, at)| at)
 }
 
-/// Returns the address of the main arena's bins in a release whose `malloc_state` is unknown. The
-/// top is before the bins, and the sums are after them.
+/// Returns the address of the main arena's bins in a release whose `malloc_state` is unknown. `top`
+/// precedes the bins, and the totals follow them.
 pub fn find_bins(snapshot: &Snapshot, libc: &ModuleInfo) -> Option<Range<u64>> {
     let layout = Layout::candidates(NEWEST).next()?;
     let state = emptiest(snapshot, &layout, libc)?;
@@ -126,8 +127,8 @@ pub fn find_main(memory: &impl Memory, layout: &Layout, libc: &ModuleInfo) -> Op
     (top_fits && next_fits).then_some(arena)
 }
 
-/// Returns all arenas, the main one first. The list is a ring (`malloc_state.next`). The second
-/// value describes where the ring is broken.
+/// Returns all arenas, the main one first. The list is circular (`malloc_state.next`). If it is
+/// broken, the second value says where.
 pub fn all(memory: &impl Memory, layout: &Layout, main: Arena) -> (Vec<Arena>, Option<String>) {
     let first = main.address;
     let mut at = first;
@@ -167,10 +168,10 @@ pub struct Parameters {
     pub mmapped_bytes: u64,
     /// First address that brk returned.
     pub brk_start: u64,
-    /// Size of the top from which free returns it to the system when large chunks are freed
+    /// Size of `top` above which free() of a large chunk returns memory to the system
     /// (M_TRIM_THRESHOLD).
     pub trim_threshold: u64,
-    /// Bytes at the top of the main arena that are kept (M_TOP_PAD).
+    /// Bytes kept at the top of the main arena when it is trimmed (M_TOP_PAD).
     pub top_pad: u64,
     /// Exclusive upper bound on the size of chunks in a thread's cache.
     pub cache_bytes: u64,
@@ -201,9 +202,9 @@ pub fn brk_starts(snapshot: &Snapshot) -> Vec<u64> {
 }
 
 /// Finds `mp_` in libc's data by its last fields: `mmapped_mem, max_mmapped_mem, sbrk_base,
-/// tcache_bins, tcache_max_bytes, tcache_count`. 2.42 calls them `tcache_small_bins` and
-/// `tcache_max_bytes`, which is larger by one. A program's tunables can raise them up to 4 MiB.
-/// `brk` has the addresses at which the brk(2) areas begin.
+/// tcache_bins, tcache_max_bytes, tcache_count`. In 2.42, `tcache_bins` is called
+/// `tcache_small_bins`, and `tcache_max_bytes` is larger by one. Tunables can raise the latter up
+/// to 4 MiB. `brk` has the addresses at which the brk(2) areas begin.
 pub fn find_parameters(
     memory: &impl Memory,
     layout: &Layout,

@@ -53,7 +53,7 @@ pub(crate) struct GlibcHeap {
     pub pieces: Vec<Piece>,
     /// Chunks in thread caches and fast lists, sorted.
     pub kept: Vec<(u64, Kept)>,
-    /// Test of whether a block of the running process is in such a list.
+    /// Tests whether a block of the running process is in such a list.
     pub live: Live,
 }
 
@@ -85,7 +85,8 @@ impl HeapDissector for Glibc {
                 found = Some(bare);
                 break;
             }
-            // Without a thread cache, the layout of the version itself is as good as any other.
+            // Without a thread cache, no other layout is more likely than that of the version
+            // itself.
             found = found.filter(|first| first.broken.is_none()).or(Some(bare));
         }
         let unknown = NotDissected::NewerGlibc { minor };
@@ -163,7 +164,7 @@ impl Bare {
         })
     }
 
-    /// Returns true if the layout is as expected: the arenas form a ring, and threads have caches.
+    /// Returns true if the layout is consistent: the arenas form a ring, and threads have caches.
     fn is_sound(&self) -> bool {
         self.broken.is_none() && !self.lists.caches.is_empty()
     }
@@ -407,7 +408,7 @@ impl Building<'_> {
         let mut pieces = Vec::new();
         let mut seen = BTreeSet::new();
         let begins = |most: u64| arena.top & !(most - 1);
-        // An earlier heap of this arena may be inside the range of a larger one.
+        // An earlier heap of this arena may lie within the range of a larger heap.
         let is_its = |&most: &u64| {
             let size = self.snapshot.word(begins(most) + 16);
             self.snapshot.word(begins(most)) == Some(arena.address)
@@ -425,7 +426,7 @@ impl Building<'_> {
                 return pieces;
             };
             let sound = owner == arena.address && size <= most && size % 4096 == 0;
-            // A heap that appears twice means that the list is a ring.
+            // If a heap appears twice, the list is circular.
             if !sound || !seen.insert(heap) {
                 let what = format!("no heap of the arena at {:#x}", arena.address);
                 self.find(heap, what);

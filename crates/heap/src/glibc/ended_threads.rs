@@ -1,9 +1,9 @@
 //! Stacks of threads that have ended. glibc keeps their mappings for the next thread (nptl, stack
 //! cache), full of stale pointers.
 //!
-//! Stacks that the program has provided (pthread_attr_setstack(3)) are not included. When such a
-//! thread has ended, the program may use that memory for anything, although the descriptor is still
-//! at its end.
+//! Stacks that the program has provided (pthread_attr_setstack(3)) are not included. After a thread
+//! on such a stack has ended, the program may use the memory for anything, although the descriptor
+//! is still at its end.
 
 use crate::ranges::Runs;
 use crate::snapshot::{Area, AreaKind, Snapshot};
@@ -11,8 +11,8 @@ use std::ops::Range;
 
 /// Alignment of `struct pthread` (nptl/allocatestack.c).
 const DESCRIPTOR_ALIGNMENT: u64 = 64;
-/// Bytes of a descriptor that are read. The stack's bounds are within them; the whole structure has
-/// 0x900 bytes in glibc 2.36.
+/// Number of bytes read from a descriptor. They include the stack's bounds. In glibc 2.36, the
+/// whole structure has 0x900 bytes.
 const DESCRIPTOR_BYTES: u64 = 4096;
 /// Largest distance of a descriptor from the end of its stack.
 const REACH_BYTES: u64 = 8192;
@@ -65,8 +65,8 @@ fn ended_stack(snapshot: &Snapshot, area: &Area, at: u64) -> Option<Range<u64>> 
 }
 
 /// Returns true if the descriptor is in one of glibc's lists of stacks (`list` in `struct pthread`:
-/// the neighbours' links lead back to it). When a thread ends whose stack the program has provided,
-/// glibc removes its descriptor from the list.
+/// the neighbours' links lead back to it). If the program provided a thread's stack, glibc removes
+/// the descriptor from the list when the thread ends.
 fn is_listed(snapshot: &Snapshot, descriptor: u64) -> bool {
     (0..DESCRIPTOR_BYTES / 8).any(|i| {
         let node = descriptor + i * 8;
@@ -79,13 +79,13 @@ fn is_listed(snapshot: &Snapshot, descriptor: u64) -> bool {
     })
 }
 
-/// Returns the stack that the descriptor names (`stackblock`, `stackblock_size`). The offset of
-/// these fields differs by version, so any pair of words counts that encloses the descriptor
-/// closely.
+/// Returns the stack that the descriptor refers to (`stackblock`, `stackblock_size`). The offset of
+/// these fields differs between versions, so any two adjacent words that closely enclose the
+/// descriptor are accepted.
 ///
-/// The initial thread's descriptor names no stack, and the memory after it belongs to the loader. A
-/// zero followed by the address of a module that begins directly after the descriptor is not a
-/// stack that covers the whole address space below.
+/// The initial thread's descriptor refers to no stack, and the memory after it belongs to the
+/// loader. A zero followed by the address of a module that begins directly after the descriptor
+/// must not be mistaken for a stack that covers all of the address space below.
 pub fn bounds(snapshot: &Snapshot, descriptor: u64) -> Option<Range<u64>> {
     (0..DESCRIPTOR_BYTES / 8).find_map(|i| {
         let word = |at: u64| snapshot.word(at);

@@ -1,5 +1,5 @@
-//! Free chunks whose headers say used: the chunks in thread caches and fast lists. Also sums over
-//! the bins.
+//! Free chunks whose headers mark them as used: those in thread caches and fast lists. Also sums
+//! over the bins.
 
 use crate::glibc::arenas::Arena;
 use crate::glibc::layout::{BINS, FLAGS, HEADER_BYTES, Layout, MIN_CHUNK_BYTES};
@@ -7,7 +7,7 @@ use crate::live_memory::Memory;
 use crate::snapshot::Snapshot;
 use rustc_hash::FxHashMap;
 
-/// Largest distance below a thread's TCB at which the static TLS of libc is searched for.
+/// Maximum distance below a thread's TCB within which libc's static TLS is searched.
 const TLS_BYTES: u64 = 256 * 1024;
 
 /// Kind of list that holds a free chunk.
@@ -26,8 +26,7 @@ pub struct FreeLists {
     pub chunks: Vec<(u64, Kept)>,
     /// User addresses of the thread caches.
     pub caches: Vec<u64>,
-    /// Distance below a thread's TCB at which the pointer to its cache is; `None` if no cache was
-    /// found.
+    /// Distance from a thread's TCB down to the pointer to its cache; `None` if no cache was found.
     pub cache_distance: Option<u64>,
     /// Damaged lists: address, and description of the damage.
     pub damaged: Vec<(u64, String)>,
@@ -36,7 +35,7 @@ pub struct FreeLists {
 /// Reads the caches of all threads and the fast lists of all arenas.
 pub fn read(snapshot: &Snapshot, layout: &Layout, arenas: &[Arena]) -> FreeLists {
     let mut lists = caches(snapshot, layout);
-    // Each chunk is in at most one list, so a list with more chunks is a ring.
+    // Each chunk is in at most one list, so a list with more chunks than could exist has a cycle.
     let mut left = most_chunks(snapshot);
     for cache in lists.caches.clone() {
         for bin in 0..layout.tcache_bins {
@@ -84,7 +83,7 @@ pub fn read(snapshot: &Snapshot, layout: &Layout, arenas: &[Arena]) -> FreeLists
     lists
 }
 
-/// Returns the number of chunks that fit into the copied memory at most.
+/// Returns the maximum number of chunks that fit into the copied memory.
 pub(super) fn most_chunks(snapshot: &Snapshot) -> u64 {
     snapshot.copied_bytes() / MIN_CHUNK_BYTES + 1
 }
@@ -140,8 +139,8 @@ fn is_cache(snapshot: &Snapshot, layout: &Layout, user: u64) -> bool {
 }
 
 /// Finds the caches. Each thread has the pointer to its own cache at the same distance from its TCB
-/// (a `__thread` variable of libc, in static TLS). If the word of a thread is not such a pointer,
-/// its cache cannot be read and its free chunks would look used, so that is reported.
+/// (a `__thread` variable of libc, in static TLS). If a thread's word at this distance is not such
+/// a pointer, its cache cannot be read and its free chunks would look used, so this is reported.
 fn caches(snapshot: &Snapshot, layout: &Layout) -> FreeLists {
     let threads = &snapshot.meta.threads;
     let mut votes: FxHashMap<u64, usize> = FxHashMap::default();

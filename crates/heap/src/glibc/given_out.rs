@@ -1,10 +1,10 @@
-//! Memory that glibc's malloc has handed out, by its own sums, which are read while the process
-//! runs, without a hold.
+//! Memory that glibc's malloc has handed out, according to its own counters, which are read without
+//! a hold while the process runs.
 //!
-//! Memory in use is the memory that the arenas got from the system, minus their top and the chunks
-//! of their lists, plus the chunks that have their own mapping (`int_mallinfo` of malloc.c). It is
-//! compared with the live blocks of a trace. A bound covers every difference that a complete trace
-//! can have, so a larger difference means that the trace has missed calls.
+//! Memory in use is the memory that the arenas got from the system, minus their top chunks and the
+//! chunks in their free lists, plus the chunks that have their own mapping (`int_mallinfo` of
+//! malloc.c). It is compared with the live blocks of a trace. A bound covers every difference that
+//! can occur with a complete trace, so a larger difference means that the trace has missed calls.
 
 use crate::capture::modules::module_info;
 use crate::glibc::arenas::{Arena, Parameters, all, find_main, find_parameters};
@@ -18,35 +18,36 @@ use memhook_process::{ModuleImage, living_thread, mappings, threads};
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-/// Time limit of one reading. A heap with more free chunks than can be followed in that time is not
-/// compared.
+/// Time limit of one reading. If a heap has more free chunks than can be followed in that time, it
+/// is not compared.
 const LONGEST_LOOK: Duration = Duration::from_millis(20);
-/// Number of attempts to follow a list that changes while it is read.
+/// Maximum number of attempts to follow a list that changes while it is read.
 const TRIES: usize = 4;
 /// Maximum number of free chunks that are followed.
 const MOST_CHUNKS: u64 = 1 << 18;
 const PAGE_BYTES: u64 = 4096;
-/// Size from which a block may have been mapped with an alignment. The whole mapping then counts.
+/// Minimum size of a block that may have its own mapping because of its alignment. The whole
+/// mapping then counts.
 const LARGE_BYTES: u64 = 32 << 10;
-/// `tcache_max_bytes`, which is larger by one since 2.42, unless a tunable changes it.
+/// Default of `tcache_max_bytes` (larger by one since 2.42); a tunable can change it.
 const USUAL_CACHE_BYTES: u64 = 1041;
-/// Bytes of `heap_info` and `malloc_state` in an arena's first heap, of a fence at each end, and of
-/// an alignment.
+/// Allowance for `heap_info` and `malloc_state` in an arena's first heap, a fencepost at each end,
+/// and alignment.
 const ARENA_BYTES: u64 = PAGE_BYTES;
-/// Bytes that the C library allocates for a thread without using a slot: the vector of its
-/// thread-local storage, and the `tcache_perthread_struct`.
+/// Bytes that the C library allocates for a thread without going through a slot: the dtv and the
+/// `tcache_perthread_struct`.
 const THREAD_BYTES: u64 = 4096;
 
 /// Memory that malloc has handed out at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GivenOut {
-    /// Bytes of the chunks in use with their headers, including chunks in the caches of threads.
+    /// Bytes of the chunks in use, including their headers and the chunks in thread caches.
     pub bytes: u64,
     /// Difference between two readings of the running process.
     pub spread_bytes: u64,
     /// Upper bound on the part of `bytes` that the caches of all threads hold.
     pub cached_bytes: u64,
-    /// Upper bound on the excess of mapped chunks over their blocks.
+    /// Upper bound on the bytes by which mapped chunks exceed their blocks.
     pub mapped_surplus_bytes: u64,
     /// Bytes that arenas and threads may take for themselves.
     pub own_bytes: u64,
@@ -64,7 +65,7 @@ pub struct Footprint {
 impl Footprint {
     /// Adds a block of this size.
     pub fn add(&mut self, address: u64, size: u64) {
-        // A block loses only the size field of its chunk (`request2size`).
+        // The only overhead of a block is the size field of its chunk (`request2size`).
         let chunk = size.saturating_add(8).max(MIN_CHUNK_BYTES);
         let chunk = chunk.checked_next_multiple_of(ALIGNMENT).unwrap_or(chunk);
         self.bytes = self.bytes.saturating_add(chunk);
@@ -80,7 +81,8 @@ impl Footprint {
 /// Reads the memory that malloc has handed out. Returns `None` if the process does not use glibc's
 /// malloc, or if its lists cannot be followed while they change.
 pub fn given_out(pid: i32, images: &[ModuleImage]) -> Option<GivenOut> {
-    // Blocks of another allocator or of a second C library are in no list of this C library.
+    // Blocks of another allocator or of a second C library do not appear in this C library's
+    // counters.
     let has_malloc =
         |image: &&ModuleImage| !image.is_loader && image.facts.exported("malloc").is_some();
     let mut with_malloc = images.iter().filter(has_malloc);
@@ -184,7 +186,7 @@ fn cached_bytes(parameters: &Parameters) -> u64 {
     let small: u64 = small
         .filter(|&chunk| chunk - 8 <= parameters.cache_bytes)
         .sum();
-    // Since 2.42, tunables can make the cache take larger blocks, in bins that each end at a power
+    // Since 2.42, tunables can extend the cache to larger blocks, in bins that each end at a power
     // of two.
     let large: u64 = match parameters.cache_bytes > USUAL_CACHE_BYTES {
         true => (11..=22)
@@ -211,7 +213,7 @@ mod tests {
         assert_eq!(of(0x1010, 24), (32, 16));
         assert_eq!(of(0x1010, 25), (48, 16));
         assert_eq!(of(0x1010, 40_000), (40_016, 32));
-        // The block may be in a mapping that is larger by its alignment.
+        // The block may be in its own mapping, which may exceed it by its alignment.
         assert_eq!(of(0x20_0000, 4 << 20), ((4 << 20) + 16, 2 << 20));
         assert_eq!(of(0, u64::MAX).0, u64::MAX);
     }

@@ -1,9 +1,10 @@
-//! Check whether blocks of glibc's malloc are live, by its lists of freed chunks.
+//! Checks whether blocks of glibc's malloc are live, by looking them up in its lists of freed
+//! chunks.
 //!
 //! A chunk that is freed into the cache of a thread or into a fast list keeps its header, and so
 //! does the next chunk. Only its first word changes, which becomes the link to the next chunk, and,
 //! in a cache since 2.29, its second word (`tcache_put`, `_int_free` of malloc.c). If a chunk was
-//! taken from such a list and never written to, a free may store exactly the link that the chunk
+//! taken from such a list and never written to, freeing it may store exactly the link that it
 //! already contains.
 
 use crate::allocators::live_check::{LiveCheck, Standstill};
@@ -22,8 +23,7 @@ pub(crate) struct Live {
     pub layout: Layout,
     /// Addresses of all arenas.
     pub arenas: Vec<u64>,
-    /// Distance below its TCB at which each thread has the pointer to its cache; `None` if no cache
-    /// was found.
+    /// Distance below each thread's TCB of the pointer to its cache; `None` if no cache was found.
     pub cache_distance: Option<u64>,
 }
 
@@ -97,8 +97,8 @@ impl Live {
         Some(free)
     }
 
-    /// Adds the user addresses of the chunks of a list. Its links point `before` bytes before the
-    /// user addresses.
+    /// Adds the user addresses of the chunks of a list. The links of the list point `before` bytes
+    /// before the user addresses.
     fn follow(
         &self,
         memory: &impl Memory,
@@ -216,7 +216,7 @@ mod tests {
         }
     }
 
-    /// Encodes links as the version stores them at each of the blocks.
+    /// Encodes links the way this glibc version stores them in each of the blocks.
     fn links(live: &Live, links: &[u64]) -> Vec<u64> {
         let place = |i: usize| block(i as u64).address;
         let stored = links.iter().enumerate();

@@ -115,8 +115,8 @@ fn chunk_at(snapshot: &Snapshot, foot: u64, page: u64, room: Range<u64>) -> Opti
     })
 }
 
-/// Returns the chunk to which memalign has moved this chunk, if it has. memalign leaves the first
-/// header in place.
+/// If memalign has moved this chunk, returns the chunk to which it was moved. memalign leaves the
+/// first header in place.
 fn moved(snapshot: &Snapshot, chunk: Mmapped) -> Option<Mmapped> {
     let end = chunk.address + chunk.bytes;
     let first = HEADER_PLACES.iter().skip(1).copied();

@@ -175,10 +175,10 @@ struct Damage {
     unparsed: Runs,
 }
 
-/// Walks a piece. `lists` has the sorted chunks that are free although their headers say used.
-/// `known` has the sorted user addresses of blocks that are certainly in use. If a header would
-/// make a chunk overlap the beginning of such a block, the header is damaged, and the walk resumes
-/// at that block.
+/// Walks a piece. `lists` has the sorted chunks that are free although their headers mark them as
+/// used. `known` has the sorted user addresses of blocks that are certainly in use. If a header
+/// would make a chunk overlap the beginning of such a block, the header is damaged, and the walk
+/// resumes at that block.
 pub fn walk(snapshot: &Snapshot, piece: Piece, lists: &[(u64, Kept)], known: &[u64]) -> Walked {
     let mut segments = vec![Segment::new(
         piece.start,

@@ -35,11 +35,11 @@ pub struct MarkOptions {
     pub pointers: Pointers,
     /// Look at every byte offset, not only at multiples of eight.
     pub unaligned: bool,
-    /// Do not count a multiple of 1 GiB as a pointer into the middle of a block. Such a word is rarely
-    /// a pointer: jemalloc's threads remember the GiB that an address is in (`rtree_leafkey` of
-    /// rtree.h), and an old pointer whose lower half has become an `int` is a multiple of 4 GiB, as in
-    /// the frame of glibc 2.31's `__libc_start_main`. A single such word hits a block of 64 MiB in one
-    /// run of 16. A search for blocks to release does count these words.
+    /// Do not count a multiple of 1 GiB as a pointer into the middle of a block. Such a word is rarely a pointer:
+    /// jemalloc's threads remember the GiB that an address is in (`rtree_leafkey` of rtree.h), and an old pointer whose
+    /// lower half has become an `int` is a multiple of 4 GiB, for example in the stack frame of glibc 2.31's
+    /// `__libc_start_main`. A single such word hits a block of 64 MiB in one run of 16. A search for blocks to release
+    /// does count these words.
     pub ignore_round: bool,
     /// Count the address directly after the end of a block even if the next block begins there. Regions of a slab are
     /// adjacent, so a pointer to one region then also keeps the region before it reachable. Only a search for blocks to
@@ -77,7 +77,8 @@ impl MarkOptions {
 pub(crate) enum Candidate {
     /// A word near a block. It counts only if its address keeps the block alive.
     Near(Near),
-    /// A word that certainly keeps this block alive: its address mangled by setjmp, or its end.
+    /// A word that certainly keeps this block alive: the block's address as mangled by setjmp, or the address of its
+    /// end.
     Certain(BlockStart),
 }
 

@@ -1,10 +1,10 @@
 //! Memory of allocators whose heap we cannot walk, recognized by the blocks in it.
 //!
 //! If every block was traced, all other contents of such memory belong to the allocator: free
-//! blocks, caches and descriptors. They are full of addresses of blocks that are free or once were.
-//! jemalloc's thread caches keep each address that they have handed out, and its extents know where
-//! they begin. tcmalloc's transfer caches are in its module's data. As roots, these would hide most
-//! leaks.
+//! blocks, caches and descriptors. This memory is full of addresses of blocks that are free or once
+//! were. jemalloc's thread caches keep each address that they have handed out, and its extents know
+//! where they begin. tcmalloc's transfer caches are in its module's data. If these addresses were
+//! roots, they would hide most leaks.
 //!
 //! The kernel merges adjacent mappings, so memory that the program maps for itself may be in the
 //! same area. It is then not a root. LeakSanitizer does not search such memory either.
@@ -23,9 +23,9 @@ const PAGE_BYTES: u64 = 4096;
 /// Offset of a thread's vector of TLS blocks in its descriptor: `dtv` of `tcbhead_t` (glibc,
 /// sysdeps/x86_64/nptl/tls.h) and of `struct pthread` (musl, src/internal/pthread_impl.h).
 const DTV: u64 = 8;
-/// Upper bound on modules with TLS that no program reaches.
+/// Upper bound on the number of modules with TLS. No program reaches it.
 const MOST_TLS_MODULES: u64 = 4096;
-/// Upper bound on static TLS that no program on musl reaches.
+/// Upper bound on the size of static TLS on musl. No program reaches it.
 const MOST_STATIC_TLS_BYTES: u64 = 1 << 20;
 
 /// Layout of the vector of TLS blocks.
@@ -104,7 +104,8 @@ impl Heap {
     }
 }
 
-/// Returns true if an anonymous area holds data of a module. `.bss` is not in the file.
+/// Returns true if an anonymous area holds data of a module. `.bss` is not backed by the module's
+/// file.
 fn holds_data(snapshot: &Snapshot, area: &Area) -> bool {
     let mut data = snapshot.meta.modules.iter().flat_map(|m| &m.data);
     data.any(|data| data.start < area.end && area.start < data.end)
@@ -123,8 +124,8 @@ fn threads_part(snapshot: &Snapshot, area: &Area, layout: VectorLayout) -> Optio
             }
             found.push(bounds);
         }
-        // For modules that are opened later, the loader allocates TLS through malloc, without using
-        // a slot.
+        // For modules that are opened later, the loader allocates TLS with malloc, which it does
+        // not call through a slot.
         let of_modules = tls_blocks(snapshot, thread, layout);
         found.extend(of_modules.filter(|run| inside(run.start)));
     }
@@ -132,7 +133,7 @@ fn threads_part(snapshot: &Snapshot, area: &Area, layout: VectorLayout) -> Optio
 }
 
 /// Returns the descriptor of the initial thread and the static TLS below it. musl's loader has
-/// space for both in its data. If they are larger, it allocates them, without an adjacent stack.
+/// space for both in its data. If they do not fit, it allocates them, and no stack is adjacent.
 fn static_tls_on_musl(
     snapshot: &Snapshot,
     thread: &ThreadState,

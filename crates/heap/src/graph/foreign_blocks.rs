@@ -1,4 +1,5 @@
-//! Blocks of allocators whose heap we cannot walk. Only blocks that a ledger knows are included.
+//! Blocks of allocators whose heap we cannot walk. Only blocks that a ledger has recorded are
+//! included.
 //!
 //! All other memory of these allocators counts as roots: blocks from before the trace, free blocks,
 //! and the allocators' own data. So a leaked block may look reachable, but a reachable block never
@@ -10,12 +11,12 @@ use crate::ranges::{Runs, add_run};
 use crate::snapshot::Snapshot;
 use std::ops::Range;
 
-/// Distance from which two blocks are put into different segments.
+/// Minimum distance at which two blocks are put into different segments.
 const GAP_BYTES: u64 = 1 << 20;
 const WORD_BYTES: u64 = 8;
 
-/// Adds a block to the last segment if it is near, or else to a new segment. Returns false if the
-/// block fits nowhere.
+/// Adds a block to the last segment if that is near, otherwise to a new segment. Returns false if
+/// it fits into neither.
 pub(super) fn add_block(
     segments: &mut Vec<Segment>,
     block: Range<u64>,
@@ -37,9 +38,9 @@ pub(super) fn add_block(
 }
 
 impl Heap {
-    /// Adds blocks (address, bytes) in any order, if they are outside of glibc's heap, were copied
-    /// whole and do not overlap. They must have been live when the snapshot was taken. Returns how
-    /// many were added.
+    /// Adds blocks (address, bytes) in any order, skipping blocks that are inside glibc's heap,
+    /// were not copied completely, or overlap. They must have been live when the snapshot was
+    /// taken. Returns the number of blocks added.
     pub fn add_foreign(&mut self, snapshot: &Snapshot, known: &mut [(u64, u64)]) -> u64 {
         known.sort_unstable();
         self.ranges.sort_unstable_by_key(|r| (r.start, r.end));
@@ -59,7 +60,7 @@ impl Heap {
             let Some(region) = snapshot.region(address).filter(|r| end <= r.end()) else {
                 continue;
             };
-            // A segment is in one region, without any memory of malloc in it.
+            // A segment lies within one region and contains no memory of malloc.
             let is_near = |last: &Segment| last.start >= region.start && behind == last_behind;
             if add_block(&mut segments, address..end, SegmentKind::Foreign, is_near) {
                 (last_end, last_behind) = (end, behind);
@@ -89,7 +90,8 @@ mod tests {
         memory[..8].copy_from_slice(&after.to_le_bytes());
         let snapshot = testing::snapshot(vec![(start, memory)]);
         let mut heap = Heap::empty();
-        // A chunk in the middle of another allocator's memory looks as if it had its own mapping.
+        // A fake chunk in the middle of another allocator's memory, which looks as if it had its
+        // own mapping.
         let (low, high) = (start + 0x4000, start + 0x8000);
         let mut mapped = Segment::new(low, high, SegmentKind::Mapped { tight: true });
         assert!(mapped.push(low + 16, high - low));
@@ -111,8 +113,8 @@ mod tests {
             let at = (at - start) as usize;
             memory[at..at + 8].copy_from_slice(&word.to_le_bytes());
         };
-        // Four blocks are known; the last one is far away. The word at +0x1000 is in no known
-        // block.
+        // Four blocks are known; the last one is far from the others. The word at +0x1000 is not in
+        // a known block.
         let [a, b, c, d] = [
             start + 0x100,
             start + 0x108,

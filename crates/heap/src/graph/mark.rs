@@ -121,14 +121,16 @@ pub fn mark(snapshot: &Snapshot, heap: &Heap, options: MarkOptions) -> Marked {
     mark_also(snapshot, heap, options, &[])
 }
 
-/// Marks all blocks that can be reached from the roots and from some additional addresses.
+/// Marks all blocks that are reachable from the roots and from additional addresses.
 pub fn mark_also(snapshot: &Snapshot, heap: &Heap, options: MarkOptions, also: &[u64]) -> Marked {
-    // A register may contain any address of a block, regardless of which addresses count in memory.
+    // In a register, any address inside a block counts, regardless of which addresses count in
+    // memory.
     mark_from(snapshot, heap, options, Pointers::Interior, also)
 }
 
-/// Returns the reachable blocks that pointers to block starts alone do not reach. A program that
-/// keeps no other pointers has lost them. valgrind's memcheck calls them "possibly lost".
+/// Returns the blocks that are reachable only through interior pointers. If the program keeps only
+/// pointers to block starts, it has lost these blocks. Valgrind's memcheck calls them "possibly
+/// lost".
 pub fn possibly_lost(
     snapshot: &Snapshot,
     heap: &Heap,
@@ -147,7 +149,7 @@ pub fn possibly_lost(
 
 /// Returns the starts of the blocks into which variables of glibc's loader point. The loader aligns
 /// the data for `_dl_find_object` within its block (elf/dl-find_object.c), so its pointer may or
-/// may not be the block's start.
+/// may not point to the block's start.
 fn held_by_loader(snapshot: &Snapshot, heap: &Heap) -> Vec<u64> {
     let modules = snapshot.meta.modules.iter();
     let loaders = modules.filter(|module| module.name().starts_with("ld-linux"));
@@ -196,7 +198,7 @@ fn mark_from(
             }
         });
     }
-    // A block in memory that changed may be another one by now.
+    // If the memory has changed, there may be a different block by now.
     for range in &meta.changed {
         let begins_before = heap.blocks.place(range.start).map(|(place, _)| place);
         let inside = heap.blocks.within(range.clone());
@@ -211,8 +213,8 @@ fn mark_from(
         search.drain();
     }
     if !heap.mmapped_exact {
-        // A chunk that looks mapped may be the program's own memory, so all blocks that it points
-        // to are kept.
+        // What looks like a mapped chunk may be the program's own memory, so all blocks that it
+        // points to count as reachable.
         for (index, segment) in heap.blocks.segments().iter().enumerate() {
             if matches!(segment.kind, SegmentKind::Mapped { .. }) {
                 heap.blocks

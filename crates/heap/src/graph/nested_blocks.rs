@@ -2,9 +2,9 @@
 //!
 //! A pool takes slabs from malloc, or maps them, and hands out pieces. A search for leaked pieces
 //! must not treat a slab as one block, because a pointer to one piece would keep all pieces
-//! reachable. So each piece is a block, and the rest of a slab counts as roots. The pool keeps
-//! headers, lists and unused memory there. Pieces from before the trace count as roots too. A
-//! leaked piece may therefore look reachable, but a reachable piece never looks leaked.
+//! reachable. So each piece is a block. The rest of a slab, where the pool keeps headers, lists and
+//! unused memory, counts as roots, and so do pieces from before the trace. A leaked piece may
+//! therefore look reachable, but a reachable piece never looks leaked.
 
 use crate::blocks::{BlockTable, Segment, SegmentKind};
 use crate::dissect::Heap;
@@ -24,10 +24,10 @@ fn end_of(&(address, bytes): &(u64, u64)) -> u64 {
 }
 
 impl Heap {
-    /// Returns the heap with `pieces` (address, bytes) as blocks. Of nested pieces, the innermost
-    /// are blocks. Pieces are left out if they are not aligned, partly overlap another piece, were
-    /// not copied, or are gone because their slab is free. `released` is the memory of pieces that
-    /// were released.
+    /// Returns the heap with `pieces` (address, bytes) as blocks. Where pieces are nested, the
+    /// innermost become blocks. Pieces are left out if they are not aligned, partly overlap another
+    /// piece, were not copied, or are gone because their slab is free. `released` is the memory of
+    /// released pieces.
     pub fn cut(
         &self,
         snapshot: &Snapshot,

@@ -6,8 +6,8 @@ use crate::ranges::{Runs, joined, without};
 use crate::snapshot::{Area, AreaKind, Snapshot, ThreadState};
 use std::ops::Range;
 
-/// Bytes below the stack pointer that leaf functions may use (psABI 3.2.2). A thread that exits
-/// returns to no function.
+/// Bytes below the stack pointer that leaf functions may use (psABI 3.2.2). An exiting thread does
+/// not return to any function.
 const RED_ZONE_BYTES: u64 = 128;
 
 /// Kind of a root.
@@ -15,7 +15,8 @@ const RED_ZONE_BYTES: u64 = 128;
 pub enum RootKind {
     /// A register of a thread.
     Register(i32),
-    /// The kernel: user data of epoll entries and timers, contents of pipes.
+    /// Pointers that the kernel stores: user data of epoll entries and timers, and contents of
+    /// pipes.
     Kernel,
     /// The stack of a thread, its TLS included.
     Stack(i32),
@@ -120,14 +121,14 @@ pub(crate) fn dead_stacks(snapshot: &Snapshot) -> Runs {
     joined(found)
 }
 
-/// Returns the part of a thread's stack that the thread has not reached or has left.
+/// Returns the part of a thread's stack that the thread has not yet used or no longer uses.
 ///
-/// The part is known only if the stack's bounds are certain, which means the stack of the initial
-/// thread, or bounds from `struct pthread`. A thread that runs on another kind of stack (coroutine,
-/// sigaltstack) hides nothing, even if that stack is inside the thread's own stack. Its frames show
-/// which kind it is. Another thread may use a piece of the initial thread's stack
-/// (pthread_attr_setstack(3)). Below that piece are frames to which the initial thread will still
-/// return.
+/// That part is known only if the stack's bounds are certain: those of the initial thread's stack,
+/// or bounds from `struct pthread`. For a thread that runs on another kind of stack (coroutine,
+/// sigaltstack), nothing is excluded, even if that stack is inside the thread's own stack. The
+/// frames show on which kind of stack the thread runs. Another thread may use a piece of the
+/// initial thread's stack (pthread_attr_setstack(3)). Frames to which the initial thread will still
+/// return may then be below that piece.
 fn dead_stack(snapshot: &Snapshot, thread: &ThreadState) -> Option<Range<u64>> {
     let red_zone = if thread.is_exiting { 0 } else { RED_ZONE_BYTES };
     let alive = thread.lowest_frame?.checked_sub(red_zone)? & !7;

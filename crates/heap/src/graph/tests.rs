@@ -60,7 +60,7 @@ pub(super) fn lay_out(graph: &Graph) -> (Snapshot, Heap, Vec<BTreeSet<usize>>, B
     let mut heap_bytes = vec![0u8; (at + 4096 - HEAP) as usize];
     let mut root_bytes = vec![0u8; ROOT_WORDS * 8];
     let place = |bytes: &mut Vec<u8>, offset: usize, to: usize, inside: u64| {
-        // The target may be inside the block, or just past its end.
+        // The address may be inside the block, or just past its end.
         let target = addresses[to].0 + inside % (addresses[to].1 + 1);
         bytes[offset..offset + 8].copy_from_slice(&target.to_le_bytes());
     };

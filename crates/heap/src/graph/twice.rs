@@ -7,8 +7,8 @@ use crate::snapshot::Snapshot;
 use ring::digest::{Context, SHA256};
 use rustc_hash::FxHashMap;
 
-/// Identity of a block's contents. Verdicts transfer it from one machine to another, so its
-/// definition does not depend on the machine.
+/// Identity of a block's contents. Verdicts carry it from one machine to another, so its definition
+/// does not depend on the machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint {
     /// Usable bytes.
@@ -60,8 +60,8 @@ pub fn fingerprints(snapshot: &Snapshot, blocks: &BlockTable, leaks: &[Leak]) ->
     all.collect()
 }
 
-/// Keeps the leaks that existed before with unchanged contents. A block that was reachable only
-/// through a dropped leak becomes a direct leak.
+/// Keeps only the leaks that also existed earlier, with the same contents. A block that was
+/// reachable only through a dropped leak becomes a direct leak.
 pub fn still_leaked(
     before: &Fingerprints,
     snapshot: &Snapshot,

@@ -1,10 +1,10 @@
 //! Memory of glibc's malloc whose heap layout is unknown.
 //!
-//! This needs less than a dissection, and only structures that have not changed for many releases:
-//! headers of chunks (malloc.c, `mchunk_size`), links of cached chunks (PROTECT_PTR), `heap_info`
-//! at the start of an arena's heap (arena.c), and bins that point to themselves. They show which
-//! chunks are free. Of the chunks in use, those that a ledger knows are blocks. All other chunks
-//! are roots, regardless of their contents.
+//! This needs fewer structures than a dissection, and only ones that have not changed for many
+//! releases: headers of chunks (malloc.c, `mchunk_size`), links of cached chunks (PROTECT_PTR),
+//! `heap_info` at the start of an arena's heap (arena.c), and bins that point to themselves. They
+//! show which chunks are free. Chunks in use that a ledger knows are blocks. The other chunks in
+//! use are roots, regardless of their contents.
 
 use crate::dissect::Heap;
 use crate::glibc::arenas::find_bins;
@@ -60,7 +60,7 @@ impl Heap {
         let addresses: FxHashSet<u64> = others.iter().map(|chunk| chunk.0).collect();
         for (address, bytes) in others {
             let next = snapshot.word(address).unwrap_or(0) ^ (address >> 12);
-            // The chunk may be in the cache of a thread, or in a fast list, whose links point to
+            // The chunk may be in a thread's cache, or in a fastbin, whose links point to chunk
             // headers.
             let is_cached = next == 0
                 || addresses.contains(&next)
@@ -112,7 +112,7 @@ fn pieces(snapshot: &Snapshot) -> Option<Vec<InUse>> {
     walked.collect()
 }
 
-/// Returns the heap of an arena other than the main one at this address, if there is one (`ar_ptr`,
+/// Returns the heap at this address if it belongs to an arena other than the main one (`ar_ptr`,
 /// `prev`, `size`).
 fn arena_heap(snapshot: &Snapshot, start: u64) -> Option<Range<u64>> {
     let arena = snapshot.word(start)?;

@@ -1,4 +1,4 @@
-//! Reason why a block is alive: a shortest path from a root.
+//! Reason why a block is alive: a shortest path to it from a root.
 
 use crate::Error;
 use crate::dissect::Heap;
@@ -20,14 +20,14 @@ pub struct WhyStep {
     /// Class of the block, or a description of its contents.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Offset in this block at which the address of the next one is.
+    /// Offset in this block of the pointer to the next block.
     pub offset: Option<u64>,
 }
 
 /// The path from a root to a block.
 #[derive(Clone, Debug, Serialize)]
 pub struct Why {
-    /// The root, and the place of the address in it; `None` if nothing reaches the block.
+    /// The root, and where it holds the pointer; `None` if nothing reaches the block.
     pub root: Option<String>,
     /// The blocks on the path, beginning at the root. The last one is the block in question.
     pub path: Vec<WhyStep>,

@@ -2,9 +2,9 @@
 //!
 //! Some allocators let a program set hooks, and call them from `free`. A hook may wait for a lock
 //! that a sleeping thread keeps, and the thread that was made to release a block would then never
-//! return. So either the absence of hooks is proved from outside, or nothing is released. If the
-//! address of a hook is unknown, no code can have set the hook if no other module contains the name
-//! that is needed to set it.
+//! return. So either the absence of hooks is proved from outside, or nothing is released. A hook
+//! whose address is unknown is certainly not set if no other module contains the name that is
+//! needed to set it.
 
 use memhook_process::{Mapping, ModuleImage, RemoteAddress, has_changed_code, read_memory};
 use std::ops::Range;

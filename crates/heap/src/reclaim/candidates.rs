@@ -33,7 +33,8 @@ pub struct Candidates {
     pub captured: Captured,
     /// The process's memory, opened before the copy. An execve invalidates it.
     pub(super) memory: File,
-    /// Longest time for which one thread was held to ask what memory the kernel uses for it.
+    /// Longest time for which one thread was held to find out which memory the kernel uses on its
+    /// behalf.
     pub asked: Duration,
     /// Scan of the snapshot.
     pub scan: Scan,

@@ -1,5 +1,6 @@
 //! Chooses the leaked blocks that may be given back to the allocator. Releasing a block that the
-//! program still uses would corrupt its memory, so every doubt keeps the block.
+//! program still uses would corrupt the program's memory, so a block about which there is any doubt
+//! is kept.
 
 use super::refusal::Refusal;
 use crate::blocks::{BlockSet, BlockTable};
@@ -10,17 +11,17 @@ use crate::graph::twice::{Fingerprints, still_leaked};
 use crate::snapshot::{Snapshot, ThreadState};
 use std::ops::Range;
 
-/// Bytes of a `dtv_t`, which has two words. `dtv[-1].counter` is the number of entries
+/// Size of a `dtv_t`, which consists of two words. `dtv[-1].counter` is the number of entries
 /// (sysdeps/generic/dl-dtv.h).
 const DTV_ENTRY_BYTES: u64 = 16;
 const MAX_DTV_ENTRIES: u64 = 1 << 16;
 
-/// Returns the reason why no block of this heap may be released, or `None` if blocks may be
-/// released.
+/// Returns the reason why no block of this heap may be released, or `None` if there is no such
+/// reason.
 pub fn refusal(snapshot: &Snapshot, heap: &Heap) -> Option<Refusal> {
     let meta = &snapshot.meta;
-    // Refusals that another scan would not change come first, so that the user can act on the
-    // reason shown.
+    // Refusals that would recur on another scan come first, so that the user sees a reason to act
+    // on.
     let undissected = heap.undissected.first().map(|other| other.allocator);
     if let Some(allocator) = heap.unknown_allocator(&meta.modules).or(undissected) {
         return Some(Refusal::OtherAllocator(allocator.to_owned()));
@@ -34,7 +35,7 @@ pub fn refusal(snapshot: &Snapshot, heap: &Heap) -> Option<Refusal> {
             what: finding.what.clone(),
         });
     }
-    // If another allocator serves the program, glibc's malloc has no blocks.
+    // If another allocator serves the program, glibc's malloc may have no blocks.
     let is_served = heap.glibc_minor == 0 && !heap.others.is_empty();
     if heap.caches.is_empty() && !is_served {
         return Some(Refusal::NoCaches);
@@ -46,10 +47,11 @@ pub fn refusal(snapshot: &Snapshot, heap: &Heap) -> Option<Refusal> {
     unsearched.map(|what| Refusal::Unsearched(what.clone()))
 }
 
-/// Returns the blocks that were leaked at both moments with unchanged contents and that pass three
-/// tests. They do not belong to libc, the kernel does not use them for a thread (`kernel_places`),
-/// and no leaked block outside the result points to them. A block that has just been leaked, or was
-/// written to meanwhile, may still be in use, and so may the blocks that it points to.
+/// Returns the blocks that were leaked at both moments, have unchanged contents, and meet three
+/// conditions: they do not belong to libc, the kernel does not use them for a thread
+/// (`kernel_places`), and no leaked block outside the result points to them. A block that became
+/// unreachable only recently, or was written to in the meantime, may still be in use, and so may
+/// the blocks that it points to.
 pub fn reclaimable(
     snapshot: &Snapshot,
     heap: &Heap,
@@ -97,7 +99,7 @@ fn within(ranges: &[Range<u64>], blocks: &BlockTable, leaks: &[Leak]) -> impl It
 }
 
 /// Returns the blocks that libc keeps for threads: caches, stacks, thread control blocks,
-/// thread-local storage. Marking finds them too, but the choice does not rely on it.
+/// thread-local storage. Marking also reaches them, but the choice does not rely on that.
 fn of_libc(snapshot: &Snapshot, heap: &Heap) -> Vec<u32> {
     let threads = &snapshot.meta.threads;
     let of_thread = threads.iter().flat_map(|t| {
@@ -110,8 +112,8 @@ fn of_libc(snapshot: &Snapshot, heap: &Heap) -> Vec<u32> {
         .collect()
 }
 
-/// Returns the address of a thread's dtv and the addresses in it (`tcbhead_t.dtv` is the second
-/// word).
+/// Returns the address of a thread's dtv and the addresses stored in it (`tcbhead_t.dtv` is the
+/// second word).
 fn dtv(snapshot: &Snapshot, thread: &ThreadState) -> Vec<u64> {
     let word = |at: u64| snapshot.word(at).unwrap_or(0);
     let dtv = word(thread.fs_base.wrapping_add(8));
@@ -183,7 +185,7 @@ mod tests {
         }
     }
 
-    /// There are three leaked blocks. The first points to the second.
+    /// Three leaked blocks, the first of which points to the second.
     #[test]
     fn what_the_kernel_uses_is_kept_with_all_that_it_reaches() {
         let start = 0x1000u64;

@@ -46,8 +46,8 @@ impl HoldTime {
         now + time.saturating_sub(held)
     }
 
-    /// Returns the number of blocks to check in one step with this much time left. Checking blocks
-    /// that are then not released wastes time.
+    /// Returns the number of blocks to check in one step with this much time left. It is limited
+    /// because checking blocks that are not released afterwards wastes time.
     pub fn fitting(&self, left: Duration, most: usize) -> usize {
         let count = match self.call {
             None => FIRST_CALLS,
@@ -82,8 +82,8 @@ impl HoldTime {
         (is_telling && average > MOST_ON_AVERAGE).then_some(average)
     }
 
-    /// Records the time from the last call to the release of the thread. A very long time was spent
-    /// waiting for a processor, and does not predict the next hold.
+    /// Records the time from the last call to the release of the thread. A very long time means
+    /// that the thread waited for a processor, and does not predict the next hold.
     pub fn finished(&mut self, took: Duration) {
         self.finish = (self.finish + took.min(HOLD / 2)) / 2;
     }

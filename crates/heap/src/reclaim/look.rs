@@ -2,10 +2,11 @@
 //!
 //! The blocks are leaked, so no code should be able to free them. But a program may have hidden
 //! their addresses, and may have freed some since the search. An allocator may leave a freed block
-//! unchanged. Then only the allocator's structures show the release, and only while all other
-//! threads are stopped outside the allocator. The threads run again before the first block is
-//! released. A thread that then frees one of the blocks by a hidden address, within the millisecond
-//! that the calls take, frees it for the second time. This cannot be detected.
+//! unchanged. Then only the allocator's own structures show that the block was freed, and they are
+//! reliable only while all other threads are stopped outside the allocator. The threads run again
+//! before the first block is released. A thread that then frees one of the blocks by a hidden
+//! address, within the millisecond that the calls take, frees it for the second time. This cannot
+//! be detected.
 
 use crate::allocators::live_check::{LiveCheck, Standstill};
 use crate::blocks::Block;
@@ -22,8 +23,8 @@ use std::time::{Duration, Instant};
 /// Maximum time for which all threads are stopped for one check.
 const LOOK: Duration = Duration::from_millis(8);
 
-/// Time for which a thread inside an allocator may continue: a first step, the longest step, and
-/// the sum.
+/// Times for which a thread inside an allocator may continue: the first step, the longest step, and
+/// the total.
 const STEP: Duration = Duration::from_micros(30);
 const MOST_STEP: Duration = Duration::from_micros(200);
 const SETTLE: Duration = Duration::from_millis(4);
@@ -38,7 +39,7 @@ pub(super) struct Look {
 
 /// Reason why a check had no result.
 pub(super) enum InVain {
-    /// A thread was inside the allocator. Another check may succeed.
+    /// A thread was inside the allocator. A later check may succeed.
     Inside(&'static str),
     /// The check is impossible, for example because the process is gone.
     Failed(Error),
@@ -64,8 +65,8 @@ impl Look {
         self.check.needs_standstill()
     }
 
-    /// Returns true for each block that is live. If the check requires it, the other threads are
-    /// stopped after that.
+    /// Returns, for each block, whether it is live. If the check requires it, the other threads are
+    /// stopped first, and stay stopped.
     pub fn at(
         &self,
         held: &mut Held,

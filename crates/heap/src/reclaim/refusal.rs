@@ -1,6 +1,6 @@
 //! Reasons why no block of a heap may be released.
 
-/// Doubt about a heap that prevents the release of any of its blocks. Its text is one line.
+/// Doubt about a heap, because of which none of its blocks is released. Its text is one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Blocks of the C library may be part of memory that another allocator manages.
@@ -28,7 +28,8 @@ pub enum Refusal {
         /// Description of the damage.
         what: String,
     },
-    /// The thread caches were not found, so their free blocks would look used, and leaked.
+    /// The thread caches were not found, so the free blocks in them would appear to be in use, and
+    /// leaked.
     #[error("no thread's malloc cache was found")]
     NoCaches,
     /// Large blocks are missing, or some were found that malloc does not count.

@@ -1,4 +1,4 @@
-//! Releases blocks of a running process by calls of the process's own `free`.
+//! Releases blocks of a running process by calling the process's own `free`.
 
 use super::callbacks::callback;
 use super::candidates::Candidates;
@@ -22,13 +22,12 @@ const HEAD_BYTES: u64 = 64;
 /// The first version of glibc (2.34) that does not call `__free_hook`.
 const NO_HOOKS_SINCE: u32 = 34;
 
-/// Number of blocks examined in one hold. The next hold examines blocks that the previous hold did
-/// not reach.
+/// Number of blocks examined in one hold. The next hold continues where the previous one stopped.
 const LOOKED_AT: usize = 128;
 /// Time for which a thread calls `free` of an allocator whose blocks need a second check.
 const CALLS: Duration = Duration::from_millis(1);
-/// Longest wait for the last of these calls. After that, the thread finishes the call alone,
-/// because it may hold one lock while it waits for another.
+/// Longest wait for the last of these calls. After that, the thread is left to finish the call
+/// alone, because it may hold one lock while it waits for another.
 const CALL_PATIENCE: Duration = Duration::from_secs(5);
 /// Longest wait for a thread that did not stop in time.
 const LATE_PATIENCE: Duration = Duration::from_millis(500);
@@ -50,14 +49,14 @@ pub struct Released {
     pub failed: Option<Error>,
 }
 
-/// Function that holds one thread at a point where the thread may be made to call `free`.
+/// Function that holds one thread at a point where it may be made to call `free`.
 pub type HoldAtSafePoint<'a> = dyn FnMut() -> Result<Held, memhook_inject::Error> + 'a;
 
 impl Candidates {
     /// Releases the chosen blocks that have not changed since the snapshot.
     ///
-    /// After a failure, it is unknown which blocks of the last batch were released. They count as
-    /// kept, and only another scan can tell.
+    /// After a failure, it is unknown which blocks of the last batch were released. They are
+    /// counted as kept, and only another scan can show what happened to them.
     pub(super) fn release(&self, hold: &mut HoldAtSafePoint) -> Released {
         let mut done = Released::default();
         if !self.chosen.is_empty() {
@@ -113,7 +112,7 @@ impl Candidates {
         self.release_by(Some(&look), free, same, hold, done)
     }
 
-    /// Removes the glibc blocks that would have equal contents if they had been freed.
+    /// Removes those glibc blocks whose contents would be the same if they had been freed.
     fn take_unsure(&self, blocks: &mut Vec<u32>) -> Vec<u32> {
         let heap = &self.scan.heap;
         let Some(live) = &heap.live else {
@@ -169,7 +168,7 @@ impl Candidates {
             let lasted = *held.as_ref().unwrap_or(&Duration::ZERO);
             done.held += lasted;
             done.longest = done.longest.max(lasted);
-            // A thread that stopped too late still belongs to us, and could not be held again.
+            // A thread that stopped too late is still traced by us, and could not be held again.
             wait_for_late_threads(LATE_PATIENCE);
             released?;
             held?;
@@ -349,13 +348,14 @@ pub(super) const RELEASED: [&str; 4] = ["jemalloc", "mimalloc", "tcmalloc", MUSL
 const DEBUGGING: &str = "_debug";
 
 /// Returns the address of `free` in the library of an allocator. An allocator that is linked into
-/// the program has no `free` that may be called, because threads could not be kept out of its code.
+/// the program has no `free` that may be called, because threads inside its code could not be
+/// recognized.
 pub(super) fn find_free_of(images: &[ModuleImage], allocator: &str) -> Option<u64> {
     exported(library_of(images, allocator)?, "free")
 }
 
 /// Returns the reason why the functions of an allocator may call code of the program, if there is
-/// one. `None` as `allocator` means glibc's.
+/// one. If `allocator` is `None`, the allocator is glibc's.
 pub fn foreign_callback(
     pid: i32,
     images: &[ModuleImage],

@@ -1,4 +1,4 @@
-//! Check whether blocks of a running process are unchanged since a snapshot of it.
+//! Checks whether blocks of a running process are unchanged since a snapshot of it.
 
 use crate::dissect::Heap;
 use crate::glibc::layout::{FLAGS, IS_MMAPPED, PREV_INUSE};
@@ -9,12 +9,12 @@ use std::io::IoSliceMut;
 
 /// Pieces in one process_vm_readv (UIO_MAXIOV).
 const PIECES: usize = 1024;
-/// Bytes that are read from the process at a time, and from one block.
+/// Maximum number of bytes that are read from the process at a time, and from one block.
 const BATCH_BYTES: u64 = 16 << 20;
 
-/// Returns the blocks that are unchanged since the snapshot: in use by their headers, with equal
-/// sizes, and with equal first `most` bytes. A block that was released meanwhile has a list link in
-/// its first word.
+/// Returns the blocks that are unchanged since the snapshot: their headers mark them as in use, and
+/// their sizes and their first `most` bytes are equal. A block that was released in the meantime
+/// has a list link in its first word.
 pub fn unchanged(
     pid: i32,
     snapshot: &Snapshot,
@@ -73,7 +73,7 @@ pub fn unchanged(
 }
 
 /// Like the function above, for blocks without headers in regions of one size. Their allocator
-/// writes nothing into a freed block, so another method must determine whether the blocks still
+/// writes nothing into a freed block, so another method must determine whether the blocks are still
 /// live.
 pub fn unchanged_contents(
     pid: i32,
@@ -91,7 +91,8 @@ pub fn unchanged_contents(
     blocks.iter().map(is_same).collect()
 }
 
-/// Returns true if the chunk with this size word has its own mapping, which no other chunk follows.
+/// Returns true if the chunk with this size word has its own mapping, in which no other chunk
+/// follows it.
 fn last_of_mapping(snapshot: &Snapshot, header: u64) -> bool {
     snapshot.word(header).is_some_and(|w| w & IS_MMAPPED != 0)
 }
@@ -110,8 +111,8 @@ fn is_same(snapshot: &Snapshot, pieces: &[(u64, u64)], now: &[u8]) -> bool {
 }
 
 /// Returns true if the chunk whose current header is `now` has not been merged into the previous
-/// chunk. A chunk that is freed between two free chunks becomes part of the first of them. Then
-/// neither the chunk nor the memory after it changes, and only the first chunk grows.
+/// chunk. A chunk that is freed between two free chunks becomes part of the first of them. In that
+/// case, neither the chunk nor the memory after it changes; only the first chunk grows.
 fn is_apart(pid: i32, header: u64, now: &[u8]) -> bool {
     let size = now.first_chunk().map_or(0, |w| u64::from_le_bytes(*w));
     if size & (PREV_INUSE | IS_MMAPPED) != 0 {
@@ -154,7 +155,7 @@ fn read(pid: i32, pieces: &[(u64, u64)]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// Compares a header, contents and the next header, as they were and as they are now.
+    /// Compares a header, the contents and the next header in their earlier and current versions.
     fn compare(then: [u64; 4], now: [u64; 4]) -> bool {
         let bytes = |words: [u64; 4]| {
             words
@@ -170,10 +171,11 @@ mod tests {
     fn a_block_that_was_released_is_told() {
         let then = [0x21, 7, 8, 0x21];
         assert!(compare(then, then));
-        // The neighbours may be allocated and freed, and the next chunk may be replaced.
+        // The neighbours may be allocated and freed, and another chunk may take the place of the
+        // next one.
         assert!(compare(then, [0x20, 7, 8, 0x1001]));
-        // The block is in a cache or a bin, merged with a neighbour, of another size, or written
-        // to.
+        // The block is in a cache or a bin, was merged with a neighbour, has another size, or was
+        // written to.
         assert!(!compare(then, [0x21, 0x5555, 8, 0x21]));
         assert!(!compare(then, [0x21, 7, 8, 0x20]));
         assert!(!compare(then, [0x31, 7, 8, 0x21]));

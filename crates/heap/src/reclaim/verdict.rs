@@ -28,8 +28,8 @@ pub struct Verdict {
     leaked: Vec<LeakedBlock>,
 }
 
-/// The program that the process executes, and its addresses. They change with every execve, even of
-/// the same program.
+/// The program that the process executes, and its addresses. The addresses change with every
+/// execve, even of the same program.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Program {
@@ -150,8 +150,8 @@ impl Verdict {
         Program::of(meta).as_ref() == Some(&self.program)
     }
 
-    /// Returns the fingerprints with which reclaiming compares. Malformed entries are left out: a
-    /// block that is not compared is not released.
+    /// Returns the fingerprints that reclaiming compares against. Malformed entries are left out,
+    /// and a block without a fingerprint is not released.
     pub(crate) fn fingerprints(&self) -> Fingerprints {
         let known = self.leaked.iter().filter_map(|block| {
             let contents = u128::from_str_radix(&block.contents, 16).ok()?;

@@ -1,4 +1,4 @@
-//! The account: every resident byte of a process is in one of its parts.
+//! The account of resident memory: every resident byte of a process is in one part of the account.
 
 use crate::allocators::AllocatorStatistics;
 use crate::capture::residency::Residency;
@@ -29,8 +29,8 @@ use std::ops::Range;
 pub enum Part {
     /// Live blocks of malloc.
     LiveHeap,
-    /// Live blocks from before the attach, as counted by the allocator, next to the live heap of a
-    /// trace.
+    /// Live blocks from before the attach, as counted by the allocator, in addition to the live
+    /// heap of a trace.
     EarlierHeap,
     /// Memory of an allocator beyond the live blocks of a trace: headers, free memory, blocks from
     /// before the attach. Used only where the heap is not dissected.
@@ -45,7 +45,7 @@ pub enum Part {
     Stacks,
     /// Private memory without a file.
     Mappings,
-    /// Private memory without a file that contains the heap of an allocator other than glibc's.
+    /// Private anonymous memory that contains the heap of an allocator other than glibc's.
     ForeignHeap,
     /// Pages of files.
     Files,
@@ -107,7 +107,8 @@ pub struct Account {
     pub mapped_bytes: u64,
     /// Bytes that malloc_trim would return.
     pub trim_bytes: u64,
-    /// Part of `trim_bytes` that only other allocators could return, whose heaps were dissected.
+    /// Part of `trim_bytes` that only allocators other than glibc's could return. Includes only
+    /// heaps that were dissected.
     pub(crate) purgeable_bytes: u64,
     /// True if the process has a heap of another allocator.
     pub has_other_allocator: bool,
@@ -128,9 +129,9 @@ pub struct Account {
     pub notes: Vec<String>,
 }
 
-/// Computes the account of a process. `heap` is the glibc heap, if it was dissected. `pins` has the
-/// names of types, if the account is to show which blocks pin which pages. `traced` has the blocks
-/// with known call stacks, by address.
+/// Computes the account of a process. `heap` is the glibc heap, if it was dissected. `pins`
+/// contains the names of types, if the account is to show which blocks pin which pages. `traced`
+/// contains the blocks with known call stacks, by address.
 pub fn account<'a>(
     snapshot: Option<&'a Snapshot>,
     heap: Option<&Heap>,
@@ -260,7 +261,7 @@ impl Account {
     }
 
     /// Asks the kernel which bytes the process wrote and which bytes other processes map, if that
-    /// is not known yet. For the answer, the kernel inspects each page.
+    /// is not known yet. To answer, the kernel inspects each page.
     pub(crate) fn ask_for_shares(&mut self, pid: i32) {
         if self.has_shares {
             return;

@@ -24,9 +24,9 @@ const MOST_HEADER_BYTES: u64 = 128;
 const MOST_CANDIDATES: usize = 1 << 14;
 const PAGE_BYTES: u64 = 4096;
 
-/// Returns the ranges that arenas have for chunks, in order. `resident` has the resident pages of
-/// private mappings without a file. Only these pages are read, so the process gets no additional
-/// pages. `words` reads from an address.
+/// Returns the ranges in which arenas keep chunks, sorted by address. `resident` lists the resident
+/// pages of private anonymous mappings. Only these pages are read, so the process gets no
+/// additional pages. `words` reads from an address.
 pub fn arena_heaps(
     mappings: &[MappingUse],
     resident: &Runs,
@@ -128,7 +128,7 @@ mod tests {
         ];
         let heaps = [one..two, two..two + 0x1f_f000, other..other + 0x2000];
         assert_eq!(found(&maps, &resident, &memory), heaps);
-        // Pages that the kernel would first have to load are not read.
+        // Skips pages that the kernel would first have to load.
         let less = vec![one..one + 0x3000, other + 0x1000..other + 0x2000];
         assert_eq!(found(&maps, &less, &memory), heaps[..1]);
     }

@@ -157,7 +157,7 @@ fn step(usable: u64) -> u64 {
         3073..=10_752 => 512,
         10_753..=45_056 => 4096,
         45_057..=163_840 => 32_768,
-        // Each power of two is divided into eight classes, so that their number stays small.
+        // Each power of two is divided into eight classes, to keep the number of classes small.
         _ => (1 << usable.ilog2()) / 8,
     }
 }

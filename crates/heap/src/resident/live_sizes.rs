@@ -101,7 +101,7 @@ impl LiveSizes {
 }
 
 /// Returns the first usable size of a class. There are four classes for each power of two, so that
-/// a few more blocks of one size and fewer of the next are not growth.
+/// a few more blocks of one size and a few fewer of the next do not count as growth.
 fn class_of(usable: u64) -> u64 {
     let step = ((1u64 << usable.max(64).ilog2()) / 4).max(16);
     usable / step * step

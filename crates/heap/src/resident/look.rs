@@ -16,8 +16,8 @@ pub struct Looked {
 }
 
 /// Copies the memory of a process and accounts for its resident bytes. With `pins`, the account
-/// includes the pages that blocks pin. A process that cannot be copied, or has no known heap, is
-/// accounted for by its mappings alone, with a note.
+/// includes the pages that blocks pin. If a process cannot be copied or has no known heap, the
+/// account is based on its mappings alone and has a note.
 pub fn look_at_memory(pid: i32, limits: Limits, pins: bool) -> Result<Looked, Error> {
     MemoryCopy::take(pid, limits)?.account(pins, Vec::new())
 }

@@ -69,7 +69,7 @@ impl Mappings<'_> {
         }
     }
 
-    /// Returns the allocator that a module is, if its heap was not dissected.
+    /// Returns the allocator in a module, if its heap was not dissected.
     fn undissected<'a>(&self, module: &'a ModuleInfo) -> Option<&'a str> {
         let allocator = module.allocator.as_deref()?;
         let is_dissected = |heap: &Heap| heap.allocator_of(module).is_some();

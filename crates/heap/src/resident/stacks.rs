@@ -24,7 +24,7 @@ pub fn stacks(snapshot: &Snapshot) -> Vec<(Range<u64>, StackOwner)> {
             Some(area) => Some(area.start..area.end),
             None => bounds(snapshot, thread.fs_base),
         };
-        // For a thread that no C library created, the stack pointer shows the stack.
+        // For a thread that no C library created, the stack pointer shows where the stack is.
         let range = range.or_else(|| area.map(|area| area.start..area.end));
         found.extend(range.map(|range| (range, StackOwner::Thread(thread.tid))));
     }

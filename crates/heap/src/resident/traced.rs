@@ -23,14 +23,14 @@ pub struct TracedHeap<'a> {
     pub is_traced: &'a dyn Fn(&Mapping) -> bool,
 }
 
-/// Returns the account of a process whose resident pages are given.
+/// Returns the account of a process, given its resident pages.
 pub fn account_of_trace(pid: i32, residency: &Residency, heap: &TracedHeap) -> Account {
     let threads = threads(pid).unwrap_or_default();
     let stacks: Vec<(u64, String)> = threads
         .into_iter()
         .filter_map(|thread| Some((blocked_at(pid, thread.tid)?.1, thread.name)))
         .collect();
-    // A trace that begins late in the life of a service has most of the service's blocks in heaps
+    // If a trace begins late in the life of a service, most of the service's blocks are in heaps
     // without a traced block.
     let heaps = arena_heaps(&residency.mappings, &residency.pages, |place| {
         words_at(pid, place)

@@ -8,8 +8,8 @@ use std::ops::Range;
 
 /// `sizeof (struct malloc_chunk)`, which is the part of a free chunk that may hold list links.
 const CHUNK_STRUCT_BYTES: u64 = 48;
-/// Size of a freed chunk, merged with its free neighbours, from which free trims the top of the
-/// arena (FASTBIN_CONSOLIDATION_THRESHOLD).
+/// Size of a freed chunk, merged with its free neighbours, at or above which `free` trims the top
+/// of the arena (FASTBIN_CONSOLIDATION_THRESHOLD).
 const TRIMMING_CHUNK_BYTES: u64 = 64 << 10;
 
 /// Returns the pages of a free chunk in a bin that `mtrim` returns to the system.
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn whole_pages_behind_the_header() {
         assert_eq!(of_chunk(&(0x1000..0x3000)), 0x2000..0x3000);
-        // The first page does not have enough room for the header before it.
+        // The first page does not have enough room for the header that precedes it.
         assert_eq!(of_chunk(&(0x1fd0..0x3008)), 0x2000..0x3000);
         assert_eq!(of_chunk(&(0x1fe0..0x3fff)), 0x3000..0x3000);
         assert!(of_chunk(&(0x1010..0x1400)).is_empty());

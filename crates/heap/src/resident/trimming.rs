@@ -1,11 +1,11 @@
 //! Makes a running process call malloc_trim(3).
 //!
-//! One of the process's threads makes the call at a safe point, as it calls `free` for `scan
-//! --reclaim`. During the call, threads that need the arena that is being trimmed wait. The call
-//! cannot be ended halfway. So its duration is estimated beforehand, from the duration of this work
-//! in this process, and the call is not made if the estimate is too long. If the call waits too
-//! long for an arena's lock, it is abandoned, because malloc_trim holds no other lock then. If this
-//! process is killed meanwhile, the thread finishes the call and resumes its work.
+//! One of the process's threads makes the call at a safe point, in the same way as it calls `free`
+//! for `scan --reclaim`. During the call, threads that need the arena that is being trimmed wait.
+//! The call cannot be interrupted. So its duration is estimated beforehand, by doing the same work
+//! in memhook-rs itself, and the call is not made if the estimate is too long. If the call waits
+//! too long for an arena's lock, it is abandoned, because malloc_trim holds no other lock then. If
+//! memhook-rs is killed meanwhile, the thread finishes the call and resumes its work.
 
 use crate::capture::limits::Limits;
 use crate::capture::{Captured, Request, capture};
@@ -21,12 +21,12 @@ use memmap2::MmapMut;
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-/// Number of further copies of the heap if a part could not be parsed because threads were changing
-/// it.
+/// Number of times that the heap is copied again if a part could not be parsed because threads were
+/// changing it.
 const TRIES: usize = 3;
-/// Pages that are returned in this process to measure the time.
+/// Number of pages of our own that are returned to the kernel to measure the time.
 const SAMPLE_PAGES: u32 = 512;
-/// Factor by which the call may take longer than this work in our process, because of another
+/// Factor by which the call may take longer than the same work in our process, because of another
 /// processor and cold caches.
 const CAUTION: u32 = 2;
 

@@ -4,8 +4,8 @@ use crate::resident::pages::PAGE_BYTES;
 use crate::snapshot::Snapshot;
 use std::ops::Range;
 
-/// Returns the bytes of zero pages in these ranges of pages. Memory that was not copied does not
-/// count.
+/// Returns the number of bytes in all-zero pages in these ranges. Memory that was not copied does
+/// not count.
 pub fn zero_bytes(snapshot: &Snapshot, ranges: &[Range<u64>]) -> u64 {
     let pages = ranges
         .iter()

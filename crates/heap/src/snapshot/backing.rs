@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 
 /// Length from which a backing has its own mapping.
 const MAPPED_BYTES: usize = 1 << 20;
-/// Address space after a mapping, for growth of the copied mapping.
+/// Spare address space after each mapping, in case the copied mapping grows.
 const SPARE_BYTES: usize = 64 << 20;
 
 /// Zeroed bytes. Only written pages take memory.
@@ -40,7 +40,8 @@ impl Backing {
         let mut options = MmapOptions::new();
         let map = |bytes| options.len(bytes).no_reserve_swap().map_anon().ok();
         let map = [reserved, length].into_iter().find_map(map)?;
-        // If huge pages are always used, each written page would take the memory of 512 pages.
+        // If the kernel always uses huge pages, each written page would take the memory of 512
+        // pages.
         let _ = map.advise(Advice::NoHugePage);
         Some(Backing {
             memory: Memory::Mapped(map),

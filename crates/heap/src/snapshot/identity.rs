@@ -10,7 +10,7 @@ pub struct ProcessIdentity {
     pub pid: i32,
     /// Start time, in clock ticks since boot (proc_pid_stat(5), field 22).
     pub started: u64,
-    /// The machine's boot: `/proc/sys/kernel/random/boot_id` (random(4)).
+    /// Boot id of the machine: `/proc/sys/kernel/random/boot_id` (random(4)).
     pub boot: String,
 }
 

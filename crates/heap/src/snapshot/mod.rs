@@ -86,8 +86,8 @@ pub struct ThreadState {
     pub rip: u64,
     /// Thread pointer: address of the TCB.
     pub fs_base: u64,
-    /// True if the thread is in the system call by which a thread or a process ends. The function
-    /// that made the call will not use its data again.
+    /// True if the thread is in a system call that ends a thread or a process. The function that made the call will not
+    /// use its data again.
     #[serde(default)]
     pub is_exiting: bool,
     /// True if the thread is in a system call.
@@ -132,7 +132,7 @@ pub struct ModuleInfo {
     pub malloc_code: Range<u64>,
     /// Name of the allocator other than glibc's that the module contains, if any.
     pub allocator: Option<String>,
-    /// Known address ranges of that allocator's code in the module.
+    /// Known address ranges of this other allocator's code in the module.
     #[serde(default, with = "pairs")]
     pub allocator_code: Vec<Range<u64>>,
     /// GNU build-id.
@@ -159,7 +159,7 @@ pub struct Meta {
     pub method: Method,
     /// Milliseconds for which all threads were held.
     pub held_ms: f64,
-    /// Milliseconds for which one thread was held before that, to set up the copy.
+    /// Milliseconds for which one thread was held to set up the copy, before all threads were held.
     pub prepare_held_ms: f64,
     /// Milliseconds that the whole snapshot took.
     pub taken_ms: f64,
@@ -175,13 +175,13 @@ pub struct Meta {
     pub areas: Vec<Area>,
     /// The modules.
     pub modules: Vec<ModuleInfo>,
-    /// Pointers that the kernel holds for the process (epoll, timers, pipes).
+    /// Pointers that the kernel stores for the process (epoll, timers, pipes).
     #[serde(default)]
     pub kernel_words: Vec<u64>,
     /// Pages that changed while they were copied. Blocks there count as reachable.
     #[serde(default, with = "pairs")]
     pub changed: Runs,
-    /// Words of these pages that may be addresses and are not in the copy.
+    /// Words of the changed pages that may be addresses and are not in the copy.
     #[serde(default)]
     pub changed_words: Vec<u64>,
     /// Memory that could hold pointers and was not searched.
@@ -285,8 +285,7 @@ impl Snapshot {
         self.regions.iter().map(|r| run_bytes(&r.runs)).sum()
     }
 
-    /// Succeeds if both snapshots belong to one run of one program. The error names the fact that
-    /// differs.
+    /// Succeeds if both snapshots belong to one run of one program. The error names the difference.
     pub fn same_program(&self, other: &Snapshot) -> Result<(), &'static str> {
         let (Some(own), Some(others)) = (&self.meta.identity, &other.meta.identity) else {
             return Err("a snapshot does not say which process it is from");

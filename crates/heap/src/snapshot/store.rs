@@ -1,6 +1,6 @@
-//! A snapshot as a file or a stream. It is one LZ4 frame with checksums, and contains a line that
-//! names the format, the length of a JSON header, the header, the bytes of all runs in order, and a
-//! last line.
+//! A snapshot as a file or a stream. It is a single LZ4 frame with checksums that contains, in this
+//! order, a line that names the format, the length of a JSON header, the header, the bytes of all
+//! runs, and a last line.
 
 use crate::Error;
 use crate::ranges::{Runs, pairs, run_bytes};
@@ -17,16 +17,16 @@ const FORMAT: &[u8] = b"memhook-rs snapshot 1\n";
 const END: &[u8] = b"end of snapshot\n";
 /// Maximum length of a header.
 const MAX_HEADER_BYTES: u64 = 256 << 20;
-/// Factor by which a header may be larger in memory: an empty string is 3 bytes in the file, and 24
-/// in memory.
+/// Factor by which a header may be larger in memory than in the file: an empty string takes 3 bytes
+/// in the file and 24 in memory.
 const HEADER_GROWTH: u64 = 10;
 /// Maximum length of a region.
 const MAX_REGION_BYTES: u64 = 1 << 40;
 /// Maximum number of data segments of a module, and maximum bytes of a segment. The largest
-/// programs have some hundred megabytes.
+/// programs have a few hundred megabytes.
 const MAX_DATA: usize = 64;
 const MAX_DATA_BYTES: u64 = 4 << 30;
-/// Maximum number of threads: far more than a process has, and few enough to visit each.
+/// Maximum number of threads: far more than any process has, yet few enough to visit each of them.
 const MAX_THREADS: usize = 1 << 16;
 /// End of user space, whose addresses have at most 56 bits (5-level paging,
 /// Documentation/arch/x86/x86_64/5level-paging.rst).
@@ -85,11 +85,11 @@ pub fn save(snapshot: &Snapshot, to: impl Write) -> io::Result<()> {
     to.flush()
 }
 
-/// Reads a snapshot. `file` names it in errors. `memory` limits the memory for this; `None` allows
-/// all available memory.
+/// Reads a snapshot. `file` is its name in errors. `memory` limits the memory that reading may use;
+/// `None` allows all available memory.
 ///
 /// The file may come from an untrusted source. Every size is checked against the available memory,
-/// and every address and order against the assumptions of the search.
+/// and all addresses and their order against the assumptions of the search.
 pub fn load(file: &str, from: impl Read, memory: Option<u64>) -> Result<Snapshot, Error> {
     let bad = |reason: String| Error::Saved {
         file: file.to_owned(),
@@ -178,11 +178,11 @@ pub fn load(file: &str, from: impl Read, memory: Option<u64>) -> Result<Snapshot
     })
 }
 
-/// Checks the assumptions of the search: addresses of user space, sorted, no overlaps, and no
-/// module with more data than a module can have, because data is searched word by word. The error
-/// describes the violation.
+/// Checks the assumptions of the search: addresses are in user space, sorted and without overlaps,
+/// and no module has more data than a module can have, because data is searched word by word. The
+/// error describes the violation.
 fn check(header: &Header) -> Result<(), &'static str> {
-    // Adjacent memory is one region, because a pointer may cross any boundary between pages.
+    // Adjacent ranges form one region, because a pointer may straddle a page boundary.
     let mut last = None;
     for region in &header.regions {
         let end = region.start.checked_add(region.bytes);
@@ -279,7 +279,7 @@ mod tests {
             let mut bytes = Vec::new();
             save(&small(), &mut bytes).unwrap();
             let cut = cut % bytes.len();
-            // A file that lacks only the frame's last checksum may still be complete.
+            // A file that lacks only the frame's final checksum may still be complete.
             let of_cut = load("x", &bytes[..cut], None);
             prop_assert!(of_cut.is_err() || cut + 8 >= bytes.len());
             let at = at % bytes.len();

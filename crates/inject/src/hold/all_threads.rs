@@ -15,12 +15,12 @@ use crate::{Error, Registers, late, ptrace, regs, restart, starvation, synchrono
 use memhook_process::{Activity, sleeps, thread_ids, thread_state, tracer};
 use tracing::debug;
 
-/// Time limit for waiting, before anything is stopped, until no thread sleeps uninterruptibly.
+/// Time limit for the wait, before any thread is stopped, until no thread sleeps uninterruptibly.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Time for which stopped threads wait for a thread that sleeps uninterruptibly. Most such sleeps are for a page and
 /// are far shorter.
 const SLEEP_LIMIT: Duration = Duration::from_millis(20);
-/// Time limit if a sleeping thread does stop in the end: a few times its sleep.
+/// Time limit for the attempts to stop all threads while some sleep: a few times the length of a sleep.
 const SLEEPER_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Stopped thread.
@@ -97,8 +97,8 @@ pub fn hold_all_within(pid: i32, limit: Option<Duration>) -> Result<AllHeld, Err
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    // The place where each thread sleeps must be known before the thread is disturbed. Finding the place takes long, so
-    // it happens before the first thread is stopped.
+    // The place where each thread sleeps must be known before the thread is disturbed. Finding the place takes a long
+    // time, so it happens before the first thread is stopped.
     let mut known = Known::of(pid);
     if starvation::wait_for_a_processor(pid, Instant::now() + PATIENCE)? {
         known = Known::of(pid);
@@ -162,7 +162,7 @@ fn sleeper(pid: i32) -> Option<i32> {
 }
 
 impl AllHeld {
-    /// Creates an empty set. `may_let_go` has the meaning of [`Guard::begin`].
+    /// Creates an empty set. `may_let_go` has the same meaning as in [`Guard::begin`].
     pub(crate) fn none(pid: i32, limit: Option<Duration>, may_let_go: bool) -> AllHeld {
         let guard = Guard::begin(pid, may_let_go);
         AllHeld {

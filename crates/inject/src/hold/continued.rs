@@ -2,16 +2,16 @@
 //!
 //! A stop signal during a hold takes effect after the hold: we stop ourselves then (`terminal_stops.rs`), even if the
 //! watchdog has continued us meanwhile (`watchdog.rs`). A SIGCONT from another process cancels the pending stop, just
-//! as the kernel discards a pending stop signal on SIGCONT (signal(7)). So we must distinguish our watchdog's SIGCONT
-//! from others. The watchdog sends it to one thread, so that it does not replace a SIGCONT that was sent to the process
-//! and has not been handled yet.
+//! as the kernel discards a pending stop signal on SIGCONT (signal(7)). So we must tell our watchdog's SIGCONT from any
+//! other. The watchdog sends its SIGCONT to a single thread, so that it does not displace a SIGCONT that is already
+//! pending for the process.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
 use super::{signals, terminal_stops, watchdog};
 
-/// Time for the handler to run before we stop ourselves after a hold.
+/// Time that the handler gets to run before we stop ourselves after a hold.
 const HANDLER_TIME: Duration = Duration::from_millis(10);
 
 /// Value of the watchdog's SIGCONT (`si_value`, sigqueue(3)).
@@ -42,8 +42,8 @@ pub(crate) fn is_meant(info: &libc::siginfo_t) -> bool {
     true
 }
 
-/// Lets the handler run after a hold, before a pending stop takes effect (`stop` is not zero). The kernel may have sent
-/// a recent SIGCONT to another thread, which first has to wake up to run its handler.
+/// Gives the handler time to run after a hold if a stop is pending (`stop` is not zero). The kernel may have directed a
+/// recent SIGCONT to another thread, which must wake up before it can run the handler.
 pub(super) fn let_handler_run(stop: &AtomicU32) {
     if stop.load(SeqCst) != 0 {
         std::thread::sleep(HANDLER_TIME);
@@ -65,7 +65,7 @@ mod tests {
         }
     }
 
-    /// This runs in a separate process, in which no other thread receives the signals.
+    /// Runs in a separate process, so that no other thread can receive the signals.
     #[test]
     fn somebody_elses_is_not_lost_behind_the_watchdogs() {
         // SAFETY: the child makes system calls and uses atomic variables only, and ends by _exit.
@@ -91,7 +91,7 @@ mod tests {
         let mut status = 0;
         // SAFETY: the kernel writes one int.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        // 1: the watchdog's own signal cancelled the stop. 2: another SIGCONT did not cancel it.
+        // Exit status 1: the watchdog's own signal cancelled the stop. 2: a foreign SIGCONT did not cancel it.
         assert_eq!(status, 0);
     }
 }

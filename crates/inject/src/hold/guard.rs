@@ -7,7 +7,7 @@ use crate::watchdog::Armed;
 
 /// Guard that exists from before the first thread is told to stop until the last thread runs again.
 pub(crate) struct Guard {
-    // The fields are dropped in this order, so that the fields that may stop us are dropped last.
+    // Fields are dropped in declaration order. Those that may stop us come last.
     _urgency: Urgency,
     _watchdog: Armed,
     _terminal: PutOff,

@@ -18,12 +18,12 @@
 //! lock of its process.
 //!
 //! **Restored state.** A release restores registers, vector state, signal mask and `errno` ([`Saved`]), and the
-//! interrupted system call with its remaining timeout. Signals that arrived in the meantime are sent again. A drop does
-//! the same as [`Held::release`], but reports no error.
+//! interrupted system call with its remaining timeout. Signals that arrived in the meantime are sent again. Dropping a
+//! `Held` does the same as [`Held::release`], but reports no error.
 //!
 //! **Cost of a call.** A hold that only reads does not write anything. The first system call or function prepares the
-//! way home (`way_home.rs`), blocks the signals and maps scratch memory with a stack of ours (`scratch.rs`). Later
-//! calls reuse this memory, and the release unmaps it.
+//! thread's way back to its own code (`way_home.rs`), blocks the signals and maps scratch memory with a stack of ours
+//! (`scratch.rs`). Later calls reuse this memory, and the release unmaps it.
 //!
 //! **Choice of a call.** [`Held::syscall`] makes one system call. [`Held::call`] calls a function with up to six
 //! arguments. [`Held::call_with_data`] calls a function that reads or writes memory of its caller. [`Held::call_each`]
@@ -34,11 +34,11 @@
 //! **The other threads** continue to run, unless [`Held::stop_others`] stops them for a moment. To hold all threads
 //! without any call, use [`AllHeld`].
 //!
-//! **If we die**, the thread finishes its call and goes home by itself. If we hang or get no processor, the watchdog
-//! makes us release the thread, and operations fail with [`Error::WentHome`]. If we do not react, it kills us. If the
-//! target dies, operations fail with [`Error::TargetGone`].
+//! **If we die**, the thread finishes its call and returns to its own code by itself. If we hang or get no processor
+//! time, the watchdog makes us release the thread, and operations fail with [`Error::WentHome`]. If we do not react, it
+//! kills us. If the target dies, operations fail with [`Error::TargetGone`].
 //!
-//! ptrace requests must come from the thread that seized, so a `Held` is not `Send`. A new operation is an `impl Held`
+//! ptrace requests must come from the tracing thread, so a `Held` is not `Send`. A new operation is an `impl Held`
 //! block in a file of `remote/`.
 
 use std::io;
@@ -76,8 +76,8 @@ pub struct Held {
     pub(crate) let_go: bool,
     /// True if nothing is left to restore or to release.
     pub(crate) finished: bool,
-    /// True for a thread of a program that memhook-rs started. A release leaves such a thread stopped, and its end is
-    /// not collected here.
+    /// True for a thread of a program that memhook-rs started. A release leaves such a thread stopped, and it is not
+    /// reaped here.
     pub(crate) stays_traced: bool,
     /// Other threads, while they are stopped.
     pub(crate) others: Option<AllHeld>,
@@ -178,7 +178,7 @@ impl Held {
         self.work.filters_suspended
     }
 
-    /// Converts the failure of a ptrace request, and records if the target is gone.
+    /// Converts the failure of a ptrace request into an error. If the target is gone, records that.
     pub(crate) fn check<T>(
         &mut self,
         request: &'static str,
@@ -229,9 +229,9 @@ impl Held {
         self.check("INTERRUPT", interrupted)
     }
 
-    /// Sets registers that run an operation and then lead home. The first time, it also blocks the signals. The order
-    /// matters: a thread that loses its tracer while it has its own registers and blocked signals would continue with
-    /// them blocked forever.
+    /// Sets registers that make the thread run an operation and then return to its own code. The first time, it also
+    /// blocks the signals. The order matters: if a thread lost its tracer while it had its own registers but blocked
+    /// signals, the signals would stay blocked forever.
     pub(crate) fn commit(&mut self, registers: &Registers) -> Result<(), Error> {
         self.write_registers(registers)?;
         if !self.work.begun {
@@ -250,7 +250,8 @@ impl Held {
         }
     }
 
-    /// Records and returns whether the watchdog has released the thread. A released thread goes home by itself.
+    /// Records and returns whether the watchdog has released the thread. A released thread returns to its own code by
+    /// itself.
     fn notices_let_go(&mut self) -> bool {
         self.let_go |= watchdog::has_let_go();
         self.work.went_home |= self.let_go;
@@ -276,8 +277,8 @@ impl Held {
         Error::WentHome { pid, tid }
     }
 
-    /// Returns true if a stopped thread has left the remote code: it is on its own stack, in the last gadgets or in its
-    /// own work.
+    /// Returns true if a stopped thread has left the remote code, that is, if it is on its own stack and executes the
+    /// last gadgets or its own code.
     pub(crate) fn is_home(&self, now: &Registers) -> bool {
         self.work.scratch.is_some_and(|scratch| {
             let used = scratch.start..=scratch.stack_top();
@@ -345,7 +346,7 @@ impl Held {
         self.wait_settled(until)
     }
 
-    /// Waits for the event stop of an interrupt that was already requested.
+    /// Waits for the event stop that an earlier interrupt request causes.
     pub(crate) fn wait_settled(&mut self, until: Instant) -> Result<(), Error> {
         loop {
             match self.next_stop(until)? {

@@ -60,7 +60,7 @@ pub fn wait_for_late_threads(limit: Duration) {
 /// Takes the next stop of a thread. Returns true if the thread now runs untraced, or has ended.
 fn has_gone(pid: i32, tid: i32) -> bool {
     match wait::poll_stop(pid, tid) {
-        // The watchdog may have released it. If it is a child of ours, it can be waited for nevertheless (wait(2)).
+        // The watchdog may have released the thread. A child of ours can be waited for even then (wait(2)).
         None => is_untraced(pid, tid),
         Some(Stop::Gone) => true,
         Some(Stop::Event(_)) => {
@@ -243,7 +243,7 @@ mod tests {
         println!("\n{GOES_ON}");
         let mut line = String::new();
         std::io::stdin().read_line(&mut line).unwrap();
-        // A SIGCONT from another process has cancelled the stop, so it does not take effect later.
+        // A SIGCONT from another process has cancelled the stop, which therefore does not take effect later.
         while watchdog::has_continued() {
             assert!(Instant::now() < until + LONG, "it would stop again");
             std::thread::sleep(Duration::from_millis(1));

@@ -1,6 +1,6 @@
 //! Stops all other threads of a process while the held thread makes calls.
 //!
-//! Some actions of other threads cannot be undone later: closing the descriptor from which the loader reads, opening a
+//! Some actions of other threads cannot be undone later: closing the descriptor that the loader reads from, opening a
 //! file under the same number, or taking a lock of the loader and waiting for the held thread. So the other threads are
 //! stopped for the few milliseconds that such a call takes.
 //!
@@ -19,10 +19,10 @@ use tracing::debug;
 
 /// Longest time for which the other threads are stopped, from the first request to stop.
 const STILL_LIMIT: Duration = Duration::from_millis(30);
-/// Part of that time in which all of them must have stopped.
+/// Part of [`STILL_LIMIT`] within which all of them must have stopped.
 const STOPPING_LIMIT: Duration = Duration::from_millis(10);
-/// Maximum number of threads. Stopping a thread and reading its registers takes 20 to 50 µs, so a larger number would
-/// not stop in time.
+/// Maximum number of threads. Stopping a thread and reading its registers takes 20 to 50 µs, so more threads could not
+/// all be stopped in time.
 const MOST: usize = 256;
 
 /// Other threads of a process, examined before any of them is stopped.
@@ -93,7 +93,7 @@ impl Held {
         others.map(|(tid, registers, _)| (tid, registers))
     }
 
-    /// Lets some of the other threads run for about this long, and stops them again. After an error, all of them run.
+    /// Lets some of the other threads run for about this long, then stops them again. After an error, all of them run.
     pub fn let_others_run(&mut self, tids: &[i32], time: Duration) -> Result<(), Error> {
         let Some(others) = &mut self.others else {
             return Ok(());

@@ -50,8 +50,8 @@ impl Held {
         restored.and(detached)
     }
 
-    /// Handles a thread that was released early: the thread goes home by itself, or is already home if all of its state
-    /// had been restored.
+    /// Handles a thread that was released early: it returns to its own code by itself, or has already returned if all
+    /// of its state had been restored.
     fn leave_to_itself(&mut self, restored: Result<(), Error>) -> Result<(), Error> {
         let (pid, tid) = (self.pid, self.tid);
         warn!(
@@ -99,7 +99,7 @@ impl Held {
         } else if !restart::must_be_repeated(&self.saved.registers) {
             return first;
         }
-        // This comes last, because until now the registers lead home through the signal frame.
+        // This step comes last, because until now the registers lead home through the signal frame.
         let lasted = self.saved.call_lasts();
         let mut registers = restart::resumed(&self.saved.registers, lasted);
         if restart::must_be_repeated(&self.saved.registers) {

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Longest wait for room in the queue of signals. The queue gets shorter because the thread runs again.
+/// Longest wait for room in the signal queue, which the resumed thread empties.
 const ROOM_LIMIT: Duration = Duration::from_secs(1);
 
 /// Resends a signal to the thread, or to the process if the thread has ended.

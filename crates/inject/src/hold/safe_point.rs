@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use memhook_process::{RemoteAddress, read_word};
 
-/// Judge of a stopped thread. The judge gets the thread's registers and a reader of 8-byte words of its memory. It
-/// returns `Err` with the reason if the thread must not be used there.
+/// Check of a stopped thread. It gets the thread's registers and a reader of 8-byte words of its memory. It returns
+/// `Err` with the reason if the thread must not be used there.
 pub type Judge<'a> = &'a dyn Fn(&Registers, &dyn Fn(u64) -> Option<u64>) -> Result<(), String>;
 
 /// Returns `Err` with the reason if the thread must not be used at all. If the thread is inside a restartable sequence,
@@ -21,7 +21,7 @@ pub(crate) fn check_sequence(pid: i32, tid: i32, registers: &Registers) -> Resul
     }
 }
 
-/// Returns `Err` with the reason if the thread's place is not suitable.
+/// Returns `Err` with the reason if the thread's current location is not suitable.
 pub(crate) fn check(
     pid: i32,
     tid: i32,

@@ -9,25 +9,25 @@ use crate::survey::Survey;
 use crate::{Registers, ptrace, regs, restart, restarted, synchronous};
 use memhook_process::RemoteAddress;
 
-/// State of a thread at its first stop, which the release restores.
+/// State of a thread at its first stop, to be restored on release.
 pub(crate) struct Saved {
     pub stopped_at: Instant,
     pub registers: Registers,
     pub extended: Vec<u8>,
     /// Blocked signals.
     pub mask: u64,
-    /// Pending synchronous signals that the thread could not take before (`synchronous.rs`).
+    /// Pending synchronous signals that the thread could not handle first (`synchronous.rs`).
     pub waiting: u64,
-    /// Start of the thread's current call, if the kernel would not restart the call.
+    /// Start time of the thread's current system call, if the kernel would not restart the call.
     pub sleep: Sleep,
     /// Kernel function in which the thread waited, if it was in restart_syscall(2).
     pub waits_in: String,
-    /// Space for the signal frames on the thread's own stack, or the reason why there is none.
+    /// Space for the signal frames on the thread's own stack, or the reason why there is no such space.
     pub room: Result<Room, String>,
 }
 
 impl Saved {
-    /// Reads the state of a thread that is in an event stop. An error carries the name of the request.
+    /// Reads the state of a thread that is in an event stop. An error names the ptrace request that failed.
     pub(crate) fn of(
         pid: i32,
         tid: i32,
@@ -53,14 +53,14 @@ impl Saved {
         })
     }
 
-    /// Returns a lower bound of the interrupted call's duration until now.
+    /// Returns a lower bound on the duration of the interrupted call so far.
     pub(crate) fn call_lasts(&self) -> Duration {
         self.sleep.lasts(self.stopped_at)
     }
 }
 
-/// Sets the registers of a stopped thread so that a call that must be repeated is repeated even if this process is
-/// killed. Returns the known facts about the call's duration.
+/// Sets the registers of a stopped thread so that a system call that must be restarted is restarted even if this
+/// process is killed. Returns what is known about the call's duration.
 pub(crate) fn set_to_repeat(
     pid: i32,
     tid: i32,
@@ -71,7 +71,7 @@ pub(crate) fn set_to_repeat(
     if !restart::must_be_repeated(registers) {
         return Ok(sleep);
     }
-    // This comes first: if this process is killed from here on, the program does not see EINTR.
+    // This comes first, so that the program does not see EINTR if this process is killed from here on.
     regs::write(tid, &restart::repeat(registers, stopped_at.elapsed()))?;
     if !restart::has_timeout(registers) {
         return Ok(sleep);

@@ -235,7 +235,7 @@ mod tests {
         let kills = by_argument(0x7fff_0000);
         assert!(is_harmless_call(&kills, 35, [8, 7, 7, 7, 7, 7]));
         assert!(!is_harmless_call(&kills, 35, [7, 0, 0, 0, 0, 0]));
-        // More paths than can be followed: 40 such comparisons in a row.
+        // More paths than can be followed: 40 conditional jumps in a row.
         let mut many = vec![instruction(0x20, 0, 0, 16)];
         for bit in 0..40 {
             many.push(instruction(0x45, 0, 0, 1 << (bit % 32)));

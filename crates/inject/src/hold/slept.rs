@@ -1,7 +1,8 @@
 //! Time that a thread has spent in its call before it is interrupted.
 //!
 //! A repeated call gets the remaining part of its timeout. The kernel does not report when a call began, so the result
-//! here is a lower bound of the call's duration: the timeout may end late by the error of the bound, but never early.
+//! here is a lower bound of the call's duration: the timeout may expire late, by the error of the bound, but never
+//! early.
 //!
 //! - A thread has been in the call since the first look if it slept in the call then and has run only once since, in
 //!   order to stop (its number of turns on a processor is one higher). Only one other case looks the same: another
@@ -22,8 +23,8 @@ use std::time::{Duration, Instant};
 use crate::{ptrace, restart};
 use memhook_process::{Activity, Scheduling, SchedulingFile, last_ran, processor};
 
-/// Maximum time from the last look to the interrupt. After a longer time, a thread's sleep is unknown. The limit leaves
-/// room for the interrupt itself, which takes long on a virtual machine if it wakes another processor.
+/// Maximum time from the last look to the interrupt. After a longer time, it is unknown how long the thread has slept.
+/// The limit leaves room for the interrupt itself, which takes long on a virtual machine if it wakes another processor.
 const LOOK_LIMIT: Duration = Duration::from_micros(100);
 /// Length of the slowest tick. If the time stamp counter is not reliable, the processor's clock is corrected at every
 /// tick (kernel/sched/clock.c), so it may be wrong by one tick.
@@ -48,7 +49,7 @@ impl Sleep {
         Sleep { since, ..self }
     }
 
-    /// Returns a lower bound of the current duration of a call of a thread that stopped at this moment.
+    /// Returns a lower bound of the time that a thread has spent in its call, if it stopped at this moment.
     pub(crate) fn lasts(&self, stopped_at: Instant) -> Duration {
         self.since.unwrap_or(stopped_at).elapsed()
     }
@@ -70,7 +71,7 @@ impl Sleeper {
         in_delicate_call(pid, tid)?;
         let scheduling = SchedulingFile::of(pid, tid)?;
         let seen = scheduling.read()?;
-        // The answer above may be older than these turns. Only this call certainly follows them.
+        // The answer above may be older than these figures. Only this second answer is certain to be newer.
         let call = in_delicate_call(pid, tid)?;
         let mut since = Instant::now();
         if let Some(asleep) = asleep_since(pid, tid, clocks) {
@@ -107,7 +108,7 @@ fn in_delicate_call(pid: i32, tid: i32) -> Option<i64> {
     }
 }
 
-/// Returns when a sleeping thread went to sleep, or a later moment.
+/// Returns the time at which a sleeping thread went to sleep, or a later time.
 fn asleep_since(pid: i32, tid: i32, clocks: &mut Clocks) -> Option<Instant> {
     let began = last_ran(pid, tid)?;
     let (clock, at) = clocks.of(processor(pid, tid)?)?;
@@ -191,7 +192,7 @@ mod tests {
             best = best.max(blocked.saturating_duration_since(sleeper.since));
             let known = blocked.elapsed();
             good += u32::from(sleeper.since.elapsed() + known / 4 > known / 2);
-            // This thread may be stopped between its reads of two clocks.
+            // This thread may be interrupted between reading the two clocks.
             assert!(Instant::now() < until, "{known:?}");
         }
         println!("{best:?} before it was seen asleep");

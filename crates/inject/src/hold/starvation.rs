@@ -13,8 +13,8 @@ use crate::urgency::Urgency;
 use memhook_process::SchedulingFile;
 use tracing::debug;
 
-/// Longest wait per turn of a thread that is not starved. On a busy machine, a thread waits about ten milliseconds for
-/// each turn.
+/// Longest wait for a turn on the processor of a thread that is not starved. On a busy machine, a thread waits about
+/// ten milliseconds for each turn.
 const MOST_PER_TURN: Duration = Duration::from_millis(50);
 /// Total wait below which no conclusion is drawn.
 const TELLING: Duration = Duration::from_millis(200);
@@ -25,8 +25,8 @@ const RECENT: Duration = Duration::from_secs(10);
 const CALM_PER_WAIT: u32 = 10;
 /// Upper limit of that time.
 const CALM_MAX: Duration = Duration::from_secs(30);
-/// Pause of the check, in which the thread alternately sleeps and works. The check uses less than a twentieth of a
-/// processor, with which a hold makes progress.
+/// Length of each sleep in the check, in which the thread alternately sleeps and works. The check uses less than a
+/// twentieth of a processor; with such a share, a hold makes progress.
 const SLEEP: Duration = Duration::from_millis(10);
 const WORK: Duration = Duration::from_micros(200);
 
@@ -88,7 +88,7 @@ pub(crate) fn wait_for_a_processor(pid: i32, until: Instant) -> Result<bool, Err
     let Some(mut wait) = starved_for() else {
         return Ok(false);
     };
-    // If the thread has real-time priority, its scheduling as an ordinary thread does not matter.
+    // If the thread already has real-time priority, its scheduling as an ordinary thread does not matter.
     if Urgency::begin().is_raised() {
         return Ok(false);
     }
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn whoever_gets_its_turns_does_not_wait() {
         let until = Instant::now() + Duration::from_secs(60);
-        // With a deadline that has passed. On a busy machine, the thread may not be scheduled promptly at first.
+        // The deadline has already passed. On a busy machine, the thread may not be scheduled promptly at first.
         while !matches!(wait_for_a_processor(1, Instant::now()), Ok(false)) {
             assert!(Instant::now() < until, "it waits");
             std::thread::sleep(SLEEP);

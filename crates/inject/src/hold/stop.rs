@@ -20,7 +20,7 @@ use tracing::debug;
 /// Options by which [`hold`] chooses a thread.
 #[derive(Clone)]
 pub struct HoldOptions<'a> {
-    /// Judge of the place where a thread is stopped; `None`: any place.
+    /// Judges the place where a thread is stopped. `None` accepts any place.
     pub judge: Option<Judge<'a>>,
     /// The only thread to try; `None`: any.
     pub thread: Option<i32>,
@@ -39,7 +39,7 @@ impl HoldOptions<'_> {
     }
 }
 
-/// Time limit of a stop. A longer stop means uninterruptible sleep.
+/// Time limit for stopping a thread. A thread that takes longer is in uninterruptible sleep.
 pub(crate) const STOP_LIMIT: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_millis(5);
 
@@ -82,7 +82,8 @@ pub(crate) fn hold_with(
             }
             let attempt = match try_hold(pid, tid, options, &survey) {
                 // A thread that stopped late is released as soon as it has stopped. No other thread is held before
-                // that: it would be stopped for the same time, perhaps with a lock that the late thread waits for.
+                // that: it would stay stopped for just as long, perhaps while it holds a lock that the late thread
+                // waits for.
                 Err(error @ Error::DoesNotStop { .. }) if late::is_ours(tracer(pid, tid)) => {
                     let left = until.saturating_duration_since(Instant::now());
                     late::wait_for_late_threads(left.min(STOP_LIMIT));
@@ -133,7 +134,7 @@ pub(crate) fn hold_with(
 pub struct FirstChoice {
     /// Thread id.
     pub tid: i32,
-    /// True if the thread is in a call that the kernel does not restart, which then applies to all threads.
+    /// True if the thread is in a call that the kernel does not restart. In that case, every thread is in such a call.
     pub is_disturbed: bool,
 }
 
@@ -328,7 +329,7 @@ fn refused(pid: i32, tid: i32, cause: io::Error) -> Result<Option<Sleep>, Error>
         Some(libc::ESRCH) => Ok(None),
         Some(libc::EPERM) => match tracer(pid, tid) {
             0 => Err(Error::Permission { pid, cause }),
-            // The thread was told to stop before, and is released when it has stopped.
+            // The thread was told to stop earlier, and is released once it has stopped.
             tracer if late::is_ours(tracer) => Err(Error::DoesNotStop { pid, tid }),
             tracer => Err(Error::AlreadyTraced { pid, tracer }),
         },

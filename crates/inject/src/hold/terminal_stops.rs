@@ -1,7 +1,7 @@
 //! Delays Ctrl-Z and similar stops until the end of a hold.
 //!
-//! By default, such a signal stops the whole process, regardless of which thread gets it (signal(7)), and a held thread
-//! would stay stopped with us. SIGSTOP cannot be delayed, so there is a watchdog.
+//! By default, such a signal stops the whole process, regardless of which thread gets it (signal(7)), and while we are
+//! stopped, a held thread would stay stopped too. SIGSTOP cannot be delayed, so there is a watchdog.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +12,7 @@ const SIGNALS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
 /// Number of our threads that hold a thread, and the signals for which the handler below is installed.
 static HOLDS: Mutex<(u32, [bool; 3])> = Mutex::new((0, [false; 3]));
-/// True if any thread holds. The handler reads it, because a handler must not wait for a lock.
+/// True if any thread holds a thread. The handler reads this flag, because a handler must not wait for a lock.
 static HOLDING: AtomicBool = AtomicBool::new(false);
 /// Signals that arrived during a hold, one bit per number.
 static CAME: AtomicU32 = AtomicU32::new(0);
@@ -20,10 +20,10 @@ static CAME: AtomicU32 = AtomicU32::new(0);
 extern "C" fn note(signal: i32) {
     CAME.fetch_or(1 << signal, SeqCst);
     if !HOLDING.load(SeqCst) {
-        // The signal arrived during the hold, but the handler runs late.
+        // The signal arrived during the hold, but the handler ran late.
         stop();
     } else if signal != libc::SIGTSTP {
-        // The kernel retries the use of the terminal immediately, and sends another signal.
+        // The kernel retries the access to the terminal immediately, and sends another signal.
         let time = libc::timespec {
             tv_sec: 0,
             tv_nsec: 1_000_000,
@@ -91,7 +91,7 @@ impl Drop for PutOff {
             return;
         }
         for signal in chosen(holds.1) {
-            // Another part of this process may have set its own handler since.
+            // Another part of this process may have installed its own handler since.
             if signals::handler(signal) == note as *const () as usize {
                 signals::set_handler(signal, libc::SIG_DFL);
             }

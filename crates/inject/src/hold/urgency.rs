@@ -3,8 +3,8 @@
 use crate::precedence::{SHORTEST_NS, USUAL_NS, set_turn};
 use std::marker::PhantomData;
 
-/// Guard that lets the calling thread run before ordinary threads, because a stopped thread of the target waits for us,
-/// and on a busy machine our turn would come milliseconds later. Without the privilege (CAP_SYS_NICE or RLIMIT_RTPRIO,
+/// Guard that lets the calling thread run before ordinary threads. A stopped thread of the target waits for us, and on
+/// a busy machine, our turn would come milliseconds later. Without the privilege (CAP_SYS_NICE or RLIMIT_RTPRIO,
 /// sched(7)), and in a control group without a real-time budget, it requests short time slices, which are scheduled
 /// sooner.
 pub(crate) struct Urgency {
@@ -18,9 +18,9 @@ impl Urgency {
     pub(crate) fn begin() -> Urgency {
         // SAFETY: takes and returns integers; 0 is the calling thread.
         let policy = unsafe { libc::sched_getscheduler(0) };
-        // The other policy was chosen deliberately, so it remains.
+        // Any other policy was chosen deliberately, so it is kept.
         let is_ordinary = policy & !libc::SCHED_RESET_ON_FORK == libc::SCHED_OTHER;
-        // Round robin at the lowest real-time priority; children, if any, are ordinary.
+        // Round robin at the lowest real-time priority; children, if any, get the ordinary policy.
         let is_raised = is_ordinary && set_policy(libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1);
         let has_short_turns = is_ordinary && !is_raised;
         if has_short_turns {
@@ -76,12 +76,12 @@ mod tests {
         assert_eq!(policy(), before);
     }
 
-    /// Drops CAP_SYS_NICE, so that the thread is like one whose priority RLIMIT_RTPRIO allows.
+    /// Drops CAP_SYS_NICE, so that only RLIMIT_RTPRIO allows the thread a higher priority.
     fn give_up_the_capability() {
         const CAP_SYS_NICE: u32 = 23;
         // Version 3 (capget(2)), and 0 for the calling thread.
         let header = [0x2008_0522u32, 0];
-        // Effective, permitted, inheritable; twice, for the lower and the upper half.
+        // Effective, permitted and inheritable sets: first the lower halves of all three, then the upper halves.
         let mut sets = [0u32; 6];
         // SAFETY: the kernel reads the header, and reads or writes the six words.
         unsafe {

@@ -17,16 +17,17 @@ pub(crate) enum Stop {
     Syscall,
     /// PTRACE_EVENT_CLONE: the thread has created a child, which is traced too.
     Clone,
-    /// The thread exited, was killed, or the process called execve.
+    /// The thread has exited or was killed, or the process has called execve.
     Gone,
 }
 
-/// Time of polling before sleeping: most stops are reported sooner. Longer polling would harm a target on our
-/// processor, because the target could not run meanwhile. sched_yield(2) would give away a whole time slice on a loaded
-/// machine, whereas a sleeper is woken soon.
+/// Time to poll before sleeping: most stops are reported sooner. Longer polling would harm a target on our processor,
+/// because the target could not run meanwhile. sched_yield(2) would give away a whole time slice on a loaded machine,
+/// whereas a sleeper is woken soon.
 const SPIN: Duration = Duration::from_micros(60);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
-/// Pause from which it is worth asking whether the thread has ended: most stops come within the shorter ones.
+/// Length of pause from which it is worth asking whether the thread has ended. Most stops arrive during the shorter
+/// pauses.
 const SLOW: Duration = Duration::from_micros(100);
 
 /// Waits until `tid` stops; `None` if it has not stopped at `until`.
@@ -65,7 +66,7 @@ pub(crate) fn poll_stop(pid: i32, tid: i32) -> Option<Stop> {
     }
 }
 
-/// Returns true if the thread has ended, and collects its exit status.
+/// If the thread has ended, collects its exit status and returns true.
 pub(crate) fn has_ended(pid: i32, tid: i32) -> bool {
     let ended = matches!(thread_state(pid, tid), None | Some('Z' | 'X'));
     if ended {
@@ -105,7 +106,7 @@ impl Pace {
     }
 }
 
-/// Returns the wait status of `tid`, if there is one; fails if we may not wait for it.
+/// Returns the wait status of `tid`, if there is one. Fails if we may not wait for this thread.
 fn wait_now(tid: i32) -> io::Result<Option<i32>> {
     loop {
         let mut status = 0;
@@ -131,7 +132,7 @@ fn decode(tid: i32, status: i32) -> Stop {
         libc::PTRACE_EVENT_STOP => Stop::Event(signal),
         libc::PTRACE_EVENT_CLONE => Stop::Clone,
         libc::PTRACE_EVENT_EXEC => {
-            // A new program runs under this id, and we must not touch it.
+            // After an execve, a new program runs under this id, and we must not touch it.
             let _ = ptrace::detach(tid);
             Stop::Gone
         }
@@ -174,7 +175,7 @@ pub(crate) fn reap(pid: i32, tid: i32) {
     // The thread may be alive after all.
     late::let_go_later(pid, tid);
     // On a loaded machine, a thread may take a while to die, and a leader can be collected only after all other
-    // threads. If no thread can be started, our own exit collects it.
+    // threads. If no helper thread can be started, the thread is collected when we exit.
     let collector = move || {
         while !is_collected(tid) {
             std::thread::sleep(SLEEP_MAX * 10);

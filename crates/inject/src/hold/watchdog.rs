@@ -1,21 +1,21 @@
-//! A process that ends a hold whose holder hangs.
+//! The watchdog: a process that ends a hold whose holder hangs.
 //!
 //! A stopped thread stays stopped as long as its tracer does not run. SIGSTOP to this process, a frozen cgroup, a
-//! debugger, a file that never answers, or a machine on which we get no processor would stop the target with us. So
-//! each thread that holds has a watchdog, which sleeps between holds. The watchdog sends SIGCONT to a holder that has
-//! been stopped. To a holder that has lost too much of a hold's time for any reason, it sends a signal whose handler
-//! releases the target (`let_go.rs`), so that the holder's work fails.
+//! debugger, a file that never answers, or a machine on which we get no processor would stop the target along with us.
+//! So each thread that holds has a watchdog, which sleeps between holds. The watchdog sends SIGCONT to a holder that
+//! has been stopped. If a holder has lost too much of a hold's time for any reason, the watchdog sends it a signal
+//! whose handler releases the target (`let_go.rs`); the holder's work then fails.
 //!
 //! A holder that does not react, or must not release the target, is killed. The kernel then releases the held thread,
-//! and its registers lead it home (`way_home.rs`). But a starved holder is not stuck, and the watchdog never kills for
-//! lack of processor time. A holder that waits for a processor is runnable for the kernel. If the holder sleeps, it is
-//! starved if one of the threads that it may wait for is runnable and is hardly ever scheduled (`course.rs`,
-//! `look.rs`). A holder that runs for seconds without a step of its work is also stuck.
+//! whose registers are set to lead it home (`way_home.rs`). But a starved holder is not stuck, and the watchdog never
+//! kills for lack of CPU time. The kernel reports a holder that waits for a processor as runnable. A sleeping holder
+//! counts as starved if a thread that it may be waiting for is runnable but hardly ever scheduled (`course.rs`,
+//! `look.rs`). A holder that runs for seconds without completing a step of its work counts as stuck.
 //!
 //! The watchdog is created by clone(2) with our memory, so that nothing is copied. It lives in its own session, where
 //! no terminal stops it, and dies with the thread that created it. If the kernel permits, it is created in the root of
-//! the cgroup hierarchy, so that a freezer of version 2 does not stop it together with us. For version 1 there is no
-//! remedy: a task that it has frozen does not even die before it is thawed (cgroup-v1/freezer-subsystem.rst).
+//! the cgroup hierarchy, so that the cgroup v2 freezer does not stop it together with us. There is no remedy for the v1
+//! freezer: a task frozen by it does not even die until it is thawed (cgroup-v1/freezer-subsystem.rst).
 
 mod course;
 mod dog;
@@ -47,7 +47,7 @@ struct Shared {
     /// Process id of the attacher, and the id of its holding thread.
     pid: i32,
     tid: i32,
-    /// Signal that tells the holder to release its target; 0: no signal is free.
+    /// Signal that tells the holder to release its target; 0 if no signal is free.
     signal: i32,
     /// Paths of the status and the scheduling figures of the holding thread.
     stat: CString,
@@ -56,10 +56,10 @@ struct Shared {
     processors: u32,
     /// True if the watchdog is on duty: in its own session, and without our descriptors.
     ready: AtomicU32,
-    /// Number of the hold. [`LATE`]: there is no hold, but a thread may stop late. 0: neither. The watchdog sleeps on
-    /// this word (futex(2)).
+    /// Number of the current hold; [`LATE`] if there is none but a thread may stop late; 0 otherwise. The watchdog
+    /// sleeps on this word (futex(2)).
     armed: AtomicU32,
-    /// Number of the hold whose target must be released, and of the hold whose target has been released.
+    /// Numbers of the hold whose target must be released, and of the hold whose target has been released.
     asked: AtomicU32,
     let_go: AtomicU32,
     /// Number of reasons why the holder must not release its target now.
@@ -68,13 +68,13 @@ struct Shared {
     steps: AtomicU32,
     /// The target.
     target: AtomicI32,
-    /// Descriptor of the holder's list of threads, opened early because no descriptor may be free when the holder has
-    /// to release its target. -1: the list could not be opened.
+    /// Descriptor of the holder's list of threads, opened in advance because no descriptor may be free when the holder
+    /// has to release its target; -1 if the list could not be opened.
     threads: AtomicI32,
 }
 
 /// Value that replaces a hold's number. Between holds, a seized thread may stop at any moment, and only the holder can
-/// release it (`late.rs`). If the holder were stopped then, that thread would stay stopped.
+/// release it (`late.rs`). If the holder itself were stopped at that moment, the thread would stay stopped.
 const LATE: u32 = u32::MAX;
 
 /// Set if a watchdog has continued this process after another process had stopped it.
@@ -102,8 +102,8 @@ const STACK: Layout = match Layout::from_size_align(64 * 1024, 4096) {
 
 /// Watchdog of one thread of ours.
 struct Watchdog {
-    /// `None` if the watchdog could not be started, for example because there are too many processes. Holds then have
-    /// no watchdog.
+    /// `None` if the watchdog could not be started, for example because the process limit was reached. Holds then run
+    /// without a watchdog.
     child: Option<i32>,
     shared: Box<Shared>,
     stack: *mut u8,
@@ -119,7 +119,8 @@ struct Watchdog {
 thread_local! {
     /// Watchdog of this thread. It ends with the thread.
     static OWN: RefCell<Option<Watchdog>> = const { RefCell::new(None) };
-    /// Memory shared with the watchdog, for the handler, which may interrupt a use of the other variable.
+    /// Memory shared with the watchdog, for the signal handler, which may interrupt code that has the other variable
+    /// borrowed.
     static SHARED: Cell<*const Shared> = const { Cell::new(ptr::null()) };
 }
 
@@ -136,7 +137,7 @@ pub(crate) fn step() {
     }
 }
 
-/// Returns true if this thread has released the target of its current hold because its work made no progress.
+/// Returns true if this thread has released the target of its current hold because the thread's work made no progress.
 pub(crate) fn has_let_go() -> bool {
     own().is_some_and(|shared| {
         let hold = shared.armed.load(SeqCst);
@@ -144,7 +145,7 @@ pub(crate) fn has_let_go() -> bool {
     })
 }
 
-/// Guard during which this thread does not release its target.
+/// Guard that keeps this thread from releasing its target early.
 pub(crate) struct Kept {
     /// Marker: the contents belong to this thread.
     _not_send: PhantomData<*const ()>,
@@ -192,8 +193,8 @@ pub fn start() {
     });
 }
 
-/// Ends the watchdog of this thread, if the thread has one and holds nothing. Use this for a thread that will hold
-/// nothing for a long time. The next hold starts another watchdog before it stops anything.
+/// Ends the watchdog of this thread, if it has one and is not holding a target. Use this for a thread that will not
+/// hold for a long time. Its next hold starts a new watchdog before it stops any thread.
 pub fn dismiss() {
     OWN.with_borrow_mut(|own| {
         if own
@@ -205,8 +206,8 @@ pub fn dismiss() {
     });
 }
 
-/// Sets whether threads that this thread of ours has seized may stop late. As long as they may, this process cannot be
-/// stopped for long.
+/// Sets whether threads that this thread has seized may stop late. While they may, the watchdog keeps this process from
+/// staying stopped.
 pub(super) fn expect_late(has_late: bool) {
     if has_late && !holds() {
         start();
@@ -214,7 +215,7 @@ pub(super) fn expect_late(has_late: bool) {
     OWN.with_borrow_mut(|own| own.as_mut().map(|dog| dog.expect_late(has_late)));
 }
 
-/// Returns true while this thread holds another thread. Its watchdog then counts the hold, and must not be replaced,
+/// Returns true while this thread holds another thread. The watchdog then counts the hold and must not be replaced,
 /// even if it has died.
 fn holds() -> bool {
     OWN.with_borrow(|own| own.as_ref().is_some_and(|dog| dog.holds > 0))
@@ -286,7 +287,7 @@ impl Watchdog {
         }
     }
 
-    /// Returns true if the watchdog is alive. Collects it if another process has killed it.
+    /// Returns true if the watchdog is alive. Reaps it if another process has killed it.
     fn lives(&mut self) -> bool {
         let flags = libc::__WALL | libc::WNOHANG;
         self.child = self.child.filter(|&child| {
@@ -340,7 +341,7 @@ impl Watchdog {
     }
 }
 
-/// Guard while the watchdog checks that this thread makes progress.
+/// Guard for the time in which the watchdog checks that this thread makes progress.
 pub(crate) struct Armed {
     /// Dropped before the watchdog is disarmed.
     kept: Option<Kept>,
@@ -354,7 +355,7 @@ impl Armed {
         if !holds() {
             start();
         }
-        // This comes first, so that the hold is protected from its first moment.
+        // This comes first, so that the hold is protected from the start.
         let kept = (!may_let_go).then(Kept::begin);
         OWN.with_borrow_mut(|own| own.as_mut().map(|dog| dog.arm(target)));
         Armed {

@@ -1,4 +1,4 @@
-//! Forwards signals that other processes send to us but mean for the program.
+//! Forwards signals that other processes send to us but intend for the program.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -71,7 +71,7 @@ pub(super) fn stop_too(signal: i32) {
     CONTINUED.store(false, Ordering::Relaxed);
 }
 
-/// Forwards signals that a process sends to us to the program `pid`, and prevents Ctrl-C from ending us before the
+/// Forwards to the program `pid` the signals that processes send to us, and prevents Ctrl-C from ending us before the
 /// program. When the terminal stops the program, we stop too. A signal that was ignored when we were started stays
 /// ignored.
 pub fn forward_signals(pid: i32) {
@@ -90,8 +90,8 @@ pub(super) fn stop_forwarding() {
     PROGRAM.store(0, Ordering::Relaxed);
 }
 
-/// Waits for the end of a program that memhook-rs started and that no longer has a tracer. Returns its wait status. We
-/// stop when the terminal stops it, as before.
+/// Waits for the end of a program that memhook-rs started and that no longer has a tracer. Returns its wait status.
+/// While we wait, we still stop when the terminal stops the program.
 pub fn wait_for_program(pid: i32) -> io::Result<i32> {
     loop {
         let mut status = 0;

@@ -11,8 +11,8 @@ use crate::kill_tests::{STARVED, done};
 use crate::timing::Timing;
 use crate::{Event, StartPoint, common, launch, steps};
 
-/// Environment variable with the program for the launcher, which is another run of this test program, and with the
-/// point from which the program is traced.
+/// Environment variable that tells the launcher, which is another run of this test program, which program to launch and
+/// from which point to trace it.
 const PROGRAM: &str = "MEMHOOK_TEST_PROGRAM";
 
 /// Launcher that the other tests run in a separate process, with [`PROGRAM`] set.
@@ -71,7 +71,7 @@ fn start(
         .args(["--exact", "launch::kill_tests::launcher", "--ignored"])
         .env(PROGRAM, words.trim_end())
         .env(steps::STEP, step.to_string())
-        // The program inherits these descriptors, so with pipes we would wait for its end too.
+        // The program inherits these descriptors, so if they were pipes, we would also wait for the program's end.
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     if let Some(delay) = delay {
@@ -115,7 +115,8 @@ fn killed_everywhere(point: &str, kind: &str, expected: &str) {
     };
     assert!(start(u64::MAX, None));
     runs_to_its_end(&file, expected, "undisturbed");
-    // The first step seizes the child. If the launcher is killed there, it has not told the child to continue yet.
+    // In the first step, the launcher seizes the child. If it is killed there, it has not yet told the child to
+    // continue.
     let mut step = 2;
     while !start(step, None) {
         runs_to_its_end(&file, expected, &format!("killed at step {step}"));
@@ -151,7 +152,7 @@ fn nothing_is_left_of_a_launcher_killed_before_the_start() {
         .unwrap();
     let mut output = launcher.stdout.take().unwrap();
     assert_eq!(launcher.wait().unwrap().signal(), Some(libc::SIGKILL));
-    // The pipe ends when no process has it open any more. The child has then ended.
+    // The pipe ends when no process has it open any more, so the child has ended by then.
     let (tell, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let _ = std::io::Read::read_to_end(&mut output, &mut Vec::new());

@@ -1,9 +1,9 @@
 //! Starts a program that is traced from its first instruction to its last.
 //!
 //! A [`Child`] is our own child, and stays seized for its whole life. It can be stopped directly before its
-//! constructors ([`Child::run_to_start`]) and directly after its last instruction, when no thread runs any more and
-//! their memory still exists ([`Event::Ending`]). In between it runs freely: only signals, new threads and execve stop
-//! it, and each stop is answered immediately.
+//! constructors ([`Child::run_to_start`]) and directly after its last instruction, when no thread runs any more but the
+//! memory still exists ([`Event::Ending`]). In between it runs freely: only signals, new threads and execve stop it,
+//! and each stop is answered immediately.
 
 mod alarm;
 mod forward;
@@ -37,7 +37,7 @@ const NOT_EXECUTED: i32 = 127;
 
 /// Program that memhook-rs started, and, if forks are followed, the processes that it forks.
 ///
-/// If this value is dropped before the program's end, the program continues untraced, as when this process is killed.
+/// If this value is dropped before the program ends, or if this process is killed, the program continues untraced.
 pub struct Child {
     /// Process that was started.
     pid: i32,
@@ -89,7 +89,7 @@ pub fn launch(arguments: &[CString], follow_forks: bool) -> Result<Child, Error>
         alarm: None,
         _not_send: PhantomData,
     };
-    // If this is refused, the child finds its pipe closed and exits.
+    // If seizing is refused, the child finds its pipe closed and exits.
     ptrace::seize(pid).map_err(|cause| Error::Permission { pid, cause })?;
     say_go.write_all(&[1]).map_err(failed)?;
     loop {

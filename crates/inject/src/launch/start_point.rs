@@ -51,7 +51,7 @@ impl Child {
             .find(|m| m.exec && m.contains(entry))
             .ok_or(Error::NoStartPoint { pid })?;
         let loader = Loader::of(pid, &mappings);
-        // If the kernel loaded no loader for a program, the program is a loader itself, or is static.
+        // If the kernel has mapped no loader for a program, the program is itself a loader, or is static.
         if auxiliary.loader == 0 && loader.is_none() {
             return if before_constructors {
                 self.run_to_thread_pointer(pid)
@@ -66,7 +66,7 @@ impl Child {
             && let Some(probe) =
                 Probe::in_empty_function(&mem, function, stop_by(pid)).map_err(file_error)?
         {
-            // musl's loader calls it only once before the program begins.
+            // musl's loader calls the function only once before the program begins.
             let is_reached = || !loader.is_glibc || loader.is_consistent(pid);
             let point = StartPoint::BeforeConstructors;
             return self.run_to(pid, &mem, probe, &is_reached, point);
@@ -95,7 +95,7 @@ impl Child {
                     if let (Some(new), Some(process)) = (&new, self.processes.get_mut(&pid)) {
                         process.thread_number_at = Some(new.number_at);
                     }
-                    // A call is two stops. A program that never makes the call uses an unknown C library.
+                    // Each system call causes two stops. A program that never makes the call uses an unknown C library.
                     if new.is_some() || stops > 2 * MOST_CALLS {
                         settle(pid)?;
                         return Ok(StartPoint::BeforeConstructors);
@@ -129,7 +129,7 @@ impl Child {
         Ok(())
     }
 
-    /// Runs until a thread passes the probe while the condition is true.
+    /// Runs the program until a thread passes the probe while the condition is true.
     fn run_to(
         &mut self,
         pid: i32,
@@ -167,8 +167,8 @@ impl Child {
                     if !is_reached() {
                         continue;
                     }
-                    // The thread leaves the probe first. If we are killed before the probe is removed, the thread
-                    // passes through it again.
+                    // The thread leaves the probe before the probe is removed. If we are killed in between, the thread
+                    // passes through the probe again.
                     now.rip = probe.resume;
                     // The kernel must not repeat the call.
                     now.orig_rax = u64::MAX;

@@ -1,15 +1,16 @@
-//! Start of a static program. Only the program's own code sets up its thread, and nothing marks the end of that.
+//! Start of a static program. Its thread is set up by the program's own code alone, and nothing marks the end of that
+//! setup.
 
 use crate::{Registers, regs};
 use memhook_process::{RemoteAddress, read_memory};
 
-/// Upper bound on the system calls that a C library makes before it requests its thread's id.
+/// Upper bound on the number of system calls that a C library makes before it requests its thread's id.
 pub(super) const MOST_CALLS: u32 = 64;
 
-/// Facts about the C library from a thread that has just called set_tid_address(2).
+/// Facts about the C library, learned from a thread that has just called set_tid_address(2).
 ///
 /// Both glibc (`__tls_init_tp`) and musl (`__init_tp`) make this call once the thread pointer is set, and store the
-/// result, the thread's id, at an offset from that pointer. Neither has allocated memory or run a constructor by then.
+/// result, the thread's id, at an offset from that pointer. By then, neither has allocated memory or run a constructor.
 pub(super) struct NewThread {
     /// Offset from the thread pointer at which the C library stores the id.
     pub number_at: u32,
@@ -29,7 +30,7 @@ impl NewThread {
     }
 }
 
-/// Possible offsets of the id: `struct pthread` of glibc, and of musl since 1.1.25 and before.
+/// Possible offsets of the id in `struct pthread`: in glibc, in musl since 1.1.25, and in older musl.
 const PLACES: [u32; 3] = [720, 48, 56];
 
 /// Finds the next instruction that stores eax at one of these offsets: `mov %eax, disp(%reg)`.
@@ -55,7 +56,7 @@ fn stored_at(code: &[u8]) -> Option<u32> {
     })
 }
 
-/// Finds the offset in glibc, which makes the kernel clear the id when the thread ends.
+/// Finds the offset in glibc, which tells the kernel to clear the id itself when the thread ends.
 fn number_that_is_cleared(now: &Registers) -> Option<u32> {
     let offset = now.rdi.checked_sub(now.fs_base)?;
     (offset == u64::from(PLACES[0])).then_some(PLACES[0])

@@ -1,4 +1,4 @@
-//! Events of the traced processes while they run, and their ends.
+//! Events of traced processes while they run and when they exit.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,16 +11,16 @@ use crate::survey::Survey;
 use crate::{Error, Registers, ptrace, regs};
 use memhook_process::{Activity, process_of, thread_state};
 
-/// Time after which threads that were told to end are examined more closely.
+/// Time after which threads that were told to exit are examined more closely.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
-/// Time after which the missing threads of an ending process are no longer waited for. Only uninterruptible sleep takes
-/// longer, and the registers of such a thread stay unknown.
+/// Maximum wait for the missing threads of an exiting process. Only uninterruptible sleep takes longer, and the
+/// registers of such a thread stay unknown.
 const ENDING_LIMIT: Duration = Duration::from_secs(5);
 
 /// Decoded wait status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Status {
-    /// The thread has ended, or, if it is the leader, the process.
+    /// The thread has ended or, if the thread is the leader, the process has ended.
     Ended(i32),
     /// A new program runs.
     Executed,
@@ -39,7 +39,7 @@ pub(super) enum Status {
 /// Event of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// Another traced process has forked this process, which runs. Reported only if forks are followed.
+    /// Another traced process has forked this process, which is running. Reported only if forks are followed.
     Forked,
     /// The process now executes another program, which is stopped before its first instruction, as for
     /// [`Child::run_to_start`].
@@ -201,7 +201,7 @@ impl Child {
         ptrace::resume(pid, 0).map_err(failed("CONT"))
     }
 
-    /// Waits for the next event, until `deadline` if there is one. Answers other stops meanwhile.
+    /// Waits for the next event, until `deadline` if there is one. Handles other stops meanwhile.
     pub fn next_event(&mut self, deadline: Option<Instant>) -> Result<Option<(i32, Event)>, Error> {
         if let Some(known) = self.known.pop_front() {
             return Ok(Some(known));

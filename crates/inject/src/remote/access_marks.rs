@@ -20,10 +20,10 @@ pub fn clear_access_marks(pid: i32) -> io::Result<()> {
 }
 
 /// Clears the bits range by range, by `process_madvise(2)` with `MADV_COLD`. That takes the lock of the address space
-/// for reading, so only threads that map or unmap memory meanwhile wait. It needs CAP_SYS_NICE.
+/// for reading, so only threads that map or unmap memory have to wait. It needs CAP_SYS_NICE.
 ///
-/// The kernel also marks these pages as inactive, so they are swapped out first. So this is for machines without swap,
-/// where anonymous pages stay resident.
+/// The kernel also marks these pages as inactive, so they would be swapped out first. Use this on machines without
+/// swap, where anonymous pages stay resident.
 pub struct RangeMarks {
     process: OwnedFd,
 }

@@ -21,9 +21,9 @@ fn are_in_one_memory(one: i32, other: i32) -> io::Result<bool> {
     }
 }
 
-/// Returns the other processes that run in the memory of `pid`, which is a process or one of its threads. A hold of
-/// only the threads of `pid` misses the registers and imminent writes of those processes. Empty if the kernel has no
-/// kcmp(2).
+/// Returns the other processes that run in the memory of `pid`, which is a process or one of its threads. Holding only
+/// the threads of `pid` misses the registers and imminent writes of those processes. The result is empty if the kernel
+/// has no kcmp(2).
 pub fn memory_sharers(pid: i32) -> Vec<i32> {
     let own = living_thread(pid);
     let is_it = |other: i32| Path::new(&format!("/proc/{other}/task/{pid}")).exists();

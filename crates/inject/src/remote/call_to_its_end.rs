@@ -37,7 +37,8 @@ impl Held {
         Ok(result)
     }
 
-    /// Runs foreign code from these registers, and leaves the code to the thread if it has not ended after `patience`.
+    /// Runs foreign code from these registers, and lets the thread finish the code alone if it has not ended after
+    /// `patience`.
     pub(crate) fn run_unabandoned(
         &mut self,
         function: RemoteAddress,

@@ -1,4 +1,4 @@
-//! Calls of functions that read and write memory of their caller.
+//! Remote calls of functions that read and write their caller's memory.
 
 use crate::scratch::Scratch;
 use crate::{Error, Held};
@@ -8,8 +8,8 @@ use memhook_process::RemoteAddress;
 pub const MAX_CALL_DATA: usize = Scratch::DATA_BYTES as usize;
 
 impl Held {
-    /// Like [`Held::call`], for a function that reads and writes memory of its caller. `data` is copied into the
-    /// target; `args` makes the arguments from its address there (8-byte aligned). After the call, the data is copied
+    /// Like [`Held::call`], for a function that reads and writes its caller's memory. `data` is copied into the target,
+    /// and `args` builds the arguments from its address there (8-byte aligned). After the call, the data is copied
     /// back.
     ///
     /// Panics if `data` is longer than [`MAX_CALL_DATA`].

@@ -47,13 +47,13 @@ pub struct CodeExchanges {
 
 /// Length of the searched part of a stack, from the stack pointer on.
 const MOST_STACK_BYTES: u64 = 16 << 20;
-/// Bytes below the stack pointer that signal handlers leave untouched.
+/// Size of the red zone: bytes below the stack pointer that signal handlers leave untouched.
 const RED_ZONE: u64 = 128;
 
-/// Opens the memory of a process for exchanges, which is valid as long as the process executes its current program.
+/// Opens the memory of a process for exchanges. The file is valid as long as the process executes its current program.
 ///
 /// # Errors
-/// [`Error::TargetGone`], or what forbids it.
+/// [`Error::TargetGone`], or the error that forbids the access.
 pub fn memory_of_code(pid: i32) -> Result<File, Error> {
     open_memory(pid).map_err(|error| Error::of_process(pid, error))
 }
@@ -67,11 +67,11 @@ pub fn memory_of_code(pid: i32) -> Result<File, Error> {
 /// A processor may execute stale instructions if another processor changes them while it runs (Intel SDM, volume 3,
 /// "Handling Self- and Cross-Modifying Code"), unless it executes a serializing instruction after the change. No thread
 /// of the target runs in user mode here, and each must be switched in before it runs again. The first write to a page
-/// replaces the page, and the TLB flush for that interrupts or marks every processor that has the address space loaded.
-/// In any case, the thread was switched out in ptrace_stop (kernel/signal.c), and comes back by loading CR3, or through
-/// the return from the interrupt that woke its processor, both of which serialize. Each write is within one page, and
-/// is one copy in the kernel (`__access_remote_vm`, mm/memory.c). So an attacher that is killed at any moment leaves
-/// the old or the new bytes, never a mixture.
+/// replaces the page, and the TLB flush that this requires interrupts or marks every processor that has the address
+/// space loaded. In any case, the thread was switched out in ptrace_stop (kernel/signal.c), and comes back by loading
+/// CR3, or through the return from the interrupt that woke its processor, both of which serialize. Each write is within
+/// one page, and is one copy in the kernel (`__access_remote_vm`, mm/memory.c). So an attacher that is killed at any
+/// moment leaves the old or the new bytes, never a mixture.
 ///
 /// Writes through /proc/PID/mem ignore page protection, so the text never becomes writable for the target. `memory` is
 /// that file ([`memory_of_code`]), opened before the destinations of the exchanges were mapped. If the process executes
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
     use memmap2::MmapMut;
 
-    /// Memory below a gap is read, and memory after it is not needed.
+    /// A stack is read up to a gap, and memory above the gap is not needed.
     #[test]
     fn a_stack_is_read_up_to_a_gap() {
         const PAGE: usize = 4096;

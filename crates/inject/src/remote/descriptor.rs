@@ -11,9 +11,9 @@ use crate::{Error, Held};
 use memhook_process::{living_thread, open_descriptor, proc_path};
 
 impl Held {
-    /// Records the object of a descriptor that the target has just opened for us. The target's other threads run: a
-    /// thread that closes descriptors by number (closefrom(3)) may close this descriptor at any moment, and a file of
-    /// the target may then get its number.
+    /// Records the object of a descriptor that the target has just opened for us. The target's other threads keep
+    /// running: a thread that closes descriptors by number (closefrom(3)) may close this descriptor at any moment, and
+    /// a file of the target may then get its number.
     pub(crate) fn note_object(&mut self, number: u64, name: &CStr) -> Result<(), Error> {
         let path = proc_path(self.pid, &format!("fd/{number}"));
         let link = match fs::read_link(&path) {
@@ -27,12 +27,12 @@ impl Held {
         };
         let ours = format!("/memfd:{} (deleted)", name.to_string_lossy());
         let object = identity(&path).filter(|_| link.as_os_str() == ours.as_str());
-        // No file has these numbers, so no file is mistaken for ours.
+        // No file has these numbers, so no other file is mistaken for ours.
         self.work.object = Some(object.unwrap_or((0, 0)));
         object.map(drop).ok_or(self.descriptor_lost())
     }
 
-    /// Checks, as far as we can see it, that the number still refers to that object.
+    /// Checks, as far as can be seen from here, that the number still refers to that object.
     pub(crate) fn check_object(&self, number: u64) -> Result<(), Error> {
         let path = proc_path(self.pid, &format!("fd/{number}"));
         match self.work.object {
@@ -86,7 +86,7 @@ pub(crate) fn undisturbed<T>(
     Err(held.descriptor_lost())
 }
 
-/// Returns true if this error may be caused by a descriptor that another thread has closed, which any call may report.
+/// Returns true if this error may be due to another thread having closed the descriptor, which any call may report.
 fn is_loss(error: &Error) -> bool {
     match error {
         Error::DescriptorLost { .. } => true,
@@ -96,7 +96,7 @@ fn is_loss(error: &Error) -> bool {
     }
 }
 
-/// Opens the object of the target's descriptor here: through /proc, otherwise by pidfd_getfd(2).
+/// Opens the object of the target's descriptor in this process, through /proc or else by pidfd_getfd(2).
 pub(crate) fn open_here(held: &Held, number: u64) -> Result<File, Error> {
     held.check_opened()?;
     let file = match open_descriptor(held.pid, number) {
@@ -157,7 +157,7 @@ pub fn duplicate_descriptor(pid: i32, number: u64) -> io::Result<OwnedFd> {
 /// Returns a descriptor of the process (pidfd_open(2)), through which its memory and its descriptors are accessible.
 pub(crate) fn descriptor_of_process(pid: i32) -> io::Result<OwnedFd> {
     let thread = living_thread(pid);
-    // An initial thread that has ended has neither memory nor descriptors; a descriptor of another thread needs Linux
+    // If the initial thread has ended, it has neither memory nor descriptors. A pidfd of another thread requires Linux
     // 6.9.
     let flags = if thread == pid { 0 } else { PIDFD_THREAD };
     // SAFETY: no pointers.

@@ -1,6 +1,6 @@
-//! Region of two parts: the guide, which only this process can write, and after it the part that both the target and
-//! this process write. The guide has all addresses that the target calls and reads through, because its forked children
-//! may have fewer rights than the target.
+//! Region in two parts: the guide, which only this process can write, followed by the part that both the target and
+//! this process write. The guide holds all addresses through which the target calls and reads, because forked children
+//! of the target may be less privileged than the target.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -21,28 +21,28 @@ use memhook_process::{RemoteAddress, locked_bytes};
 /// Part of a region that only this process can write.
 #[derive(Debug)]
 pub enum Guide {
-    /// Mapped here. The target's mapping can never be made writable, neither by the target nor by its children.
+    /// The guide is mapped here. The target's mapping of it can never be made writable, neither by the target nor by
+    /// its children.
     Mapped(MmapRaw),
-    /// Private memory of the target, which we write through /proc/PID/mem, because the kernel (before 5.1) has no seal
-    /// for a shared guide.
+    /// The guide is private memory of the target, written through /proc/PID/mem, because the kernel (before 5.1) has no
+    /// seal for a shared guide.
     Private,
 }
 
 /// Region with a guide in front.
 #[derive(Debug)]
 pub struct GuidedRegion {
-    /// The whole region. The part of its memory object that the guide covers is not mapped.
+    /// The whole region. The part of its memory object that lies under the guide is not mapped.
     pub region: Region,
     /// Guide at the beginning of the region.
     pub guide: Guide,
 }
 
-/// Seal after which the object can no longer be mapped for writing or written through a descriptor. Existing writable
-/// mappings stay (fcntl(2), since Linux 5.1).
+/// Seal after which the object can no longer be mapped for writing, nor written through a descriptor. Existing writable
+/// mappings remain writable (fcntl(2), since Linux 5.1).
 const F_SEAL_FUTURE_WRITE: libc::c_int = 0x10;
 
-/// Number of further attempts if a fork happens at the wrong moment, before all other threads are stopped for the
-/// operation.
+/// Number of retries after a fork at the wrong moment. After that, all other threads are stopped for the operation.
 const TRIES: u32 = 4;
 
 static WITHOUT_SEALS: AtomicBool = AtomicBool::new(false);
@@ -178,8 +178,8 @@ fn seal_and_map(
     Ok(Sealed { guide, newest })
 }
 
-/// Maps the object over existing memory. In a process that locks all its mappings, this is done as for a region: a
-/// mapping that grows from an inaccessible page is not locked.
+/// Maps the object over existing memory. In a process that locks all its mappings, this uses the same trick as for a
+/// region: a mapping that grows from an inaccessible page is not locked.
 fn map_read_only(held: &mut Held, at: RemoteAddress, bytes: u64, number: u64) -> Result<(), Error> {
     let (fixed, read) = (SHARED | libc::MAP_FIXED as u64, libc::PROT_READ as u64);
     if locked_bytes(held.pid) == Some(0) {
@@ -192,7 +192,7 @@ fn map_read_only(held: &mut Held, at: RemoteAddress, bytes: u64, number: u64) ->
     grow_into(held, &page, at, bytes)
 }
 
-/// Replaces memory by memory that reads as zeros and is not resident.
+/// Replaces memory with memory that reads as zeros and is not resident.
 fn map_zeros(held: &mut Held, at: RemoteAddress, bytes: u64) -> Result<(), Error> {
     let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
     let none = u64::MAX;
@@ -207,7 +207,8 @@ fn map_zeros(held: &mut Held, at: RemoteAddress, bytes: u64) -> Result<(), Error
     grow_into(held, &page, at, bytes)
 }
 
-/// Maps a page at a free address, grows it to this size, readable and not locked, and moves it over existing memory.
+/// Maps a page at a free address, grows it to this size as readable, unlocked memory, and moves it over existing
+/// memory.
 fn grow_into(held: &mut Held, page: &[u64], at: RemoteAddress, bytes: u64) -> Result<(), Error> {
     let somewhere = held.checked_syscall("mmap", libc::SYS_mmap, page)?;
     let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;

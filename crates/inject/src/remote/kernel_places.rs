@@ -1,5 +1,5 @@
-//! Memory that the kernel uses for a thread and to which often no pointer exists. A program that passed memory from
-//! malloc to sigaltstack(2) or set_tid_address(2) need not keep its address, and /proc does not show it.
+//! Memory that the kernel uses for a thread, and to which there may be no pointer in the program. A program that passed
+//! memory from malloc to sigaltstack(2) or set_tid_address(2) need not keep its address, and /proc does not show it.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -16,9 +16,9 @@ const STACK_BYTES: usize = 24;
 /// Size of the thread id that the kernel clears when the thread ends.
 const TID_BYTES: u64 = 4;
 
-/// Returns the alternate signal stacks of all threads of `pid`, and the words that the kernel clears when they end, as
-/// address ranges. Also returns the longest time for which a thread was held for this query. Fails if a thread could
-/// not be asked.
+/// Returns the alternate signal stacks of all threads of `pid`, and the words that the kernel clears when the threads
+/// end, as address ranges. Also returns the longest time for which a thread was held for this query. Fails if a thread
+/// could not be queried.
 pub fn kernel_places(pid: i32) -> Result<(Vec<Range<u64>>, Duration), Error> {
     let survey = Survey::of(pid, Timing::USUAL)?;
     let options = HoldOptions::anywhere(Duration::ZERO);

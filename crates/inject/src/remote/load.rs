@@ -1,4 +1,4 @@
-//! Loading a shared object into the target without a file in its file system.
+//! Loads a shared object into the target without a file in its file system.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
@@ -19,10 +19,10 @@ pub struct Dlopen {
 
 /// Longest wait of a thread for a lock of the loader that another thread holds.
 const LOCK_PATIENCE: Duration = Duration::from_millis(100);
-/// Like `LOCK_PATIENCE`, if the other thread is stopped. The time suffices for a call that waits for no lock, on a busy
-/// machine.
+/// Like `LOCK_PATIENCE`, if the other thread is stopped. Even on a busy machine, this suffices for a call that waits
+/// for no lock.
 const STILL_PATIENCE: Duration = Duration::from_millis(5);
-/// Time after which the thread has to complete `dlopen` alone.
+/// Time after which the thread is left to complete `dlopen` alone.
 const LOADING_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Maximum length of the loader's message that is read.
@@ -97,7 +97,7 @@ fn paths_of(held: &Held, number: u64) -> [String; 2] {
     let file = format!("{}{number}", "./".repeat(held.work.earlier_loads));
     let (pid, tid) = (held.pid, held.tid);
     let thread = inner_tid(pid, tid).map_or(tid.to_string(), |inner| inner.to_string());
-    // An initial thread that has ended has no descriptors any more, and /proc shows the process through that thread.
+    // An initial thread that has ended no longer has descriptors, but /proc shows the process through that thread.
     let folder = match living_thread(pid) == pid {
         true => "self",
         false => "thread-self",
@@ -115,7 +115,7 @@ struct Loaded {
 }
 
 impl Loaded {
-    /// Returns its load bias: the actual address minus the address in its file.
+    /// Returns the object's load bias: the actual address minus the address in the file.
     fn bias(&self, held: &Held) -> Result<u64, Error> {
         held.read_word(RemoteAddress(self.link_map)) // l_addr
     }
@@ -161,8 +161,8 @@ impl Held {
     /// Makes the thread take each lock of the loader for a moment.
     ///
     /// `dlopen` takes one of the locks and, while holding it, the other. Each of the functions called here takes one
-    /// lock and holds no other. If another thread keeps a lock for longer than 100 ms, or is stopped with it, nothing
-    /// has happened, and the result is [`Error::CallTimeout`].
+    /// lock and holds no other. If another thread keeps a lock for longer than 100 ms, or is stopped while it holds the
+    /// lock, nothing has changed, and the result is [`Error::CallTimeout`].
     pub fn ask_for_loader_locks(&mut self) -> Result<(), Error> {
         self.prepare_calls()?;
         let scratch = self.scratch()?;
@@ -170,7 +170,7 @@ impl Held {
             true => STILL_PATIENCE,
             false => LOCK_PATIENCE,
         };
-        // dladdr(3) of an address in no module; a `Dl_info` has four words.
+        // dladdr(3) of an address outside all modules; a `Dl_info` has four words.
         let asked = [
             (self.target.functions.dladdr, [0, scratch.data().0]),
             (self.target.functions.iterate, [scratch.found().0, 0]),

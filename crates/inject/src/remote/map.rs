@@ -29,9 +29,9 @@ pub struct ObjectImage<'a> {
     pub data: Range<u64>,
     /// End of the data's last page, which must be zero although the file has contents there.
     pub cleared: Range<u64>,
-    /// Data that the file does not contain. It is private and anonymous, as with a loader.
+    /// Data that the file does not contain. It is private and anonymous, as if a loader had mapped it.
     pub zeros: Range<u64>,
-    /// Returns the bytes before `zeros`, for an object whose first byte is at this address.
+    /// Returns the bytes that come before `zeros`, for an object whose first byte is at this address.
     pub contents: &'a dyn Fn(u64) -> Vec<u8>,
 }
 
@@ -105,7 +105,7 @@ fn complete(
     Ok(())
 }
 
-/// Unmaps the remains of an object whose attacher was killed during the mapping.
+/// Unmaps what is left of an object whose attacher was killed while mapping it.
 pub fn unmap_unfinished(held: &mut Held, place: Range<u64>) -> Result<(), Error> {
     region::unmap_region(held, RemoteAddress(place.start), place.end - place.start)
 }

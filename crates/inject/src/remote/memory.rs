@@ -31,7 +31,7 @@ pub(crate) fn write_writable(pid: i32, address: RemoteAddress, bytes: &[u8]) -> 
     Err(failure(pid, address, bytes.len(), cause))
 }
 
-/// Returns true if process_vm_writev could write all bytes.
+/// Returns true if process_vm_writev wrote all bytes.
 fn write_at_once(pid: i32, address: RemoteAddress, bytes: &[u8]) -> Result<bool, Error> {
     let local = libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),

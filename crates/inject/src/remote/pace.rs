@@ -1,17 +1,17 @@
-//! Pace of requests that make the kernel walk a process's memory. Threads of the process that map or unmap memory wait
-//! meanwhile, so each request is short, with pauses between them.
+//! Pacing of requests that make the kernel walk a process's memory. Threads of the process that map or unmap memory
+//! have to wait during a request, so requests are short, with pauses in between.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Duration below which a request must have concerned memory that is hardly used.
+/// A request shorter than this must have covered mostly unpopulated memory.
 const QUICK: Duration = Duration::from_micros(100);
 const MOST_QUICK_BYTES: u64 = 1 << 30;
 
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
-/// Distance of ranges below which they are combined into one request: walking the memory between them costs hardly more
-/// than a separate request.
+/// Ranges closer together than this are combined into one request: walking the gap costs hardly more than a separate
+/// request.
 const NEAR_BYTES: u64 = 2 << 20;
 
 /// Merges nearby ranges, given in order, including the gaps between them.
@@ -28,8 +28,8 @@ pub fn with_gaps(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>
     found
 }
 
-/// Pace of requests about any number of ranges. If a lock is taken again immediately, threads that have waited for it
-/// do not get it (`rwsem_down_read_slowpath` of kernel/locking/rwsem.c lets readers overtake them for 4 ms).
+/// Pacing of requests for any number of ranges. If a lock is retaken immediately, threads that are waiting for it do
+/// not get it (`rwsem_down_read_slowpath` of kernel/locking/rwsem.c lets readers overtake them for 4 ms).
 #[derive(Debug, Default)]
 pub struct Pace {
     /// Duration of the requests since the last pause.
@@ -44,12 +44,12 @@ impl Pace {
     /// Largest request. Empty memory, which is walked quickly, may be followed by populated memory.
     pub const MOST_BYTES: u64 = 64 << 20;
 
-    /// Size up to which a mapping with its room to grow is released as a whole. In slices, it would be two mappings
-    /// between two slices, and mremap(2) refuses such a range. A larger mapping would make threads wait for longer than
-    /// a hold.
+    /// Size up to which a mapping, including its room to grow, is released as a whole. Released in slices, it would
+    /// temporarily consist of two mappings, and mremap(2) refuses a range that spans two. Releasing a larger mapping as
+    /// a whole would make threads wait for longer than a hold.
     const MOST_WHOLE_BYTES: u64 = 320 << 20;
 
-    /// Releases a mapping. Only a large mapping is released in slices, with requests as in [`Pace::in_slices`].
+    /// Releases a mapping. Only a large mapping is released in slices, paced as in [`Pace::in_slices`].
     pub fn let_go<E>(
         &mut self,
         mapping: Range<u64>,
@@ -71,7 +71,7 @@ impl Pace {
         answer
     }
 
-    /// Returns the length of the pause after requests of this duration: the time for which they have held the locks.
+    /// Returns the pause after requests that took this long: as long as they held the locks, within limits.
     pub fn after(time: Duration) -> Duration {
         time.clamp(Duration::from_micros(100), Pace::TOO_LONG)
     }
@@ -103,8 +103,8 @@ impl Pace {
         Ok(())
     }
 
-    /// Records the duration of a request. Returns the length of the pause before the next request. Pauses are few,
-    /// because on a busy machine each pause lasts for milliseconds, regardless of its intended length.
+    /// Records the duration of a request. Returns the length of the pause before the next request. Pauses are rare,
+    /// because on a busy machine each one lasts for milliseconds, regardless of its intended length.
     fn took(&mut self, time: Duration) -> Option<Duration> {
         self.since_pause += time;
         (self.since_pause >= Pace::AIM).then(|| Pace::after(std::mem::take(&mut self.since_pause)))

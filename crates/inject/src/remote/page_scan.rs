@@ -43,7 +43,7 @@ const IS_WRITTEN: u64 = 1 << 1;
 const IS_FILE: u64 = 1 << 2;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
-/// The page of zeros that all processes share: read and never written.
+/// The zero page that all processes share: memory that was read but never written.
 const IS_ZERO: u64 = 1 << 5;
 /// Flags that write-protect the found pages, and refuse mappings without an asynchronous watch.
 const WP_MATCHING_ASYNC: u64 = 1 | 2;
@@ -93,7 +93,7 @@ impl PageScan {
         Ok(PageScan { pagemap })
     }
 
-    /// Appends the pages of an address range that are in that state to `found`, as ascending address ranges. After an
+    /// Appends to `found` the pages of an address range that are in this state, as ascending address ranges. After an
     /// error, the kernel has walked a part of the range, and `found` has the pages of that part.
     pub fn find(
         &self,
@@ -156,7 +156,7 @@ impl PageScan {
         Ok((all_bytes, huge_bytes))
     }
 
-    /// Calls back with regions in address order. Each page is in at most one of them.
+    /// Calls `each` for every region, in address order. Each page is in at most one region.
     fn each_region(
         &self,
         range: Range<u64>,
@@ -192,9 +192,9 @@ impl PageScan {
             };
             let Ok(count) = usize::try_from(count) else {
                 let error = io::Error::last_os_error();
-                // The request fails at a mapping without a watch, in the middle of a range, after it has begun the next
-                // round for the previous pages. It will not report those pages again, and it has stored them, but not
-                // their number (do_pagemap_scan of fs/proc/task_mmu.c).
+                // If the request reaches a mapping without a watch in the middle of a range, it fails. By then, it has
+                // begun the next round for the pages before that mapping, and will not report them again. It has stored
+                // these pages, but not their number (do_pagemap_scan of fs/proc/task_mmu.c).
                 let stored = regions.iter().take_while(|region| region.end > at);
                 stored.for_each(&mut each);
                 return Err(error);

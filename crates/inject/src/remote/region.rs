@@ -91,8 +91,8 @@ fn read_implies_exec(pid: i32) -> bool {
     personality & libc::READ_IMPLIES_EXEC as u64 != 0
 }
 
-/// Maps the first bytes of the object at a place with `room` free bytes, away from other mappings. Next to the modules
-/// it would take the space within reach of jumps (probes), and next to other mappings their room to grow.
+/// Maps the first bytes of the object at a place with `room` free bytes, away from other mappings. Next to the modules,
+/// it would take up space within reach of jumps (probes). Next to other mappings, it would take up their room to grow.
 fn map_with_room(
     held: &mut Held,
     bytes: u64,
@@ -259,8 +259,8 @@ pub(crate) fn memfd(held: &mut Held, name: &CStr, what: MemfdFor) -> Result<u64,
     create(held, flags)
 }
 
-/// Closes a descriptor of the target. It is not an error if it is already closed, for example by a thread that went
-/// home after its attacher was killed.
+/// Closes a descriptor of the target. It is not an error if it is already closed, for example by a thread that resumed
+/// its own work after its attacher was killed.
 pub(crate) fn close_descriptor(held: &mut Held, number: u64) -> Result<(), Error> {
     match held.checked_syscall("close", libc::SYS_close, &[number]) {
         Err(Error::RemoteSyscall { cause, .. }) if cause.raw_os_error() == Some(libc::EBADF) => {

@@ -1,4 +1,4 @@
-//! Calls a function on a stack of ours in the held thread, and executes any operation.
+//! Calls functions in the held thread, on a stack of ours, and runs other operations in the thread.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ const CALL_LIMIT: Duration = Duration::from_secs(30);
 const SCRATCH_FLAGS: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
 /// The descriptor argument of mmap for memory without a file.
 const NO_FILE: u64 = u64::MAX;
-/// Number of alternative places if other memory has been mapped at the first place.
+/// Number of alternative addresses to try if other memory has been mapped at the first address.
 const PLACE_TRIES: u32 = 8;
 
 /// Time for which a running thread gets permission to make a call for which a filter may kill its process. It is
@@ -150,7 +150,7 @@ impl Held {
         }
     }
 
-    /// Maps the scratch memory at the place that the way home unmaps.
+    /// Maps the scratch memory at the address that the way home unmaps.
     fn map_scratch(&mut self, way: WayHome) -> Result<Scratch, Error> {
         let read_write = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         // Before Linux 4.17 the address is only a hint.
@@ -292,7 +292,7 @@ impl Held {
         self.wait_until_done_answering(limit)
     }
 
-    /// Like [`Held::wait_until_done`], with the same difference.
+    /// Like [`Held::wait_until_done`], for a function of the target.
     pub(crate) fn wait_until_done_answering(&mut self, limit: Duration) -> Result<Outcome, Error> {
         self.answer_signals(true)?;
         let outcome = self.wait_until_done(limit)?;
@@ -304,8 +304,8 @@ impl Held {
         Ok(outcome)
     }
 
-    /// Starts the stub and waits for its result. Ends in a stop: at the bell or in the stub's spin, or at any point
-    /// when the time limit is reached.
+    /// Starts the stub and waits for its result. Leaves the thread stopped: at the bell, in the stub's spin, or at any
+    /// point if the time limit is reached.
     pub(crate) fn operate(
         &mut self,
         registers: &Registers,
@@ -316,10 +316,10 @@ impl Held {
     }
 
     /// Like [`Held::operate`], for a system call for which a suspended filter may kill the process: the filter sees the
-    /// call if this process is killed before it. So the thread waits for our permission, which ends before a killed
-    /// process could complete its exit. Without permission, the thread goes home without the call. It gets permission
-    /// while it is seen running on another processor. If there is only one processor, the permission must last until
-    /// the thread gets that processor, plus a moment.
+    /// call if this process is killed before the call. So the thread waits for our permission, which expires before
+    /// this process could complete its exit if it were killed. Without permission, the thread goes home without the
+    /// call. It gets permission while it is seen running on another processor. If there is only one processor, the
+    /// permission must last until the thread gets that processor, plus a moment.
     pub(crate) fn operate_with_leave(
         &mut self,
         registers: &Registers,
@@ -416,7 +416,7 @@ impl Held {
         let mut result = None;
         loop {
             self.let_others_go_in_time();
-            // With a bell, the stop comes first. Without one, or if it is refused, the result comes first.
+            // With a bell, the stop comes first. Without a bell, or if the bell is refused, the result comes first.
             if self.target.bell.is_none() || begin.elapsed() > self.work.timing.bell {
                 result = self.result();
             }

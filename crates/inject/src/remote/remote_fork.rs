@@ -1,10 +1,10 @@
 //! A frozen copy of the target's memory: a grandchild that never runs an instruction of the target.
 //!
-//! One thread forks while the other threads are held too. The kernel copies page tables one by one, so the copy would
-//! have only a part of the changes that a running thread makes during the fork. The child forks again and exits
-//! immediately, and the thread waits for it before it continues, so the target has no child after that. The grandchild
-//! goes to the init process (or a subreaper), which collects it. It is traced from its birth and does not run. When it
-//! is released, or when this process is killed, its next instructions are `exit_group(0)`.
+//! One thread forks while the other threads are held too. The kernel copies page tables one by one, so the copy might
+//! contain only some of the changes that a running thread makes during the fork. The child forks again and exits
+//! immediately, and the thread waits for it before it continues, so the target has no child afterwards. The grandchild
+//! goes to the init process (or a subreaper), which reaps it. It is traced from its birth and does not run. When it is
+//! released, or when this process is killed, its next instructions are `exit_group(0)`.
 //!
 //! The children end without a signal (exit signal 0), and share the descriptor table with the target, so that a file
 //! that the target closes does not stay open.
@@ -122,8 +122,8 @@ impl Children {
 }
 
 impl Drop for Children {
-    /// After a failure, the first child may still be running, or wait forever for an event that never happens. The
-    /// process that it may have created ends by itself.
+    /// After a failure, the first child may still be running, or wait forever for an event that never happens. A
+    /// process that this child may have created ends by itself.
     fn drop(&mut self) {
         self.are_unwanted = true;
         let until = Instant::now() + EXIT_LIMIT;
@@ -289,8 +289,8 @@ impl Held {
         }
     }
 
-    /// Returns true if the thread, or its child, waits until its fork has been read from a userfaultfd, possibly by a
-    /// held thread (userfaultfd(2), UFFD_FEATURE_EVENT_FORK).
+    /// Returns true if the thread or its child is blocked until its fork event is read from a userfaultfd, possibly by
+    /// a thread that is held (userfaultfd(2), UFFD_FEATURE_EVENT_FORK).
     fn is_to_be_heard(&self, children: &Children) -> bool {
         let forking = children.child.map_or((self.pid, self.tid), |id| (id, id));
         waits_in(forking.0, forking.1).starts_with("userfaultfd")
@@ -306,7 +306,8 @@ mod tests {
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
 
-    /// The target must not be our child, because otherwise an unreleased thread would not prevent its end.
+    /// The target must not be our child. Otherwise, the process would end even if a thread were never released, and the
+    /// test would not notice.
     #[test]
     fn a_process_killed_before_the_fork_is_let_go() {
         let program = build("busy", &[]);

@@ -19,7 +19,7 @@ use memhook_process::{RemoteAddress, has_seccomp_filter, proc_path};
 
 impl Held {
     /// Makes system call `nr` in the target and returns the kernel's result, which may be a negative errno. Signals are
-    /// blocked meanwhile.
+    /// blocked during the call.
     pub fn syscall(&mut self, nr: i64, args: [u64; 6]) -> Result<i64, Error> {
         let entry = self.scratch()?.syscall_entry();
         self.syscall_at(entry, nr, &args)
@@ -57,9 +57,9 @@ impl Held {
         Ok(number)
     }
 
-    /// Checks that the descriptor is still open. A thread that was held for too long closes the descriptor on its way
-    /// home, and another thread may then reuse the number for a file of the target. The result stays valid while the
-    /// thread is stopped.
+    /// Checks that the descriptor is still open. A thread that was held for too long closes the descriptor before it
+    /// resumes its own work, and another thread may then reuse the number for a file of the target. The result stays
+    /// valid while the thread is stopped.
     pub(crate) fn check_opened(&self) -> Result<(), Error> {
         let Some(number) = self.work.opened else {
             return Ok(());
@@ -99,8 +99,8 @@ impl Held {
         closed
     }
 
-    /// Closes a descriptor of the target if it is the object with this device and inode. Otherwise another thread has
-    /// reused the number.
+    /// Closes a descriptor of the target if it refers to the object with this device and inode. Otherwise another
+    /// thread has reused the number.
     pub fn close_if(&mut self, number: u64, object: (u64, u64)) -> Result<(), Error> {
         let may_look =
             !has_seccomp_filter(self.pid) || self.may_call(libc::SYS_fstat) == Some(true);
@@ -108,7 +108,7 @@ impl Held {
             self.write_object(object)?;
             return self.close_noted(number);
         }
-        // A filter might kill the process for the check in the thread, so this process makes the check.
+        // A filter might kill the process if the thread made the check, so this process makes it.
         if identity(&proc_path(self.pid, &format!("fd/{number}"))) != Some(object) {
             return Ok(());
         }
@@ -121,7 +121,7 @@ impl Held {
         self.write(words + word::INODE, &inode.to_le_bytes())
     }
 
-    /// Closes a descriptor if it is the object that the words name.
+    /// Closes a descriptor if it refers to the object whose device and inode are in the words.
     fn close_noted(&mut self, number: u64) -> Result<(), Error> {
         let entry = self.scratch()?.close_entry();
         let result = self.syscall_at(entry, libc::SYS_close, &[number])?;
@@ -148,8 +148,8 @@ impl Held {
                 Ok(result as i64)
             }
             Outcome::Unfinished(_) => {
-                // None of our calls waits for anything: the thread, or this process, has had no processor for this
-                // time.
+                // None of our calls waits for anything, so the thread or this process has not been scheduled for all
+                // that time.
                 self.back_out()?;
                 Err(self.has_gone_home())
             }

@@ -1,14 +1,14 @@
 //! Name under which the loader lists an object that it has loaded from a descriptor.
 //!
 //! The name is the path that was passed to `dlopen`: the path of a descriptor in /proc. Debuggers, and symbolizers
-//! within the process (dl_iterate_phdr(3), dladdr(3)), list the modules and open them by their names. In their /proc,
-//! the descriptor is a different file, perhaps a pipe, and reading it hangs them or takes data that was meant for
-//! others. A program that loads its own libraries by such paths would get our object for the same number. So the name
-//! is overwritten by a name that describes the object and is not a file name, like the kernel's `[vdso]`.
+//! within the process (dl_iterate_phdr(3), dladdr(3)), list the modules and open them by their names. To them, this
+//! path leads to a different file, perhaps a pipe, and reading from it blocks, or takes data that was meant for others.
+//! A program that loads its own libraries by such paths would get our object if it used the same number. So the name is
+//! overwritten by a name that describes the object and is not a file name, like the kernel's `[vdso]`.
 //!
 //! glibc stores the name in two places, which are partly public: `l_name` of `struct link_map` (link.h), and the names
-//! under which the object was requested, `l_libname` (include/link.h of its sources). A text is overwritten only if it
-//! is the given path, so nothing is written if the fields are elsewhere.
+//! under which the object was requested, `l_libname` (include/link.h of its sources). A string is overwritten only if
+//! it is the given path, so nothing is written if the fields are elsewhere.
 
 use crate::{Error, Held};
 use memhook_process::RemoteAddress;
@@ -21,7 +21,7 @@ const SHOWN: &[u8] = b"/[memhook-hook]";
 const NAME: u64 = 8;
 /// `l_libname`, after the five public members, `l_real` and `l_ns`; unchanged since glibc 2.4.
 const ASKED_NAMES: u64 = 56;
-/// A `struct libname_list` has a name, and the next one at this offset.
+/// A `struct libname_list` begins with a name, and has a pointer to the next structure at this offset.
 const NEXT: u64 = 8;
 /// Maximum number of names that are followed. The loader lists one name for each path by which an object was found, so
 /// our object has one name.

@@ -23,7 +23,7 @@ use std::ops::Range;
 /// larger neighbour.
 const MOST_GUARD_BYTES: u64 = 64 << 10;
 
-/// Upper bound of a mapping's growth between reading the mappings and the next request.
+/// Upper bound on the growth of a mapping between reading the mappings and the next request.
 const ROOM_TO_GROW: u64 = 64 << 20;
 
 /// Lowest address in a request: by default nothing is mapped below it (vm.mmap_min_addr), and a request for such memory
@@ -67,7 +67,7 @@ impl Neighbours {
     }
 }
 
-/// Returns the parts to watch of the wanted mappings, given all mappings of a process in order.
+/// Returns the parts of the wanted mappings to watch, given all mappings of a process in order.
 pub fn watchable(
     pages: &PageScan,
     maps: &[Mapping],
@@ -75,7 +75,8 @@ pub fn watchable(
 ) -> Vec<Neighbours> {
     let can_be_cut = |mapping: &Mapping, at: u64| {
         let mut huge = Vec::new();
-        // Without a page, the two parts would have no common `anon_vma`. A huge page would be split.
+        // If the mapping has no page of its own, the two parts would have no common `anon_vma`. A huge page would be
+        // split.
         pages.has_own(mapping.start..mapping.end).unwrap_or(false)
             && pages
                 .find(at..mapping.end, PageState::Huge, &mut huge)
@@ -163,14 +164,15 @@ fn middle(end: u64, start: u64) -> u64 {
     (end + start.saturating_sub(end) / 2) & !(PAGE_BYTES - 1)
 }
 
-/// Returns the end of the free addresses after a mapping into which it may have grown since the mappings were read.
+/// Returns the end of the free addresses after a mapping, into which the mapping may have grown since the mappings were
+/// read.
 fn room_behind(end: u64, next_start: u64) -> u64 {
     end.saturating_add(ROOM_TO_GROW).min(next_start.max(end))
 }
 
-/// Returns the ranges to release of the wanted mappings, given all mappings of a process: each with the free addresses
-/// after it, because the mapping may have grown since. A moved mapping is not watched (`mremap_userfaultfd_prep` of
-/// fs/userfaultfd.c).
+/// Returns the ranges to release for the wanted mappings, given all mappings of a process. Each range includes the free
+/// addresses after its mapping, because the mapping may have grown in the meantime. A moved mapping is not watched
+/// (`mremap_userfaultfd_prep` of fs/userfaultfd.c).
 pub fn to_let_go(maps: &[Mapping], is_wanted: &dyn Fn(&Mapping) -> bool) -> Vec<Range<u64>> {
     let wanted = maps.iter().enumerate().filter(|(_, m)| is_wanted(m));
     let with_room = |(mapping, m): (usize, &Mapping)| {
@@ -224,7 +226,7 @@ mod tests {
     fn the_heap_grows_at_a_page_that_is_left_out() {
         let heap = "10000-20000 rw-p 0 00:00 0 [heap]\n";
         assert_eq!(found(heap), [alone(0x10000..0x1f000, 0x10000..0x1f000)]);
-        // Memory that is already watched, and the page that was left out, which has grown.
+        // Memory that is already watched, and the last page, which was left out and has grown.
         let cut = "10000-1f000 rw-p 0 00:00 0 [heap]\n1f000-28000 rw-p 0 00:00 0 [heap]\n";
         let parts = [
             alone(0x10000..0x1f000, 0x10000..0x1f000),

@@ -93,7 +93,7 @@ impl Held {
         let (place, mark) = room.mark(frames.call, &frames.bytes);
         self.write(RemoteAddress(place), &mark)?;
         match room.grows {
-            // This extends the stack mapping. process_vm_writev(2) no longer does that since Linux 6.5.
+            // This extends the stack mapping. process_vm_writev(2) has not done so since Linux 6.5.
             true => self.write(lower, &frames.bytes)?,
             // This respects page protection, in case the mapping has changed.
             false => {
@@ -103,7 +103,7 @@ impl Held {
         }
         self.work.frames = Some((lower, frames.bytes.len()));
         // The frames must be in the address space that was examined before the stop, not in the address space of a
-        // program that was started since.
+        // program that the process has executed since.
         let mut there = vec![0u8; frames.bytes.len()];
         self.read(lower, &mut there)?;
         if there != frames.bytes {

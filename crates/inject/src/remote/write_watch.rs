@@ -1,9 +1,9 @@
 //! Watches a running target's writes without stopping it: userfaultfd write protection in asynchronous mode (Linux
 //! 6.7). The kernel resolves the faults itself, so no thread waits for us.
 //!
-//! A userfaultfd belongs to the address space of its creator. So the target creates it by a remote system call, and we
-//! take it over. If we are killed before that, the thread closes it. When the last descriptor is closed, for example
-//! because we were killed, the kernel lifts all protection.
+//! A userfaultfd belongs to the address space of its creator. So the target creates it in a remote system call, and we
+//! duplicate it. If we are killed before that, the target's thread closes it. When the last descriptor is closed, for
+//! example because we were killed, the kernel lifts all protection.
 
 use std::io;
 use std::ops::Range;
@@ -16,8 +16,8 @@ use crate::audit::{Act, note};
 use crate::watchable::{Neighbours, Watchable, watchable};
 use crate::{Error, Held, HoldOptions, PageScan, PageState, duplicate_descriptor, hold};
 
-/// Flag that makes privileges unnecessary. Asynchronous write protection never calls a handler, so the kernel's own
-/// writes to user memory are tracked nevertheless.
+/// Flag with which no privileges are needed. Asynchronous write protection never calls a handler, so the kernel's own
+/// writes to user memory are tracked all the same.
 const UFFD_USER_MODE_ONLY: u64 = 1;
 /// `_IOWR(0xAA, 0x3F, struct uffdio_api)`.
 const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
@@ -31,7 +31,7 @@ const UFFD_API: u64 = 0xaa;
 /// `UFFD_FEATURE_PAGEFAULT_FLAG_WP | WP_HUGETLBFS_SHMEM | WP_UNPOPULATED | WP_ASYNC`.
 const FEATURES: u64 = 1 | 1 << 12 | 1 << 13 | 1 << 15;
 const MODE_WRITE_PROTECT: u64 = 2;
-/// Size of a request. As in `page_scan.rs`, threads of the target wait meanwhile.
+/// Size of a request. As in `page_scan.rs`, the size is limited because threads of the target wait during a request.
 const BYTES_AT_ONCE: u64 = 64 << 20;
 
 /// `struct uffdio_api`.
@@ -69,10 +69,10 @@ pub struct WriteWatch {
 }
 
 impl WriteWatch {
-    /// Takes a userfaultfd from the target, for which it holds one thread. Nothing is watched yet.
+    /// Takes a userfaultfd from the target, and holds one thread to create it. Nothing is watched yet.
     ///
-    /// A program that has its own userfaultfd is left alone: the kernel refuses the second registration of an area, and
-    /// that must not be the program's.
+    /// A program that has its own userfaultfd is left alone: the kernel refuses a second registration of the same area,
+    /// and the refused one must not be the program's.
     pub fn start(pid: i32) -> Result<WriteWatch, Error> {
         if has_userfaultfd(pid) {
             return Err(Error::OwnUserfaultfd { pid });
@@ -129,7 +129,7 @@ impl WriteWatch {
         self.held
     }
 
-    /// Returns the watchable parts of the wanted mappings of the process, chosen so that the mappings continue to grow
+    /// Returns the watchable parts of the wanted mappings of the process, chosen so that adjacent mappings keep growing
     /// as one.
     pub fn watchable(
         &self,
@@ -175,7 +175,7 @@ impl WriteWatch {
             } else if let Some(halves) = found.clone().halves() {
                 left.extend(halves.into_iter().rev());
             } else {
-                // Other memory may have been mapped into their room to grow.
+                // Other memory may have been mapped where they would grow.
                 let alone = found.members.into_iter();
                 for member in alone.filter(|member| self.add(member.part.clone()).is_ok()) {
                     wholes.push(member.part.clone());
@@ -205,9 +205,9 @@ impl WriteWatch {
     }
 
     /// Appends the pages of an address range that were written since the last call to `found`. Huge pages are not
-    /// watched and stay whole: [`WriteWatch::huge`] returns them. If the range has a mapping that the target has
-    /// created since and that is not watched, the call fails there. `found` then has the pages before that mapping, and
-    /// the pages after it have to be requested again.
+    /// watched, so that they are not split; [`WriteWatch::huge`] returns them. If the range has a mapping that the
+    /// target has created since and that is not watched, the call fails there. `found` then contains the pages before
+    /// that mapping, and the pages after it have to be requested again.
     pub fn written(&self, range: Range<u64>, found: &mut Vec<Range<u64>>) -> io::Result<()> {
         self.pages.find(range, PageState::Written, found)
     }
@@ -291,7 +291,7 @@ mod tests {
         )
     }
 
-    /// The kernel fails at a mapping without a watch, and reports no page twice.
+    /// The kernel call fails at an unwatched mapping, and reports no page twice.
     #[test]
     fn pages_before_an_unwatched_mapping_are_reported() {
         let watch = match WriteWatch::of_ourselves() {

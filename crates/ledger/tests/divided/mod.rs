@@ -1,4 +1,5 @@
-//! A ledger that may be divided. One thread feeds it before the division, and several after it.
+//! A ledger that may be divided. A single thread feeds it before the division, and several threads
+//! after it.
 
 use memhook_abi::Event;
 use memhook_ledger::{Ledger, Router};

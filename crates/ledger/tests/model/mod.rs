@@ -18,7 +18,7 @@ use memhook_ledger::{BlockOf, Ledger, Observer, ReleaseBy};
 use std::collections::BTreeMap;
 
 const BASE: u64 = 0x7f00_0000_0000;
-/// Distance between addresses. It is so large that a ledger in shards distributes them.
+/// Distance between addresses, large enough that a ledger in shards distributes them.
 const APART: u64 = 1 << 16;
 /// First stack of releases, higher than all stacks of allocations.
 const FIRST_RELEASE: u32 = 1000;
@@ -273,7 +273,7 @@ impl World {
                 }
             }
             (Address::Owned(block), Call::Unhooked) => {
-                // Another block of the page is released too: allocations with the same number have no order.
+                // Another block of the page is released too, because allocations with the same number have no order.
                 self.advance_sequence(1);
                 self.has_unhooked = true;
                 self.addresses[address] = Address::Free;
@@ -361,8 +361,8 @@ impl World {
         };
     }
 
-    /// Reads one more head. After the last one, the pass is complete. `order` selects the order of the rings in it:
-    /// rotations, forwards or backwards.
+    /// Reads one more head. After the last one, the pass is complete. `order` selects the order of the rings in the
+    /// pass: rotations, forwards or backwards.
     pub fn consumer_step(&mut self, order: usize) {
         let ring = self.heads.len();
         let mut end = self.rings[ring].len();
@@ -430,7 +430,7 @@ impl World {
             .collect()
     }
 
-    /// Compares a ledger that was given all passes. Only reallocs may be in progress.
+    /// Compares the model with a ledger that was given all passes. Only reallocs may be in progress.
     pub fn check(&self, ledger: &Ledger<Told>) -> Result<(), String> {
         self.check_sums(ledger)?;
         // Releases of folded pairs are unknown. If a release was not seen, another may be mistaken for it.

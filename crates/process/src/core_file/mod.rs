@@ -28,7 +28,7 @@ const PROGRAM_HEADER_BYTES: u64 = 56;
 /// e_type of a core (gABI, "ELF Header").
 const ET_CORE: u16 = 4;
 const EM_X86_64: u16 = 62;
-/// Value that means that the number of program headers is in the first section header (elf(5), `e_phnum`).
+/// Value of `e_phnum` that says that the first section header has the number of program headers (elf(5)).
 const PN_XNUM: u16 = 0xffff;
 const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
@@ -36,7 +36,7 @@ const PT_NOTE: u32 = 4;
 const MOST_SEGMENTS: u64 = 1 << 22;
 /// Upper bound on the size of notes: the size for 10,000 threads with all vector registers.
 const MOST_NOTE_BYTES: u64 = 256 << 20;
-/// End of the addresses of user space (5-level paging); the page of vsyscall(2) is above.
+/// End of user-space addresses (5-level paging). The vsyscall(2) page lies above.
 const END_OF_ADDRESSES: u64 = 1 << 56;
 
 /// Reason why a core dump cannot be used.
@@ -47,10 +47,10 @@ pub enum CoreError {
     Unreadable {
         /// Name of the file.
         file: String,
-        /// Error of the kernel. It is part of the text, so it is not also a source.
+        /// Error from the kernel. The message already includes it, so it is not also a source.
         cause: io::Error,
     },
-    /// The first bytes are those of LZ4, which begins both compressed core dumps and saved snapshots.
+    /// The file starts with the LZ4 magic number, like compressed core dumps and saved snapshots.
     #[error("{file}: compressed with LZ4, or a saved snapshot")]
     Lz4 {
         /// Name of the file.
@@ -141,10 +141,10 @@ impl ProgramHeader {
     }
 }
 
-/// Beginning of an LZ4 frame (doc/lz4_Frame_format.md of its sources).
+/// Magic number of an LZ4 frame (doc/lz4_Frame_format.md in the LZ4 sources).
 const LZ4: &[u8] = b"\x04\x22\x4d\x18";
 
-/// Returns the kind of a file that is not a core dump of a 64-bit x86 program.
+/// Names the kind of a file that is not a core dump of a 64-bit x86 program.
 fn other_kind(start: &[u8]) -> Option<&'static str> {
     const KINDS: [(&[u8], &str); 5] = [
         (
@@ -226,7 +226,7 @@ impl CoreFile {
             .chunks_exact(PROGRAM_HEADER_BYTES as usize)
             .filter_map(ProgramHeader::parse)
             .collect();
-        // The missing part may be a stack, and blocks that it points to would look leaked.
+        // The missing part may be a stack, and blocks that the stack points to would look leaked.
         let ends = headers
             .iter()
             .map(|h| h.offset.saturating_add(h.file_bytes));
@@ -299,7 +299,7 @@ impl CoreFile {
     }
 
     /// Returns the stored parts of a segment, by address. The kernel leaves a hole for a page that is zero or was never
-    /// touched. A core written through a pipe has no holes.
+    /// touched. A core dump written through a pipe has no holes.
     pub fn stored(&self, segment: &CoreSegment) -> Vec<Range<u64>> {
         let (start, end) = (segment.offset, segment.offset + segment.file_bytes);
         let address = |offset: u64| segment.mapping.start + (offset - start);

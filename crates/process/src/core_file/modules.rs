@@ -105,8 +105,8 @@ fn build_id(mut notes: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl CoreFile {
-    /// Returns the modules, the executable first, then in address order. A file is used only if its build-id shows that
-    /// it is the file that ran, as far as the core contains the build-id.
+    /// Returns the modules, the executable first, then in address order. If the core contains a module's build-id, a
+    /// file is used only if its build-id shows that it is the file that ran.
     pub fn modules(&self) -> CoreModules {
         let maps: Vec<Mapping> = self.segments.iter().map(|s| s.mapping.clone()).collect();
         let mut files = ModuleFiles::new();

@@ -51,7 +51,7 @@ struct MappedFile {
     end: u64,
     offset: u64,
     path: String,
-    /// Number shared by mappings of the same file, instead of an inode.
+    /// Number that mappings of the same file share, in place of an inode number.
     file: u64,
 }
 
@@ -117,7 +117,7 @@ impl Notes {
                 }
                 self.threads.push(thread);
             }
-            // These follow the status of their thread. The XSAVE format includes that of FXSAVE.
+            // These notes follow the status of their thread. The XSAVE format includes the FXSAVE format.
             NT_FPREGSET | NT_X86_XSTATE => {
                 if let Some(thread) = self.threads.last_mut()
                     && contents.len() > thread.extended.len()
@@ -290,7 +290,7 @@ impl Notes {
     }
 }
 
-/// Returns true if a path names memory shared by processes that is not a file on a disk.
+/// Returns true if a path names memory shared by processes, and not a file on a disk.
 fn is_shared_memory(path: &str) -> bool {
     let names = [
         "/dev/zero",

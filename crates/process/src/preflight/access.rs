@@ -138,7 +138,7 @@ pub(super) const CAP_SYS_ADMIN: u32 = 21;
 
 /// Checks that we may trace the process, and names the applicable permission and Yama's setting.
 pub(super) fn permission(pid: i32, status: &Status) -> Result<Vec<Check>, Check> {
-    // Opening mem asks the kernel the same question as PTRACE_ATTACH (ptrace(2), "Ptrace access mode checking").
+    // Opening mem is subject to the same permission check as PTRACE_ATTACH (ptrace(2), "Ptrace access mode checking").
     let Err(error) = fs::File::open(proc_path(pid, "mem")) else {
         let right = if have_capability(CAP_SYS_PTRACE) {
             "granted by CAP_SYS_PTRACE"
@@ -222,7 +222,7 @@ fn refusal(pid: i32, error: &std::io::Error) -> (String, &'static str) {
         };
         return (format!("kernel.yama.ptrace_scope is {scope}"), remedy);
     }
-    // A sandbox may hide the namespace, which does not show the process's own namespace.
+    // A sandbox may hide these links. Then nothing is known about the process's namespace.
     if let (Ok(its), Ok(ours)) = (
         fs::read_link(proc_path(pid, "ns/user")),
         fs::read_link("/proc/self/ns/user"),

@@ -63,7 +63,7 @@ fn head(file: &File) -> Option<Head> {
             PT_NOTE => {
                 let mut notes = vec![0; field(32).ok()?.min(MOST_NOTE_BYTES) as usize];
                 let read = file.read_at(&mut notes, field(8).ok()?).unwrap_or(0);
-                // The owner's name, preceded by its length (elf(5), "Notes").
+                // The owner name of the note, preceded by its length (elf(5), "Notes").
                 let has = |name: &[u8]| notes[..read].windows(name.len()).any(|n| n == name);
                 found.is_go |= has(b"Go\0\0");
                 found.is_attacher |= has(ATTACHER_NOTE);
@@ -226,8 +226,8 @@ pub(super) fn allocators(modules: &[ModuleImage]) -> Vec<Check> {
     found
 }
 
-/// Reports code mapped from files that are not modules, so that it cannot be hooked: one note per file, regardless of
-/// the number of mappings.
+/// Reports code that cannot be hooked because it is mapped from files that are not modules. Each file causes one note,
+/// however often it is mapped.
 pub(super) fn unreadable(pid: i32, maps: &[Mapping], modules: &[ModuleImage]) -> Vec<Check> {
     // A program may map its own code again, as V8 does with its built-in functions.
     let is_of = |m: &Mapping, module: &ModuleImage| {
@@ -243,7 +243,8 @@ pub(super) fn unreadable(pid: i32, maps: &[Mapping], modules: &[ModuleImage]) ->
         let deleted = if mapping.deleted { " (deleted)" } else { "" };
         let path = format!("{}{deleted}", mapping.path);
         let check = match TargetRoot::of(pid).is_elf(mapping) {
-            // The saved memory of a runtime, or the output of a JIT compiler that writes through another mapping.
+            // The file is the saved memory of a runtime, or the output of a JIT compiler that writes through another
+            // mapping.
             Some(false) => Check::note(
                 "code",
                 format!(

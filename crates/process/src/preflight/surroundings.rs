@@ -34,14 +34,14 @@ pub(super) fn namespaces(pid: i32) -> Vec<Check> {
 }
 
 /// Checks seccomp. Mode 1 kills at any system call except four (seccomp(2)), so our first call would end the target. A
-/// filter may kill too, which this check cannot determine. A tracer with CAP_SYS_ADMIN and without a filter can suspend
-/// a filter while a thread is stopped (ptrace(2), PTRACE_O_SUSPEND_SECCOMP). And if the filter applies to us too, as
-/// usual in a container, it allows the target the same calls as us.
+/// filter may kill too, but this check cannot tell whether it would. A tracer with CAP_SYS_ADMIN and without a filter
+/// can suspend a filter while a thread is stopped (ptrace(2), PTRACE_O_SUSPEND_SECCOMP). If the filter applies to us
+/// too, as it usually does in a container, it allows the target the same calls as us.
 pub(super) fn seccomp(pid: i32, status: &Status) -> Result<Check, Check> {
     judge_seccomp(pid, status, &Rights::ours())
 }
 
-/// Returns true if a seccomp filter may kill a process for a system call of ours in a stopped thread.
+/// Returns true if a seccomp filter may kill a process for a system call that we make in a stopped thread.
 pub fn filter_may_kill(pid: i32) -> bool {
     has_seccomp_filter(pid) && !Rights::ours().may_suspend
 }
@@ -61,7 +61,7 @@ impl Rights {
                 filters: None,
             };
         };
-        // Kernels that have the option have this file (CONFIG_CHECKPOINT_RESTORE).
+        // This file exists on kernels that have the option (CONFIG_CHECKPOINT_RESTORE).
         let kernel_can = Path::new("/proc/sys/kernel/ns_last_pid").exists();
         let unfiltered = own.field("Seccomp:") == "0";
         Rights {

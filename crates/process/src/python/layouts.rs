@@ -1,5 +1,5 @@
 //! Layouts of CPython's structures by version, from its headers (`Include/internal`, with `Py_BUILD_CORE`): 64-bit,
-//! without `Py_TRACE_REFS`, with the global lock.
+//! without `Py_TRACE_REFS`, with the global interpreter lock.
 //!
 //! 3.13 and 3.14 describe most of their structures in `_Py_DebugOffsets`, at the beginning of `_PyRuntime`. This table
 //! provides the offsets that are missing there. If an offset is in both and differs, the interpreter is unknown.
@@ -19,7 +19,7 @@ pub(super) struct Offsets {
     pub locked: u64,
     /// List of thread states in an interpreter.
     pub threads: u64,
-    /// In a thread state: the next one, its interpreter, `pthread_self()` of its thread.
+    /// In a thread state: the next thread state, the interpreter, and the `pthread_self()` of the thread.
     pub next: u64,
     pub interpreter: u64,
     pub thread: u64,

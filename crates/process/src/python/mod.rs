@@ -22,7 +22,7 @@ pub(crate) const VARIABLES: [&str; 5] = [
 /// (nptl/descr.h), whose offset has not changed on x86-64 since 2.3; each entry is a sequence number and the
 /// value.
 const KEY_VALUES: u32 = 0x318;
-/// Maximum number of examined frames of a thread, and of threads.
+/// Maximum number of frames examined per thread, and of threads examined.
 const MOST: usize = 1024;
 
 /// Reason why no Python functions can be shown for a process with an interpreter.
@@ -49,7 +49,7 @@ pub enum PythonError {
 /// Result of examining the frames of a running interpreter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The layout is right: there are frames of Python functions at its offsets.
+    /// The layout is correct: it leads to frames of Python functions.
     Right,
     /// There is no evidence yet.
     Unknown,
@@ -266,7 +266,7 @@ impl Interpreter {
     }
 }
 
-/// Returns true if the interpreter's own description agrees.
+/// Returns true if the interpreter's description of itself agrees.
 fn describes_itself(pid: i32, runtime: u64, minor: u32, offsets: &Offsets) -> bool {
     let mut bytes = [0; 48 * 8];
     if read_memory(pid, RemoteAddress(runtime), &mut bytes).is_err() {

@@ -13,11 +13,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 const PAGE_SHIFT: u32 = 12;
 /// Size of the largest cell as a power of two.
 const LARGEST_SHIFT: u32 = 47;
-/// Bound on a process's addresses. A damaged file may contain any number.
+/// Bound on the addresses of a process. A damaged file may contain any number.
 const LAST_ADDRESS: u64 = 1 << 57;
 /// Number of cells for each site, if a map has more sites than it may have cells.
 const CELLS_OF_SITE: usize = 2;
-/// Number of completely covered cells from which a block has a separate entry.
+/// Minimum number of completely covered cells for which a block gets a separate entry.
 const LEAST_RUN: u64 = 2;
 
 /// Live blocks of a site in a cell, or in several adjacent cells.
@@ -33,7 +33,7 @@ pub struct AddressCell {
     pub blocks: u64,
     /// Requested bytes of these blocks, and of earlier blocks that extend into the cell.
     pub bytes: u64,
-    /// Allocation time of the oldest of these blocks in nanoseconds since the attach.
+    /// Allocation time of the oldest of these blocks, in nanoseconds since the attach.
     pub oldest_ns: u64,
 }
 
@@ -95,14 +95,14 @@ impl Drawing {
             self.put_bytes(&block);
         }
         let most = self.most.max(CELLS_OF_SITE * self.sites.len());
-        // A large block has an entry for each end and one for the middle.
+        // A large block has one entry for each end, and one for the middle.
         while self.held.len() + 3 * self.large.len() > most && self.shift < LARGEST_SHIFT {
             self.coarsen();
         }
     }
 
-    /// Returns the cells that a large block covers completely: the first one, and one past the
-    /// last.
+    /// Returns the range of cells that a large block covers completely: the first cell, and the
+    /// cell after the last.
     fn covered(&self, block: &Large) -> Option<(u64, u64)> {
         let size = 1u64 << self.shift;
         let first = block.address.div_ceil(size);
@@ -261,8 +261,8 @@ impl AddressMaps {
         self.maps.push(drawing.finish(at_ns));
     }
 
-    /// Returns the maps, including the one at the end. `site_of` returns the index of a stack on a
-    /// thread.
+    /// Returns the maps, including the map at the end of the run. `site_of` returns the index of a
+    /// stack on a thread.
     pub fn finish(
         mut self,
         to_ns: u64,
@@ -371,7 +371,7 @@ mod tests {
         });
         let map = map_of(blocks, 60_000);
         assert!(map.cells.len() <= 20_000, "{}", map.cells.len());
-        // A hundredth of the entries would be too few to see anything.
+        // With a hundredth of the entries, too little would be visible.
         assert!(map.cells.len() > 4_000, "{}", map.cells.len());
         let sum = |of: fn(&AddressCell) -> u64| map.cells.iter().map(of).sum::<u64>();
         assert_eq!(

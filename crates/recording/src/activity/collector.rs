@@ -1,9 +1,9 @@
 //! Observes a ledger and sums up the activity of each site on each thread.
 //!
 //! The state at the peak is stored without copying all sites at each new peak: the first change of
-//! a site after the peak saves its previous state. Within a pass, it is not yet known if its
-//! maximum counts (see [`memhook_ledger::Totals::peak_live_bytes`]), so the state at that maximum
-//! is saved separately, as a candidate.
+//! a site after the peak saves its previous state. During a pass, it is not yet known whether its
+//! maximum counts as a peak (see [`memhook_ledger::Totals::peak_live_bytes`]), so the state at that
+//! maximum is saved separately, as a candidate.
 
 use crate::activity::Activity;
 use crate::activity::flows::Flows;
@@ -24,7 +24,7 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    /// Returns the stack of an id, and the level of its samples.
+    /// Returns the stack behind an id, and the sampling level of its samples.
     #[inline]
     pub fn of(&self, id: u32) -> (u32, u8) {
         if self.of_id.is_empty() {
@@ -84,7 +84,7 @@ pub(crate) struct Collector {
     timeline: Timeline,
     /// Sites that have changed since the last point.
     changed_since_point: Vec<u32>,
-    /// Number of allocations in the window that were recorded as samples of changing distances.
+    /// Number of allocations in the window that were recorded as samples at varying distances.
     sampled_allocations: u64,
     /// Scorer, if sites are scored.
     scorer: Option<Box<Scorer>>,
@@ -309,7 +309,7 @@ impl Collector {
         &self.samples
     }
 
-    /// Returns the results. `tid_of` returns the thread of an index.
+    /// Returns the results. `tid_of` returns the thread id for an index.
     pub fn finish(mut self, to_ns: u64, tid_of: impl Fn(u16) -> u32) -> Activity {
         if self.timeline.last_ns() != Some(to_ns) || !self.changed_since_point.is_empty() {
             self.take_point(to_ns);
@@ -404,7 +404,8 @@ impl Observer for Collector {
         }
     }
     fn unknown_released(&mut self, address: u64, by: ReleaseBy) {
-        // Another thread has received the address since then, and its ring was emptied first.
+        // Another thread has been given the address since then, and that thread's ring was drained
+        // first.
         if by.thread != 0
             && let Some(last) = self.last_of_thread.get_mut(usize::from(by.thread))
             && last.address == address

@@ -1,11 +1,11 @@
-//! Releases by allocating and releasing stack, in bounded memory.
+//! Releases by pair of allocating and releasing stack, in bounded memory.
 
 use crate::activity::ReleaseFlow;
 use memhook_ledger::Estimate;
 use rustc_hash::FxHashMap;
 
-/// Maximum number of pairs of stacks (about 70 MB). If thousands of stacks release the blocks of
-/// thousands of others, there are millions of pairs.
+/// Maximum number of stack pairs (about 70 MB). If thousands of stacks release blocks of thousands
+/// of others, there are millions of pairs.
 const MAX_PAIRS: usize = 1 << 20;
 
 /// Releases by allocating and by releasing stack.
@@ -69,7 +69,7 @@ impl Flows {
         });
     }
 
-    /// Returns the pairs, sorted, and the releases by releasing stack, sorted.
+    /// Returns the sorted pairs, and the releases sorted by releasing stack.
     pub fn finish(self) -> (Vec<ReleaseFlow>, Vec<(u32, Estimate)>) {
         let others = self.others.into_iter();
         let others = others.map(|(by, amount)| ((by, ReleaseFlow::OTHERS), amount));

@@ -112,7 +112,7 @@ pub struct Activity {
     /// Number of allocations in the window that were recorded as samples, while other allocations
     /// were recorded individually.
     pub sampled_allocations: u64,
-    /// Recorded sums of the run up to the start, without estimates.
+    /// Recorded sums of the run up to the start of the window, without estimates.
     pub totals_before: Totals,
     /// Recorded sums of the run up to the end.
     pub totals: Totals,
@@ -153,7 +153,7 @@ pub struct ActivityOptions {
     pub scores: Option<ScoreOptions>,
     /// Number of moments with the addresses of blocks. The last one is the end.
     pub moments: usize,
-    /// Approximate upper bound on the cells of all these moments.
+    /// Approximate upper bound on the total number of cells over all moments.
     pub max_cells: usize,
 }
 
@@ -196,7 +196,7 @@ impl Activity {
     }
 }
 
-/// Observer that starts the counts at the start, and draws maps.
+/// Observer that resets the counts at the start of the window, and builds the address maps.
 struct Count {
     maps: AddressMaps,
 }
@@ -236,7 +236,7 @@ impl Recording {
         self.meta().flags & flags::RELEASE_STACKS != 0
     }
 
-    /// Returns the largest mean distance of samples in bytes, if allocations were sampled.
+    /// Returns the largest mean distance between samples in bytes, if allocations were sampled.
     pub fn sample_bytes(&self) -> Option<u64> {
         self.samples().sample_bytes()
     }
@@ -302,7 +302,7 @@ impl Recording {
         }
     }
 
-    /// Returns the stacks of calls of functions whose kind contains this word.
+    /// Returns the stacks of calls to functions whose kind contains this word.
     fn stacks_of(&self, kind: &str) -> FxHashSet<u32> {
         let stacks = self.stacks();
         let is_of_kind = |id: &u32| {
@@ -317,7 +317,7 @@ impl Recording {
     /// nanoseconds since the attach. `points` is an approximate upper bound on the points of the
     /// timeline.
     ///
-    /// In a recording of sums, both ends move to the ends of intervals. Fails at damage, and if the
+    /// In a recording of sums, both ends move to the ends of intervals. Fails if the recording is damaged, or if the
     /// window has no length or lies outside the recorded time.
     pub fn activity(
         &self,
@@ -407,7 +407,7 @@ impl Recording {
         }
         stretch.run(self, start)?;
         if stretch.replay.now_ns() >= end_ns {
-            // At the end of the file, there are no later events to decide about the events that are held back.
+            // At the end of the file, no later events follow that could decide about the events held back.
             stretch.replay.ledger.finish();
         }
         self.meter().end();
@@ -469,7 +469,7 @@ fn finish(
         let of_site = of_sites.remove(&(site.stack, site.tid)).unwrap_or_default();
         site.oldest_ns = of_site.oldest_ns.unwrap_or(u64::MAX);
         site.unseen = of_site.unseen;
-        // From here on, samples of a stack become the amounts that they represent.
+        // From here on, samples of a stack are replaced by the amounts that they represent.
         site.stack = samples.of(site.stack).0;
     }
     activity.live_sizes = sizes.into_iter().collect();

@@ -1,4 +1,4 @@
-//! The activity of a recording that holds sums of intervals.
+//! The activity in a recording that holds sums of intervals.
 
 use crate::activity::{Activity, HeapAt, SiteActivity, SiteChange};
 use crate::{Error, Interval, Recording};
@@ -125,8 +125,8 @@ impl Recording {
             }
             sums.add(&interval, in_window);
             if interval.from_ns < unseen_before {
-                // Memory that was live before the gap may still seem live, so all of it counts as
-                // unseen.
+                // Memory that was live before the gap may only seem to be live still, so all of it
+                // counts as unseen.
                 let sites = sums.activity.sites.iter_mut();
                 sites.for_each(|site| site.unseen = site.live);
             }

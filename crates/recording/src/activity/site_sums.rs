@@ -38,8 +38,8 @@ impl Sums {
         allocated
     }
 
-    /// Returns the results. A site that has not changed since the peak with this number keeps its
-    /// state.
+    /// Returns the results. If the site has not changed since the peak with this number, its
+    /// current state is also its state at the peak.
     pub fn finish(self, peak_number: u32, tid_of: impl Fn(u16) -> u32) -> SiteActivity {
         SiteActivity {
             stack: self.stack,

@@ -1,13 +1,13 @@
-//! The heap over time, with the changes of sites, in bounded memory.
+//! The heap over time, with the changes at each site, in bounded memory.
 
 use crate::activity::{HeapAt, SiteChange};
 use memhook_ledger::Estimate;
 use rustc_hash::FxHashMap;
 
-/// Maximum number of changes of sites (about 48 MB). Beyond it, every second point is dropped.
+/// Maximum number of site changes (about 48 MB). Beyond it, every second point is dropped.
 const MAX_CHANGES: usize = 1 << 20;
 
-/// Points at equal distances of time, each at the end of a pass.
+/// Points at equal time intervals, each at the end of a pass.
 #[derive(Default)]
 pub(crate) struct Timeline {
     points: Vec<HeapAt>,

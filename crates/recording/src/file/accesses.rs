@@ -12,8 +12,8 @@ const BY_SEVERAL: u64 = 2;
 /// Collects the entries of a frame.
 #[derive(Default)]
 pub(crate) struct AccessWriter {
-    /// Accesses to blocks that the frame releases. Before each entry is the number of preceding
-    /// releases without an entry.
+    /// Accesses to blocks that the frame releases. Each entry is preceded by the number of releases
+    /// without an entry.
     released: Vec<u8>,
     /// Accesses to blocks that are still live at the end of the run. The block's address precedes
     /// each entry.
@@ -124,7 +124,7 @@ pub(crate) struct AccessReader<'a> {
 }
 
 impl<'a> AccessReader<'a> {
-    /// Reads the part after the columns, which most frames lack.
+    /// Reads the part after the columns. Most frames have no such part.
     pub fn of(mut rest: Cursor<'a>) -> Result<Self, Error> {
         let mut of_length = [Cursor::new(&[]), Cursor::new(&[])];
         if !rest.is_empty() {

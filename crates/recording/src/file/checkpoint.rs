@@ -36,7 +36,8 @@ impl Checkpoint {
         }
     }
 
-    /// Gives samples the stack ids that `id_of` returns for a stack and a level.
+    /// Replaces the stack ids of sites and blocks with those that `id_of` returns for a stack and a
+    /// level.
     pub fn tell_samples(
         &mut self,
         ledger: &Ledger<impl Observer>,

@@ -16,7 +16,7 @@ pub(crate) struct ChunkHeader {
     pub stored_bytes: u32,
     /// Bytes of the payload.
     pub raw_bytes: u32,
-    /// First moment in the chunk, in nanoseconds since the attach.
+    /// Earliest time in the chunk, in nanoseconds since the attach.
     pub from_ns: u64,
     /// Last moment in the chunk.
     pub to_ns: u64,

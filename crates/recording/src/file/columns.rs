@@ -2,8 +2,8 @@
 
 /// Number of events in a full frame.
 pub(crate) const FRAME_EVENTS: usize = 1 << 18;
-/// Upper bound on events or blocks of a frame. It limits the memory of a decoder, and a larger
-/// number is damage.
+/// Upper bound on events or blocks of a frame. It limits the memory of a decoder. A larger number
+/// means that the file is damaged.
 pub(crate) const MAX_FRAME_EVENTS: usize = 1 << 20;
 
 /// Names of the columns, in the order in which a frame holds them.
@@ -43,7 +43,7 @@ pub mod kind {
     pub const RELEASE: u8 = 1;
     /// The release that announces a `realloc`. Its bits have the same meaning as for a release.
     pub const REALLOC_RELEASE: u8 = 2;
-    /// A control tag is not an event, or is a supplement to the next event. For bits 2..8, see
+    /// A control tag: not an event, but possibly a supplement to the next event. For bits 2..8, see
     /// [`super::control`].
     pub const CONTROL: u8 = 3;
 }
@@ -74,7 +74,7 @@ pub mod age {
 pub mod control {
     /// Start of a ring's events. Parameters: ring, thread id.
     pub const RING: u8 = 0;
-    /// Start of the events of a ring that this frame has named before, with the same thread.
+    /// Start of the events of a ring that this frame has already named, with the same thread.
     /// Parameter: ring.
     pub const RING_AGAIN: u8 = 1;
     /// End of a pass. Parameter: nanoseconds since the end of the last one (signed).

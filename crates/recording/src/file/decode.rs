@@ -14,9 +14,10 @@ const MAX_PAIRS: u32 = 0xffff;
 /// Upper bound on sizes. No allocation can be larger than the user half of the address space.
 const MAX_SIZE: u64 = 1 << 47;
 
-/// Takes events in the order in which they were recorded, as in [`memhook_stream::Sink`].
+/// Receives events in the order in which they were recorded, like [`memhook_stream::Sink`].
 pub trait Visitor {
-    /// Begins the events of this ring, which the thread `tid` (target's pid namespace) published.
+    /// Begins the events of this ring, which were published by thread `tid` (in the target's pid
+    /// namespace).
     fn begin_ring(&mut self, ring: usize, tid: u32);
     /// Reports the reads and writes of the block that the next event releases.
     fn access(&mut self, _accesses: &Accesses) {}

@@ -4,7 +4,7 @@
 /// First bytes of a file. As in PNG, the high bit, line ends and end-of-file mark reveal a transfer
 /// as text.
 pub const MAGIC: [u8; 8] = *b"\x89MHK\r\n\x1a\n";
-/// Format version. Any change of the layout or of the coding of events increases it.
+/// Format version. Any change to the layout or to the encoding of events increases it.
 pub const VERSION: u32 = 2;
 /// Last bytes of a finished file.
 pub const END_MAGIC: [u8; 8] = *b"MHK-END\n";

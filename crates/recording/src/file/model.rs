@@ -1,13 +1,13 @@
-//! State of the coder of events within one frame, from which it predicts the next event.
+//! State of the event coder within one frame, from which it predicts the next event.
 //!
-//! Encoder and decoder run one model over the events, so a correct prediction needs no bytes. Every
-//! frame starts with an empty model, so that each frame can be read alone.
+//! Encoder and decoder run the same model over the events, so a correct prediction takes no bytes.
+//! Every frame starts with an empty model, so that each frame can be read alone.
 //!
 //! - *Releases* name their block by the number of allocations since.
 //! - *Allocations* are predicted at the address of a block of their size class that was just
 //!   released, as in most allocators, or directly after the previous allocation.
-//! - *Stacks* are predicted in the same sequence as the last time, and a stack is predicted to
-//!   request its previous size again.
+//! - *Stacks* are predicted in the same sequence as the last time, and each stack is predicted to
+//!   request the same size as last time.
 //! - *Sequence numbers* are predicted from the target's table of sequence words.
 
 use memhook_abi::{SEQUENCE_BITS, SEQUENCE_WORDS};
@@ -21,9 +21,9 @@ pub(crate) const CLASSES: usize = 256;
 pub(crate) const SEQUENCE_MASK: u32 = (1 << SEQUENCE_BITS) - 1;
 /// Mask of an address in granules of 8 bytes.
 pub(crate) const GRANULE_MASK: u64 = (1 << 45) - 1;
-/// Bytes added to a size before it is rounded down to 16 for its class. The value 15 fits
-/// allocators whose blocks have exactly the size class, and 7 fits allocators that put an 8-byte
-/// word before the block.
+/// Bytes added to a size before it is rounded down to 16 for its class. 15 fits allocators whose
+/// blocks are exactly as large as their size class, and 7 fits allocators that put an 8-byte word
+/// before the block.
 pub(crate) const CLASS_BIASES: [u64; 2] = [7, 15];
 
 /// The last released addresses, latest first, in granules; 0 means none.
@@ -40,8 +40,8 @@ impl Released {
     /// Removes the address at `rank`.
     #[inline]
     pub fn remove(&mut self, rank: usize) -> u64 {
-        // The addresses are moved individually, because a copy whose length is unknown at compile
-        // time is a call.
+        // The addresses are moved one by one, because a copy whose length is unknown at compile
+        // time would be a function call.
         let [a, b, c, d] = self.0;
         let granule;
         (granule, self.0) = match rank {
@@ -75,7 +75,7 @@ pub(crate) struct Block {
 #[derive(Clone, Copy)]
 pub(crate) struct KnownStack {
     pub id: u32,
-    /// Local number of the stack that followed this stack the last time.
+    /// Local number of the stack that followed this one last time.
     pub next: u32,
     /// Size of the stack's last allocation in bytes.
     pub size: u64,
@@ -87,7 +87,7 @@ pub(crate) struct Model {
     pub bias: u64,
     pub blocks: Vec<Block>,
     pub classes: Box<[Class; CLASSES]>,
-    /// Released blocks from before this frame, whose class is unknown.
+    /// Released blocks that are older than this frame, so their class is unknown.
     pub strangers: Released,
     /// Last released block, in granules.
     pub last_released: u64,

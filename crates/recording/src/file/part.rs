@@ -142,7 +142,8 @@ impl PartFile {
             last: (0, 0),
             max_bytes: match options.max_parts {
                 0 | 1 => options.max_file_bytes.unwrap_or(u64::MAX),
-                // The next part is requested early enough, so that the queue until then still fits.
+                // The next part is requested early enough that the events queued until then still
+                // fit.
                 _ => options.max_file_bytes.unwrap_or(u64::MAX).saturating_mul(2),
             },
             min_free_bytes: options.min_free_bytes,

@@ -104,7 +104,7 @@ impl Recording {
                 .take_record(&chunk, &payload)
                 .map_err(|error| error.in_chunk_at(chunk.offset))?;
         }
-        // The events take most of the time, and they are read from the start.
+        // Reading the events takes most of the time, and starts again at the beginning of the file.
         recording.file.meter.set(0);
         Ok(recording)
     }
@@ -196,12 +196,12 @@ impl Recording {
         &self.losses
     }
 
-    /// Returns losses as counted at several times (nanoseconds since the attach).
+    /// Returns the counts of losses at several times (nanoseconds since the attach).
     pub fn losses_over_time(&self) -> &[(u64, Losses)] {
         &self.losses_over_time
     }
 
-    /// Returns the times in which the target ran untraced, in order.
+    /// Returns the periods in which the target ran untraced, in order.
     pub fn gaps(&self) -> &[Gap] {
         &self.gaps
     }
@@ -237,7 +237,7 @@ impl Recording {
         };
         let from = timed().map(|chunk| chunk.from_ns).min().unwrap_or(0);
         let to = timed().map(|chunk| chunk.to_ns).max().unwrap_or(0);
-        // A later part knows the state at its first checkpoint. Its lead-in does not count as
+        // A later part begins with the state of its first checkpoint. Its lead-in does not count as
         // recorded time.
         (from, to)
     }
@@ -248,7 +248,7 @@ impl Recording {
         first.map(|at| self.file.chunks[at].from_ns).collect()
     }
 
-    /// Passes all events of the file on, in the order in which they were recorded.
+    /// Passes on all events of the file, in the order in which they were recorded.
     ///
     /// Fails at the first damaged chunk. The visitor has already received the events before it.
     pub fn visit(&self, visitor: &mut impl Visitor) -> Result<(), Error> {
@@ -275,7 +275,7 @@ impl Recording {
         })
     }
 
-    /// Returns the indices of the chunks with which a checkpoint begins.
+    /// Returns the index of the first chunk of each checkpoint.
     pub(crate) fn checkpoint_starts(&self) -> impl DoubleEndedIterator<Item = usize> + '_ {
         let chunks = &self.file.chunks;
         (0..chunks.len()).filter(move |&at| {

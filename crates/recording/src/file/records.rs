@@ -11,7 +11,7 @@ pub struct Meta {
     pub pid: u32,
     /// Time of the attach, nanoseconds since 1970 (UTC).
     pub started_unix_ns: u64,
-    /// Command line of the target, as in `/proc/PID/cmdline` with spaces.
+    /// Command line of the target, as in `/proc/PID/cmdline` but with spaces as separators.
     pub command: String,
     /// Host name.
     pub host: String,
@@ -83,7 +83,7 @@ pub struct Module {
     pub unloaded_ns: Option<u64>,
 }
 
-/// Change of modules: one was loaded, or the module at a base was unloaded.
+/// Change of the modules: a module was loaded, or the one at a base address was unloaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ModuleChange {
     Loaded(Module),
@@ -212,7 +212,7 @@ pub struct ClockPoint {
     pub unix_ns: u64,
     /// Value of the time stamp counter; 0 if it was not read.
     pub tsc: u64,
-    /// Nanoseconds per count of the time stamp counter, as calibrated so far; 0 if unknown.
+    /// Nanoseconds per tick of the time-stamp counter, as calibrated so far; 0 if unknown.
     pub tsc_scale: f64,
 }
 
@@ -287,7 +287,7 @@ pub enum RecordingEnd {
         /// Bytes that were free.
         free_bytes: u64,
     },
-    /// The disk was too slow: more than the allowed bytes waited to be written.
+    /// The disk was too slow: the bytes waiting to be written exceeded the limit.
     TooSlow,
     /// The operating system reported a write error.
     Failed(String),

@@ -1,8 +1,8 @@
 //! Resident memory of the process over time, as a note of [`Meta`](crate::Meta). Readers that do
 //! not know the note can still read everything else.
 
-/// Name of the note with the cost and rate of tracing within a budget, as in the last report's
-/// JSON.
+/// Name of the note with the cost and rate of tracing under a budget, as in the JSON of the last
+/// report.
 pub const OVERHEAD_NOTE: &str = "overhead";
 /// Name of the note with untouched memory: a report `memhook-rs/stale/1`.
 pub const STALE_NOTE: &str = "stale";
@@ -15,7 +15,7 @@ pub const ACCOUNT_NOTE: &str = "account";
 /// Name of the note with the allocator's own count at the end of the run, next to the count of the
 /// trace.
 pub const HEAP_COMPARISON_NOTE: &str = "heap_comparison";
-/// Name of the note with resident memory at the start and growth up to the end, as JSON.
+/// Name of the note with the resident memory at the start and its growth up to the end, as JSON.
 pub const TWO_LOOKS_NOTE: &str = "two_looks";
 /// Name of the note with resident memory over time.
 pub const RESIDENT_NOTE: &str = "resident";
@@ -35,7 +35,7 @@ pub struct ResidentSample {
     pub swap_bytes: u64,
 }
 
-/// Returns the value of that note: `MS,ANONYMOUS,FILE,SHARED,SWAP`, in milliseconds and KiB,
+/// Returns the value of the note: `MS,ANONYMOUS,FILE,SHARED,SWAP`, in milliseconds and KiB,
 /// separated by spaces.
 pub fn resident_text(samples: &[ResidentSample]) -> String {
     let texts = samples.iter().map(|sample| {

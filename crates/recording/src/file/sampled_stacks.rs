@@ -49,7 +49,7 @@ impl SampledStacks {
         if let Some(&id) = self.by_stack.get(&(stack, level)) {
             return id;
         }
-        // This keeps room for an id of each level without a stack, so that no sample ever lacks its
+        // This reserves one id without a stack for each level, so that no sample ever lacks its
         // weight.
         let kept_free = if stack == 0 {
             0

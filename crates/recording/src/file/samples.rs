@@ -1,9 +1,9 @@
-//! Meaning of samples whose distances change, as a note of [`Meta`](crate::Meta).
+//! Meaning of samples whose mean distance changes, stored as a note in [`Meta`](crate::Meta).
 
 use memhook_ledger::{MOST_LEVELS, SampledAllocations};
 
-/// Name of the note. Its value is the mean distance of samples of level 1 in bytes, a space, and
-/// the largest distance; 0 without samples.
+/// Name of the note. Its value is the mean distance in bytes between samples of level 1, a space,
+/// and the largest distance; 0 without sampling.
 pub const SAMPLES_NOTE: &str = "samples";
 
 /// Returns the value of the note.
@@ -12,8 +12,8 @@ pub fn samples_text(counts: &SampledAllocations) -> String {
     format!("{first} {}", counts.sample_bytes().unwrap_or(0))
 }
 
-/// Returns the meaning of the samples in the value of a note. `levels` has the levels of the file's
-/// samples.
+/// Returns the meaning of samples that the value of a note describes. `levels` contains the levels
+/// of the file's samples.
 pub(crate) fn samples_of(text: &str, levels: impl Iterator<Item = u8>) -> SampledAllocations {
     let number = |text: &str| text.parse().ok().filter(|&bytes: &u64| bytes > 0);
     let mut numbers = text.split(' ').map(number);

@@ -1,4 +1,4 @@
-//! The thread that compresses and writes, so that the drain never waits for a disk.
+//! Thread that compresses and writes, so that the drain never waits for a disk.
 
 use crate::file::checkpoint::Checkpoint;
 use crate::file::encode::Frame;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering:
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Number of passes whose events a later part repeats before its first checkpoint.
+/// Number of passes whose events are repeated in a later part, before its first checkpoint.
 const LEAD_IN_PASSES: u64 = 4;
 
 /// Work for the thread.
@@ -185,7 +185,7 @@ struct Worker {
     returned: Sender<Frame>,
     /// Chunks at the start of every part.
     lasting: Vec<ChunkJob>,
-    /// Frames of the last passes: number of passes, and a copy of the payload.
+    /// Frames of the latest passes: the number of passes, and a copy of the payload.
     lead_in: Vec<(u64, ChunkJob)>,
     payload: Vec<u8>,
     earlier_bytes: u64,

@@ -14,9 +14,9 @@ use rustc_hash::FxHashMap;
 /// Payload bytes after which a chunk of stacks is full.
 pub(crate) const FULL_BYTES: usize = 1 << 20;
 
-/// Value that, with a level added, replaces a depth. It means samples of that level of another
-/// stack. Readers that do not know it find the stack too deep and refuse the file, which is right
-/// because their sums would be wrong.
+/// Value that replaces a depth, with a sampling level added. The entry then stands for samples of
+/// another stack at that level. Readers that do not know this value find the stack too deep and
+/// refuse the file, which is right because their sums would be wrong.
 pub(crate) const SAMPLES: u64 = 1 << 16;
 
 /// Collects the stacks of one chunk.
@@ -118,9 +118,9 @@ impl Stacks {
         })
     }
 
-    /// Returns the meaning of an event's id: a stack, and the level of its allocations' sampling in
-    /// [`SampledAllocations`](memhook_ledger::SampledAllocations). The level is 0 if the
-    /// allocations were not sampled, and the id is then the id of the stack.
+    /// Returns the meaning of an event's id: a stack, and the sampling level of its allocations in
+    /// [`SampledAllocations`](memhook_ledger::SampledAllocations). If the allocations were not
+    /// sampled, the level is 0 and the id is that of the stack.
     pub fn sampled(&self, id: u32) -> (u32, u8) {
         self.samples.get(&id).copied().unwrap_or((id, 0))
     }

@@ -40,7 +40,7 @@ pub struct Interval {
     pub sites: Vec<SiteInterval>,
 }
 
-/// Makes intervals from a ledger's sums and the sizes of the events.
+/// Builds intervals from a ledger's sums and the sizes of the events.
 #[derive(Default)]
 pub(crate) struct Summarizer {
     /// Number of blocks by stack id and bucket.

@@ -15,11 +15,11 @@ use memhook_ledger::{Ledger, Observer};
 use memhook_stream::{Losses, Stack};
 use std::path::PathBuf;
 
-/// Minimum number of events between two checkpoints. A reader replays this number without a
+/// Minimum number of events between two checkpoints. A reader can replay this many events without a
 /// noticeable wait.
 const CHECKPOINT_EVENTS: u64 = 1 << 20;
 /// Minimum number of events between two checkpoints for each live block. A checkpoint takes about
-/// as many bytes for a block as five to ten events.
+/// as many bytes for each block as five to ten events take.
 const CHECKPOINT_EVENTS_PER_BLOCK: u64 = 4;
 /// Number of live blocks whose accesses go into one frame, so that the frame stays far below the
 /// maximum size of a chunk.
@@ -61,7 +61,7 @@ pub struct Writer {
     new_stacks: Vec<u32>,
     last_stack: u32,
     stacks: StackWriter,
-    /// Frames that wait for their stacks, until the end of the pass.
+    /// Frames that wait until the end of the pass for their stacks.
     waiting: Vec<Frame>,
     summarizer: Summarizer,
     events: u64,
@@ -104,7 +104,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Writes the facts about the run that are known by now. Readers take the last version.
+    /// Writes the facts about the run that are known by now. Readers use the last version.
     pub fn meta(&self, meta: &Meta) {
         let mut payload = Vec::new();
         meta.write(&mut payload);
@@ -158,7 +158,7 @@ impl Writer {
         }));
     }
 
-    /// Writes clock and time of day, read together. Call it occasionally.
+    /// Writes a clock reading and the time of day, which were read together. Call it occasionally.
     pub fn clock(&mut self, point: &ClockPoint) {
         let mut payload = Vec::new();
         point.write(&mut payload);
@@ -417,7 +417,8 @@ impl Writer {
             checkpoint.tell_samples(ledger, |stack, level| {
                 self.sampled_stacks.id_of(stack, level)
             });
-            // This includes stacks whose samples were all released, because their sums are written.
+            // This includes stacks whose samples have all been released, because the sums of those
+            // stacks are written too.
             for site in &checkpoint.sites {
                 self.use_stack(site.stack);
             }

@@ -16,8 +16,8 @@ use memhook_abi::{Accesses, Event};
 use memhook_ledger::{Ledger, LedgerOptions, Observer, SiteTotals, Totals};
 use rustc_hash::FxHashMap;
 
-/// Number of consecutive passes without events that are replayed. After them, no event waits in a
-/// ledger, whose longest memory is 16 passes.
+/// Number of consecutive passes without events that are replayed. After that many passes, no event waits in a ledger
+/// any longer, because a ledger remembers events for at most 16 passes.
 const MAX_EMPTY_PASSES: u64 = 32;
 
 /// A ledger fed from a recording, from its start or from a checkpoint.

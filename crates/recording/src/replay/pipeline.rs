@@ -1,8 +1,8 @@
 //! Reads and decodes in one thread while another thread consumes the events.
 //!
-//! Every byte that is passed on travels between the processors' caches, and the consumer waits for
-//! it. So events are packed as in a ring: 16 bytes each, with times and sizes above 32 bits as
-//! separate events.
+//! Every byte that is passed on moves from one core's cache to another's, and the consumer waits
+//! for it. So events are packed as they are in a ring: 16 bytes each, with times and sizes above 32
+//! bits as separate events.
 
 use crate::Error;
 use crate::file::chunk_file::{ChunkFile, ChunkRef};
@@ -12,11 +12,11 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use memhook_abi::{Accesses, Event, Op, RawEvent};
 use std::ops::ControlFlow;
 
-/// Number of events passed on together, few enough to stay in a core's cache.
+/// Number of events passed on together: few enough to stay in a core's cache.
 const BATCH_EVENTS: usize = 4096;
 /// Number of batches in transit.
 const BATCHES: usize = 8;
-/// Distance in events for prefetching. The processor's own prefetching ends at each page.
+/// How many events ahead memory is prefetched. The processor's own prefetching ends at each page.
 const AHEAD: usize = 32;
 
 /// A call of a [`Visitor`] that does not concern an event.
@@ -36,7 +36,7 @@ struct Batch {
     marks: Vec<(usize, Mark)>,
 }
 
-/// A visitor that can stop the reading. It is asked after each pass.
+/// A visitor that can stop the reading. The reader asks it after each pass.
 pub(crate) trait Consumer: Visitor {
     fn wants_more(&self) -> bool;
 }
@@ -190,7 +190,7 @@ impl Unpacker {
                 memhook_abi::prefetch(later);
             }
             // As in the drain, nearly all events are of these two kinds. Each kind has a separate
-            // call, in which the compiler knows it.
+            // call, in which the compiler knows the kind.
             if raw.is(Op::Release) {
                 let event = raw.unpack_as(Op::Release);
                 consumer.event(event, self.size_of(event), self.time_ns);

@@ -1,7 +1,7 @@
 //! The events of the last two passes before a checkpoint.
 //!
-//! A ledger compares an arriving event with younger events by their sequence numbers. A checkpoint
-//! does not contain these numbers, but the events before it do.
+//! A ledger uses sequence numbers to compare an arriving event with younger ones. A checkpoint does
+//! not contain these numbers, but the events before it do.
 
 use crate::file::decode::Visitor;
 use memhook_abi::{Event, Op, sequence_before};
@@ -78,7 +78,8 @@ impl LastPasses {
                         open.insert(ring, (tid, event, is_last));
                     }
                     Op::Allocation | Op::Release => recent.note(&event, is_last),
-                    // Pairs leave no live block, and the other events do not concern blocks.
+                    // An allocation paired with its release leaves no live block, and the other
+                    // events do not concern blocks.
                     _ => {}
                 }
             }
@@ -103,7 +104,8 @@ impl Recent {
             stack: event.stack,
         };
         let latest = self.latest.entry(event.address).or_insert(new);
-        // As in the ledger, an allocation comes after the release with its number.
+        // As in the ledger, an allocation with the same sequence number as a release comes after
+        // it.
         let is_later = if new.is_release {
             sequence_before(latest.sequence, new.sequence)
         } else {

@@ -2,9 +2,10 @@
 //!
 //! The live blocks are fed as allocations, old blocks some passes before the others. The latest
 //! events of addresses that changed in the last two passes before the checkpoint are fed with their
-//! sequence numbers, because older events of these addresses may still arrive. A live block is fed
-//! as it is, and a release is fed together with an allocation that it releases. The fed events are
-//! then subtracted from the ledger's sums, and the sums of the checkpoint are added.
+//! sequence numbers, because older events of these addresses may still arrive. The allocation of a
+//! live block is fed unchanged. A release is fed together with an artificial allocation for it to
+//! release. The fed events are then subtracted from the ledger's sums, and the sums of the
+//! checkpoint are added.
 
 use crate::Error;
 use crate::file::checkpoint::Checkpoint;
@@ -25,7 +26,7 @@ pub(crate) struct Restored {
     fed_sites: FxHashMap<u32, SiteTotals>,
     fed_releases: FxHashMap<u32, (u64, u64)>,
     recent: FxHashMap<u64, Latest>,
-    /// Number of passes since the checkpoint, while it matters.
+    /// Number of passes since the checkpoint; counted only as long as it matters.
     passes: u64,
     /// Number of releases that were fed in addition to the recorded ones.
     extra_releases: u64,
@@ -91,14 +92,15 @@ impl Restored {
         for _ in 0..=FRESH_PASSES {
             feeder.ledger.end_pass(base.time_ns);
         }
-        // The blocks keep their passes, which decide if a block came before another thread's pair.
+        // Each block keeps its pass, which decides whether it came before another thread's pair of
+        // events.
         let [before_last, last] = young;
         for (block, sequence) in &before_last {
             feeder.block(block, *sequence);
         }
         feeder.ledger.end_pass(base.time_ns);
         // With more than one ring, only the live blocks at the end of a pass count for the peak.
-        // The blocks of the releases below must not count.
+        // The blocks that are fed for the releases below must not count.
         for _ in 0..2 {
             feeder.ledger.begin_ring(0, feeder.tid.unwrap_or(0));
         }
@@ -183,8 +185,8 @@ impl Restored {
         let sum = |field: fn(&Totals) -> u64| corrected(field(base), field(now), field(fed));
         let releases = sum(|t| t.releases).saturating_sub(self.extra_releases);
         let unhooked = sum(|t| t.unhooked_releases);
-        // Every release belongs to a released block or an unknown one, and every released block has
-        // its release or an unhooked one.
+        // Every release belongs to a released block or to an unknown one, and every released block
+        // has either a hooked release or an unhooked one.
         let released_blocks: u64 = self.released_blocks_of(now);
         let unknown = (releases.saturating_add(unhooked)).saturating_sub(released_blocks);
         Totals {
@@ -200,7 +202,8 @@ impl Restored {
         }
     }
 
-    /// Returns the blocks released over the whole run: allocated blocks that are not live.
+    /// Returns the number of blocks released over the whole run: allocated blocks that are not
+    /// live.
     fn released_blocks_of(&self, now: &Totals) -> u64 {
         corrected(
             self.base.totals.allocations,
@@ -213,7 +216,8 @@ impl Restored {
     pub fn sites(&self, now: &[SiteTotals]) -> Vec<SiteTotals> {
         let mut sites: FxHashMap<u32, SiteTotals> = FxHashMap::default();
         for site in &self.base.sites {
-            // No block of the site is live, unless the ledger says so below.
+            // Assumes that the site has no live blocks; the loop below adds those that the ledger
+            // has.
             let released = SiteTotals {
                 bytes: 0,
                 blocks: 0,

@@ -223,7 +223,7 @@ impl Recording {
     /// Fails if a window has no length, or lies outside the recorded time.
     pub(crate) fn check_window(&self, from_ns: u64, to_ns: u64) -> Result<(), Error> {
         let (start_ns, end_ns) = self.span_ns();
-        // The time of the first pass is known only at its end, and a mark may be in it.
+        // The time of the first pass is known only at its end, and a mark may be inside that pass.
         let is_mark = self.marks().iter().any(|mark| mark.time_ns == to_ns);
         let is_before = to_ns < start_ns && !is_mark;
         if from_ns >= to_ns || from_ns > end_ns || is_before {

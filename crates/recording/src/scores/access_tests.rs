@@ -86,8 +86,8 @@ fn blocks() -> impl Strategy<Value = Vec<Block>> {
         }
     });
     prop::collection::vec(block, 1..60).prop_map(|mut blocks| {
-        // Simultaneous events would be moved apart, so each event gets its own time. This removes
-        // no access.
+        // Events with equal times would be spread out in time, so each event gets its own time. No
+        // access is removed.
         let mut taken = std::collections::HashSet::new();
         for block in &mut blocks {
             while !taken.insert(block.start_ns) {
@@ -186,8 +186,8 @@ proptest! {
     }
 }
 
-/// A site whose module does not report accesses has no scores of accesses, even if other modules
-/// access its blocks.
+/// A site whose module does not report accesses has no access scores, even if other modules access
+/// its blocks.
 #[test]
 fn only_modules_that_tell_are_scored() {
     let block = Block {

@@ -30,7 +30,7 @@ pub struct AccessSums {
     pub untouched: u64,
     /// Chunks that were written and never read.
     pub never_read: u64,
-    /// Chunks that were read with the allocator's zeros, and never written.
+    /// Chunks that were read while they contained the allocator's zeros, and were never written.
     pub never_written: u64,
     /// Number of reads of all chunks.
     pub reads: u64,
@@ -59,7 +59,7 @@ pub struct AccessSums {
 }
 
 impl AccessSums {
-    /// Returns the usage score; `None` if nothing is known, or for chunks without bytes.
+    /// Returns the usage score; `None` if nothing is known, or if the chunks have no bytes.
     pub fn usage(&self) -> Option<f64> {
         (self.bytes > 0).then(|| self.accessed_bytes as f64 / self.bytes as f64)
     }
@@ -122,7 +122,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Stores the accesses of a block whose coming release carries this number.
+    /// Stores the accesses of a block whose future release carries this number.
     pub fn will_be_released(&mut self, number: u32, accesses: &Accesses) {
         self.released.insert(number, *accesses);
         if self.released.len() > MOST_WAITING {

@@ -4,10 +4,10 @@
 //! Events of different rings arrive out of order, by a few passes at most. So groups stay open
 //! until no further allocation can belong to them, and a late allocation may merge two groups.
 //!
-//! If `realloc` replaces a chunk by a larger chunk, that is a step of a chain and not a turn of a
-//! loop: chunks of a growing list are replaced soon after they were allocated, and none can be
-//! reused. Only the next event of the releasing thread shows if a release was such a step, so a
-//! release is processed in two parts.
+//! If `realloc` replaces a chunk with a larger chunk, that is a step of a chain and not an
+//! iteration of a loop: chunks of a growing list are replaced soon after they were allocated, and
+//! none can be reused. Only the next event of the releasing thread shows if a release was such a
+//! step, so a release is processed in two parts.
 
 use super::Loops;
 use std::collections::BTreeMap;

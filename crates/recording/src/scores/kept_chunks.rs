@@ -5,8 +5,8 @@ use memhook_abi::Accesses;
 /// Reads and writes of a chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkAccesses {
-    /// Time of the first access in nanoseconds since the attach. Without accesses, it is the time
-    /// of the allocation.
+    /// Time of the first access in nanoseconds since the attach. If there was none, the time of the
+    /// allocation.
     pub first_ns: u64,
     /// Time of the last access.
     pub last_ns: u64,
@@ -31,8 +31,8 @@ pub struct Chunk {
     pub size: u64,
     /// True if the chunk was live at the end.
     pub is_live: bool,
-    /// Reads and writes of the chunk; `None` if unknown. The field is boxed, because there are many
-    /// chunks, and most recordings have no accesses.
+    /// Reads and writes of the chunk; `None` if unknown. Boxed to save space, because there are
+    /// many chunks, and most recordings contain no accesses.
     pub accesses: Option<Box<ChunkAccesses>>,
 }
 
@@ -51,10 +51,11 @@ impl ChunkAccesses {
     }
 }
 
-/// The stored chunks of a site: all of them, or every second, fourth, ... if there are too many.
+/// The stored chunks of a site: all of them, or every second, fourth, and so on if there are too
+/// many.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptChunks {
-    /// Sampling interval of stored chunks: one of this number is stored; 0 if none is.
+    /// Sampling interval: one in this many chunks is stored; 0 if none are.
     pub step: u64,
     /// Chunks, sorted by the time of their allocation.
     pub chunks: Vec<Chunk>,

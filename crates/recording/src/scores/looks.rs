@@ -5,11 +5,11 @@
 //! have watchpoints. A watchpoint fires once and is set again after some time, which grows with the
 //! age of the block. So for each word, the first access is known, and the last access is known to
 //! be within a certain time. Uncertainty remains if the look was abandoned before the release, or
-//! if the word was not watched for some time. The uncertainty is expressed as a range that contains
-//! the score of the block in any case. The estimate for a site is the middle of the mean range. Its
-//! interval includes the range and the random error.
+//! if the word was not watched for some time. The uncertainty is expressed as a range that
+//! certainly contains the score of the block. The estimate for a site is the middle of the mean
+//! range. Its interval includes the range and the random error.
 //!
-//! A trap takes some time while the block lives. If a block would otherwise live for only a few
+//! Each trap prolongs the block's life. If a block would otherwise live for only a few
 //! microseconds, most of its lifetime is spent in traps, and its active life remains unknown.
 //!
 //! A block of up to four words is watched completely. In a larger block, four words represent the
@@ -18,12 +18,12 @@
 //! access interval if there are holes at its ends. Accesses to other words can only make the useful
 //! lifetime longer than estimated.
 //!
-//! Words do not show how many of their bytes are used. At the ends of the access interval, up to
-//! seven unused bytes count at each end. So half of the looks watch one random byte of each word or
+//! Words do not show how many of their bytes are used. At each end of the access interval, up to
+//! seven unused bytes count as used. So half of the looks watch one random byte of each word or
 //! quarter. If the bytes of the outermost words are used consecutively, the mean over such looks is
-//! the access interval to the byte. If these words have holes, it is less. So the truth is between
-//! the mean over looks at bytes and the mean over looks at words, and the interval of usage reaches
-//! from one mean to the other.
+//! the access interval, exact to the byte. If these words have holes, it is less. So the truth is
+//! between the mean over looks at bytes and the mean over looks at words, and the interval of usage
+//! reaches from one mean to the other.
 
 use std::fmt::Write;
 
@@ -32,14 +32,15 @@ pub const LOOKS_NOTE: &str = "looks";
 
 /// Bytes of a word.
 const WORD_BYTES: u64 = 8;
-/// Time before the release in which an access belongs to the allocator, which writes into the
-/// released block. The program's last access to a watched word is followed by its trap, which takes
-/// longer than this.
+/// An access within this time before the release is attributed to the allocator, which writes into
+/// the released block. The program's last access to a watched word is followed by its trap, which
+/// takes longer than this.
 const RELEASE_NS: u64 = 1000;
 /// Duration of the longest trap of a watchpoint, even in a virtual machine, where traps take
 /// longest.
 const TRAP_NS: u64 = 50_000;
-/// Maximum delay of an allocation's event after the look, because the two use different clocks.
+/// Maximum time by which an allocation's event may seem later than its look, because the two use
+/// different clocks.
 const CLOCKS_NS: u64 = 50_000;
 /// The 97.5 % quantile of the normal distribution.
 const QUANTILE: f64 = 1.96;
@@ -263,7 +264,7 @@ pub(super) fn sampled(outcomes: &[Outcome]) -> Option<SampledAccesses> {
 fn between(little: Bounds, much: Bounds) -> SampledScore {
     let least = little.least.min(much.most);
     let most = much.most.max(little.least);
-    // The errors at the other ends do not matter for these ends.
+    // The upper error of `little` and the lower error of `much` do not affect the result.
     Bounds {
         least,
         most,

@@ -1,9 +1,9 @@
-//! Looks at simulated programs, compared with all of their accesses.
+//! Sampled looks at simulated programs, compared with all of their accesses.
 
 use super::looks::*;
 use proptest::prelude::*;
 
-/// Accesses of a program by word, in nanoseconds since the allocation.
+/// Accesses of a program to each word, in nanoseconds since the allocation.
 type Program = Vec<Vec<u64>>;
 
 /// Returns the accesses to a word that watchpoints see. A watchpoint fires, is silent for a time
@@ -44,8 +44,8 @@ fn look(program: &Program, offsets: &[usize], release: u64, until: u64) -> Look 
     }
 }
 
-/// Returns looks at blocks whose bytes in a range are accessed once each. The looks watch words, or
-/// one byte of each word.
+/// Returns looks at blocks in which each byte of a range is accessed once. The looks watch whole
+/// words, or one byte of each word.
 fn look_at_bytes(
     size: u64,
     used: std::ops::Range<u64>,
@@ -81,8 +81,8 @@ fn look_at_bytes(
     }
 }
 
-/// If bytes are used consecutively, the interval contains their share to the byte, and it is narrow
-/// if words are full.
+/// If consecutive bytes are used, the interval contains their exact share, and it is narrow if
+/// words are used completely.
 #[test]
 fn usage_is_known_to_the_byte() {
     let mut chance = Chance(7);
@@ -112,8 +112,8 @@ fn usage_is_known_to_the_byte() {
     }
 }
 
-/// The program uses little of its outermost words, so bytes show less than the truth, and words
-/// more.
+/// The program uses few bytes of its outermost words, so watched bytes underestimate the truth and
+/// watched words overestimate it.
 #[test]
 fn holes_make_usage_unknown() {
     let mut chance = Chance(11);
@@ -129,8 +129,8 @@ fn holes_make_usage_unknown() {
     assert_eq!(found.known(), None);
 }
 
-/// Returns the truth by the formulas: the share of bytes from the lowest to the highest accessed
-/// word, and the time from the first access to the last, divided by the lifetime.
+/// Returns the true values from the definitions: the share of bytes from the lowest to the highest
+/// accessed word, and the time from the first access to the last, divided by the lifetime.
 fn truth(program: &Program, release: u64) -> (f64, f64) {
     let touched: Vec<usize> = (0..program.len())
         .filter(|&at| !program[at].is_empty())
@@ -169,14 +169,15 @@ proptest! {
         prop_assert!(seen.used.0 <= usage + 1e-9 && usage <= seen.used.1 + 1e-9, "{:?} {}", seen, usage);
         prop_assert!(seen.active.0 <= useful + 1e-9 && useful <= seen.active.1 + 1e-9, "{:?} {}", seen, useful);
         if until >= release {
-            // The look lasted to the end, so only silent times of a watchpoint leave uncertainty.
+            // The look lasted to the end, so the only uncertainty comes from times at which a
+            // watchpoint was silent.
             prop_assert_eq!(seen.used.0, seen.used.1);
             prop_assert!(seen.active.1 - seen.active.0 < 0.03, "{:?}", seen);
             prop_assert_eq!(seen.is_untouched, usage == 0.0);
         }
     }
 
-    /// The usage of a larger block is never estimated above the truth by more than the part that a
+    /// The estimated usage of a larger block never exceeds the truth by more than the part that one
     /// word represents.
     #[test]
     fn a_part_never_shows_more((program, release) in programs(5..40usize), seed in any::<u64>()) {
@@ -286,8 +287,7 @@ fn intervals_hold_the_complete_truth() {
     }
 }
 
-/// The block lived for four traps. It is known which of its words were used, but not for how long
-/// the block was used.
+/// The block lived for four traps. Which of its words were used is known, but not for how long.
 #[test]
 fn traps_say_nothing_of_lives_that_are_shorter() {
     let program = vec![vec![2_000], vec![30_000], vec![60_000], vec![90_000]];

@@ -1,6 +1,6 @@
 //! Combines the scores of sites to the score of a run.
 
-/// Returns the geometric mean of non-negative numbers; `None` without numbers.
+/// Returns the geometric mean of non-negative numbers; `None` if there are none.
 pub fn geometric_mean(numbers: impl Iterator<Item = f64>) -> Option<f64> {
     let (mut count, mut logarithms) = (0u64, 0.0);
     for number in numbers {
@@ -10,10 +10,9 @@ pub fn geometric_mean(numbers: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| (logarithms / count as f64).exp())
 }
 
-/// Returns the variance of numbers around their arithmetic mean; `None` without
-/// numbers.
+/// Returns the variance of numbers around their arithmetic mean; `None` if there are none.
 pub fn variance(numbers: impl Iterator<Item = f64>) -> Option<f64> {
-    // This is Welford's method, which does not subtract large sums from each other.
+    // Welford's method, which avoids subtracting large sums from each other.
     let (mut count, mut mean, mut squares) = (0u64, 0.0, 0.0);
     for number in numbers {
         count += 1;

@@ -178,7 +178,7 @@ pub struct Loops {
 }
 
 impl Loops {
-    /// Minimum number of chunks of a loop that is worth a change.
+    /// Minimum number of chunks for which a change to a loop is worthwhile.
     pub const LEAST_CHUNKS: u64 = 100;
     /// Maximum score of a loop. At most a tenth of the chunks is live at one time.
     pub const HIGHEST_SCORE: f64 = 0.1;

@@ -2,10 +2,11 @@
 //! blocks of a vector without `reserve`, or of a chain of `realloc`.
 //!
 //! If a site does not call `realloc`, a run belongs to one site and thread. A block then replaces
-//! its predecessor if the predecessor is released after the new block was allocated and before the
-//! next block is. `realloc` replaces the block that the thread released just before, regardless of
-//! the site that allocated that block. So a chain is followed from block to block, and each site
-//! has its own steps of the chain. Blocks that merely happen to grow are not a run.
+//! its predecessor if the predecessor is released after the allocation of the new block and before
+//! that of the next one. With `realloc`, the new block replaces the block that the thread has just
+//! released, whichever site allocated it. So a chain is followed from block to block, and each site
+//! is credited with its own steps of the chain. Blocks that merely happen to get larger are not a
+//! run.
 
 /// The runs of a site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,7 +15,7 @@ pub struct GrowingRuns {
     pub runs: u64,
     /// Number of steps in these runs. Each step replaces a block.
     pub steps: u64,
-    /// Bytes of the replaced blocks, which are an upper bound on copied bytes.
+    /// Bytes of the replaced blocks, an upper bound on the bytes copied.
     pub outgrown_bytes: u64,
     /// Part of these bytes in runs that grow by less than [`GrowingRuns::FACTOR`] per step.
     pub slow_bytes: u64,
@@ -27,11 +28,11 @@ pub struct GrowingRuns {
 }
 
 impl GrowingRuns {
-    /// Minimum number of steps of a run. Fewer steps may be chance.
+    /// Minimum number of steps of a run. Fewer may be coincidence.
     pub const LEAST_STEPS: u64 = 3;
-    /// Growth per step from which growing is efficient. On average, such runs copy about as many
-    /// bytes as the last block has, regardless of their length. Buffers of libraries grow by a half
-    /// or double, and sizes are rounded.
+    /// Growth factor per step from which growing is efficient. On average, such a run copies about
+    /// as many bytes as its last block has, whatever its length. Library buffers grow by half or
+    /// double, and sizes are rounded.
     pub const FACTOR: f64 = 1.4;
 
     /// Adds a site's part of a run.
@@ -68,7 +69,7 @@ impl Steps {
     }
 }
 
-/// Maximum number of sites of a chain. Further sites get none of its steps.
+/// Maximum number of sites of a chain. Steps by further sites are not attributed.
 const MOST_SITES: usize = 8;
 
 /// A current chain of `realloc`.
@@ -89,7 +90,7 @@ impl Chain {
         }
     }
 
-    /// Adds a step: a site replaces a block of one size by a block of another.
+    /// Adds a step: a site replaces a block of one size with a block of another.
     pub fn step(&mut self, site: u32, from: u64, to: u64) {
         self.reached = to;
         self.all.add(from);
@@ -122,7 +123,7 @@ pub(super) struct Run {
     address: u64,
     size: u64,
     is_live: bool,
-    /// The block before the last one, if its release is still needed to show that the last one
+    /// The second-to-last block, if its release is still needed to show that the last block
     /// replaces it.
     outgrown: Option<(u64, u64)>,
     first_size: u64,
@@ -148,8 +149,8 @@ impl Run {
                 ..Run::default()
             };
             if is_next {
-                // The previous block is still live, so this run ends. The next may begin with the
-                // last block.
+                // The previous block is still live, so this run ends. The next run may begin with
+                // the last block.
                 self.outgrown = Some(last);
                 self.first_size = last.1;
                 self.reached = last.1;
@@ -256,7 +257,7 @@ mod tests {
         assert_eq!(sites, MOST_SITES);
     }
 
-    /// Blocks are not a run if each is larger than the last, but none replaces another.
+    /// Blocks of which each is larger than the last are not a run if none replaces another.
     #[test]
     fn blocks_that_only_happen_to_grow_are_none() {
         let mut kept = Site::default();

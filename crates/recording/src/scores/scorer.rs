@@ -51,7 +51,8 @@ pub(crate) struct Scorer {
 }
 
 impl Scorer {
-    /// Creates an empty scorer. `run_ns` is the length of the run. For `stacks`, see there.
+    /// Creates an empty scorer. `run_ns` is the length of the run. For `stacks`, see
+    /// [`StackKinds`].
     pub fn new(options: &ScoreOptions, run_ns: u64, stacks: StackKinds) -> Self {
         let part = |of_run: f64| (run_ns as f64 * of_run) as u64;
         let group_ns = match options.group {
@@ -114,7 +115,7 @@ impl Scorer {
         self.known.is_live(accesses);
     }
 
-    /// Counts this number of blocks, at least one, that were allocated and released one after the
+    /// Counts a number of blocks, at least one, that were allocated and released one after the
     /// other.
     pub fn pairs(&mut self, block: &BlockOf, stack: u32, count: u64) {
         self.add(Happening::Pairs(*block, stack, count));
@@ -415,7 +416,7 @@ impl Scorer {
         }
     }
 
-    /// Ends the window. Live chunks are taken to live until then.
+    /// Ends the window. Chunks that are still live are assumed to live until then.
     pub fn finish(mut self, to_ns: u64) -> ScoredRun {
         self.end_tick(to_ns);
         let mut live: Vec<(u64, Live)> = self.live.drain().collect();
@@ -448,7 +449,7 @@ impl Scorer {
             }
             sites.push(site.scored());
         }
-        // Every program uses some of its blocks. This one was linked to the runtime, but not
+        // Every program accesses some of its blocks, so this one was linked to the runtime, but not
         // compiled with the callbacks.
         let accessed = |sums: &AccessSums| sums.reads > 0 || sums.writes > 0;
         let mut known = sites.iter().filter_map(|site| site.accesses.as_ref());

@@ -1,4 +1,4 @@
-//! State of a site while its blocks are allocated and released, and its final numbers.
+//! State of a site while its blocks are allocated and released, and its final results.
 
 use super::ScoredSite;
 use super::accesses::AccessSums;
@@ -57,7 +57,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// Creates a site without allocations. `keeps` is true if chunks are stored individually.
+    /// Creates a site without allocations. If `keeps` is true, chunks are stored individually.
     pub fn of(stack: u32, kinds: &StackKinds, keeps: bool) -> Site {
         Site {
             stack,

@@ -1,5 +1,5 @@
-//! The scorer compared with a slow reference implementation of the formulas, on random programs
-//! whose events arrive out of order.
+//! Compares the scorer with a slow reference implementation of the formulas, on random programs whose events arrive out
+//! of order.
 
 use super::*;
 use memhook_ledger::{BlockOf, ReleaseBy};
@@ -51,8 +51,8 @@ fn reference(blocks: &[Block], site: u32, group_ns: u64) -> (f64, u64) {
     )
 }
 
-/// Returns the scores for these blocks, reported pass by pass, and in each pass thread by thread,
-/// in either order.
+/// Returns the scores for these blocks, which are reported pass by pass. Within each pass, the threads are reported one
+/// after the other, in either order.
 fn scored(blocks: &[Block], options: &ScoreOptions) -> ScoredRun {
     let mut scorer = Scorer::new(options, END_NS, Default::default());
     let mut events: Vec<(u64, bool, usize)> = Vec::new();
@@ -169,7 +169,7 @@ proptest! {
     }
 }
 
-/// A loop of the shortest blocks has equal results as one folded event and as single events.
+/// A loop of the shortest blocks has the same results whether it is one folded event or single events.
 #[test]
 fn folded_pairs_are_a_loop() {
     let block = BlockOf {
@@ -215,7 +215,7 @@ fn reallocated(steps: impl Iterator<Item = (u32, u64)>) -> ScoredRun {
     exchanged(steps, true)
 }
 
-/// Like the function above, with `free` and `realloc` of a null pointer in place of one `realloc`.
+/// Like the function above, but with `free` and a `realloc` of a null pointer in place of each `realloc`.
 fn exchanged(steps: impl Iterator<Item = (u32, u64)>, by_realloc: bool) -> ScoredRun {
     let stacks = StackKinds {
         reallocs: [100, 101].into_iter().collect(),
@@ -252,8 +252,7 @@ fn exchanged(steps: impl Iterator<Item = (u32, u64)>, by_realloc: bool) -> Score
     scorer.finish(END_NS)
 }
 
-/// Two call stacks extend a list alternately. Each of its chunks is short-lived, but none can be
-/// reused.
+/// Two call stacks extend one list alternately. Each of its chunks is short-lived, but none of them can be reused.
 #[test]
 fn chains_of_realloc_are_no_loops() {
     let run = reallocated((1..5000).map(|step| (step as u32 % 2, 16 * step)));
@@ -277,7 +276,7 @@ fn what_free_has_released_is_not_exchanged() {
     assert_eq!(run.sites[0].loops.chunks, 4999);
 }
 
-/// Lists of two call stacks that grow alternately are separate chains.
+/// Lists of two call stacks are separate chains, even if they grow alternately.
 #[test]
 fn chains_do_not_mix() {
     let stacks = StackKinds {
@@ -314,7 +313,7 @@ fn chains_do_not_mix() {
     }
 }
 
-/// Each turn of a loop has a new chain. Of its three chunks, two are steps of the chain.
+/// Each iteration of a loop has a new chain. Two of its three chunks are steps of the chain.
 #[test]
 fn chains_in_a_loop_are_a_loop() {
     let sizes = [(0, 10), (0, 20), (1, 30), (1, 0)];

@@ -1,5 +1,5 @@
-//! The events of each thread. Only the next event of a thread reveals if `realloc` has replaced a
-//! released chunk by a larger chunk.
+//! The last event of each thread. Only a thread's next event reveals whether `realloc` has replaced
+//! a released chunk with a larger one.
 
 use super::groups::GroupId;
 use super::runs::Chain;
@@ -36,7 +36,7 @@ pub(super) struct Threads(Vec<Events>);
 
 impl Threads {
     /// Processes a thread's next event, which completes the release before it. `reallocated` is the
-    /// size of the block, if the event is a return of `realloc`.
+    /// size of the block if the event is a `realloc` return.
     pub fn next_event(&mut self, thread: u16, reallocated: Option<u64>) -> Option<Settled> {
         let thread = usize::from(thread);
         if thread >= self.0.len() {

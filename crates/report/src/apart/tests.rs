@@ -70,8 +70,8 @@ fn of_the_same_calls_it_is_the_line() {
     );
     assert_eq!(shown(&["a@3", "a@2"]), ["a src/a.cc:3", "a src/a.cc:2"]);
     assert_eq!(shown(&[""]), ["(no call stack) "]);
-    // The sites differ in frames that are not shown: the allocator's function, or functions of the
-    // C++ library.
+    // The sites differ only in frames that are not shown: the allocator's function, or functions of
+    // the C++ library.
     assert_eq!(
         shown(&["std::x a b", "std::y a b"]),
         ["a [std::x] \u{2190} b", "a [std::y] \u{2190} b"]
@@ -114,7 +114,7 @@ fn a_line_number_is_the_last_to_go() {
         let shown = &shown_in(room + 1, &[long])[0];
         assert!(shown.starts_with(expected), "{room}: {shown}");
     }
-    // A label loses directories and parts of the name before the difference between sites.
+    // A label drops directories and parts of the name before it drops the difference between sites.
     let alike = [
         "place_many_orders@42 serve main",
         "place_many_orders@42 print main",
@@ -184,7 +184,7 @@ fn what_tells_rows_apart_is_cut_last() {
     for room in 45..120 {
         distinct(room);
     }
-    // From the width that a row requests, the label is complete.
+    // At the width that a row requests, and beyond, the label is complete.
     let sites: Vec<Vec<StackFrame>> = alike
         .iter()
         .map(|stack| stack.split_whitespace().map(frame).collect())

@@ -99,7 +99,7 @@ impl EventQueue {
         }
     }
 
-    /// Ends the stream. Only the sums and `last`, which found no room, follow.
+    /// Ends the stream. After this, only the sums and `last`, for which there was no room, follow.
     pub(super) fn finish(&self, last: &[Item], end: EventsEnd) {
         let mut waiting = self.lock();
         waiting.items.extend_from_slice(last);

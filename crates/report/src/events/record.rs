@@ -1,4 +1,4 @@
-//! The lines of an event stream: `docs/schemas/events-1.json`.
+//! Lines of an event stream (schema: `docs/schemas/events-1.json`).
 
 use crate::StackFrame;
 use serde::Serialize;
@@ -69,7 +69,7 @@ pub enum Why {
     Reader,
     /// The ledger's memory was full, so it does not follow all live blocks.
     Memory,
-    /// The program produced events faster than the attacher could take them, or had more threads
+    /// The program produced events faster than the attacher could consume them, or had more threads
     /// than can be recorded.
     Recording,
 }
@@ -141,7 +141,7 @@ impl EventsBegin {
     }
 }
 
-/// The last line: the sums of the trace, as its report has them.
+/// The last line: the sums of the trace, as in its report.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct EventsEnd {
     /// True if the process continues after the trace.
@@ -160,6 +160,6 @@ pub struct EventsEnd {
     pub live_blocks: u64,
     /// Bytes of these blocks.
     pub live_bytes: u64,
-    /// Records of this stream that are missing because the reader was too slow.
+    /// Records that are missing from this stream because the reader was too slow.
     pub lost_records: u64,
 }

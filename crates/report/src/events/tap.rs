@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub struct EventTap {
     queue: Arc<EventQueue>,
     pub(super) batch: Vec<Item>,
-    /// Events that found no room since the last record about losses.
+    /// Number of events dropped for lack of room since the last loss record.
     lost: Lost,
     /// Number of all records that found no room.
     lost_records: u64,
@@ -45,8 +45,8 @@ impl EventTap {
     }
 
     /// Puts a release before the last event if that event is an allocation at the released address.
-    /// The ledger reports the allocation first, and then the replaced block. But for a reader, an
-    /// address has only one block at a time.
+    /// The ledger reports the allocation first and then the block that it replaced, but for a
+    /// reader, an address holds only one block at a time.
     fn goes_before_last(&mut self, free: Item) -> bool {
         let Item::Free {
             block: gone, by, ..
@@ -62,7 +62,8 @@ impl EventTap {
             | Item::Realloc {
                 new: block, stack, ..
             } if block == gone => {
-                // The later block is already known, so this block was released immediately.
+                // The later block at this address is already known, so this block was released
+                // immediately.
                 let pair = Item::Pairs {
                     block,
                     stack,
@@ -81,7 +82,7 @@ impl EventTap {
                 true
             }
             Item::Alloc { block, .. } | Item::Realloc { new: block, .. }
-                // If the releasing thread is known, it acts after the allocation.
+                // If the releasing thread is known, its release happened after the allocation.
                 if by.is_none() && block.address == gone.address =>
             {
                 let at = self.batch.len() - 1;

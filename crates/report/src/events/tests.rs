@@ -131,7 +131,8 @@ fn block(address: u64, time_ns: u64) -> BlockOf {
     }
 }
 
-/// A reader that knows one block for each address has exactly the live blocks of the ledger.
+/// A reader that keeps one block for each address ends up with exactly the live blocks of the
+/// ledger.
 #[test]
 fn an_address_has_one_block_at_a_time() {
     let by = ReleaseBy {

@@ -10,12 +10,12 @@ use rustc_hash::FxHashSet;
 use std::io::{BufWriter, Write};
 use std::time::Duration;
 
-/// Number of records whose call stacks are looked up together.
+/// Number of records whose call stacks are symbolized in one batch.
 const CHUNK: usize = 4096;
 /// Bytes per write.
 const PIECE: usize = 4096;
-/// Number of attempts to find the module of an address. A module that was just loaded becomes known
-/// soon.
+/// Number of attempts to find the module of an address. A newly loaded module becomes known after a
+/// short delay.
 const MODULE_LOOKS: usize = 3;
 const MODULE_PAUSE: Duration = Duration::from_millis(20);
 /// Time limit for names. Names that arrive later are omitted.
@@ -25,8 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub trait EventSource: Send {
     /// Returns the backtrace with this id.
     fn backtrace(&mut self, id: u32) -> Option<Backtrace>;
-    /// Returns the id and the name of the thread with this index. The id is the id that the process
-    /// sees.
+    /// Returns the name of the thread with this index, and its id as seen by the process itself.
     fn thread(&mut self, index: u16) -> (u32, String);
     /// Returns the modules, if they have changed since the last call.
     fn new_modules(&mut self) -> Option<Vec<ModuleFile>>;
@@ -75,8 +74,8 @@ struct Writer<'a, W: Write> {
     output: BufWriter<Paced<'a, W>>,
 }
 
-/// Output in pieces of a few kilobytes, which shows a reader's progress. A pipe either takes a
-/// whole piece or blocks the writer.
+/// Output written in pieces of a few kilobytes, so that the reader's progress can be observed. A
+/// pipe either takes a whole piece or blocks the writer.
 struct Paced<'a, W> {
     output: W,
     queue: &'a EventQueue,
@@ -150,7 +149,7 @@ impl<W: Write> Writer<'_, W> {
         self.output.write_all(b"\n")
     }
 
-    /// Writes the names of all stacks and threads that these records mention for the first time.
+    /// Writes the names of all stacks and threads that first occur in these records.
     fn name(&mut self, items: &[Item]) -> std::io::Result<()> {
         let (mut stacks, mut threads) = (Vec::new(), Vec::new());
         for item in items {

@@ -1,4 +1,4 @@
-//! A flame graph as one SVG file that zooms and searches in any browser, without a network.
+//! A flame graph as one SVG file, with zoom and search in any browser, offline.
 
 use super::{Format, FormatOptions};
 use crate::call_tree::{CallTree, Node, Root};
@@ -16,7 +16,7 @@ const MARGIN: f64 = 10.0;
 const FRAME_HEIGHT: f64 = 17.0;
 const HEADER: f64 = 62.0;
 /// Assumed width of a character, in units of the font's size. Fonts differ, so each label has its
-/// own viewport, which cuts off the rest.
+/// own viewport, which clips it.
 const CHARACTER: f64 = 7.3;
 /// Width of a character of the heading.
 const HEADING_CHARACTER: f64 = 9.8;
@@ -185,7 +185,7 @@ fn fitting(name: &str, width: f64) -> String {
     }
 }
 
-/// Returns the color of a name. A name has one color in all graphs.
+/// Returns the color of a name. A name has the same color in all graphs.
 fn color(name: &str, is_root: bool) -> String {
     if is_root {
         return "hsl(210 12% 82%)".into();

@@ -83,7 +83,7 @@ impl Traces<'_> {
         Ok(index)
     }
 
-    /// Returns the instruction of these frames, innermost first; all but the last are inlined.
+    /// Returns the instruction index for these frames, given innermost first; all but the last are inlined.
     fn instruction(&mut self, profile: &Profile, frames: &[u32]) -> Result<u32> {
         if let Some(&index) = self.instructions.get(frames) {
             return Ok(index);
@@ -121,7 +121,8 @@ impl Traces<'_> {
         Ok(index)
     }
 
-    /// Returns the trace of a stack: its frames from the outermost on, each the child of the one before.
+    /// Returns the trace index of a stack. Its frames are entered from the outermost on, each as a child of the
+    /// previous one.
     fn stack(&mut self, profile: &Profile, stack: u32) -> Result<u32> {
         let frames = profile.stacks.get(stack as usize);
         let mut instructions = Vec::new();

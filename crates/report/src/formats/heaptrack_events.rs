@@ -42,15 +42,15 @@ enum FirstBlock {
     Temporary,
     /// A block that lives from the beginning to the end.
     Kept,
-    /// A block that is released after the allocation of this index, which has an equal size and
+    /// A block that is released after the allocation with this index, which has the same size and
     /// site.
     Brief(u32),
-    /// One of `missing_temporary`, which have no bytes. A block of this index compensates for its
-    /// call: it represents two blocks of its site that are live at the peak and released after the
-    /// peak.
+    /// One of the `missing_temporary` allocations, which have no bytes. A block with this index
+    /// compensates for the allocation's call: it represents two blocks of its site that are live at
+    /// the peak and are released after the peak.
     Missing(u32),
-    /// No site has such a block. Index 0 is then a block of no bytes that is never allocated.
-    /// heaptrack_print reads such a file; heaptrack_gui may crash.
+    /// No site has a block of these kinds. Index 0 is then a block of no bytes that is never
+    /// allocated. heaptrack_print reads such a file; heaptrack_gui may crash.
     Nothing,
 }
 
@@ -59,8 +59,8 @@ pub(super) struct Events {
     /// Size and trace by index.
     infos: Vec<(u64, u32)>,
     first: FirstBlock,
-    /// Bytes that the plan allocates earlier than they were live in the run. They reduce the room
-    /// for brief blocks below the peak.
+    /// Bytes that the plan allocates earlier than the run did. They reduce the room for brief
+    /// blocks below the peak.
     early_bytes: u64,
     /// Index of a block of no bytes. Its release separates an allocation from the release of that
     /// block.
@@ -213,8 +213,8 @@ impl Events {
         (self.peak_bytes as f64 * share).ceil() as u64
     }
 
-    /// Returns, for each plan, the number of steps from the first on over which brief blocks
-    /// spread. In these steps, the sum stays below the peak. Otherwise the reader would find the
+    /// Returns, for each plan, over how many steps, from the first on, its brief blocks are spread.
+    /// In these steps, the sum stays below the peak, because otherwise the reader would find the
     /// peak there.
     fn brief_steps(&self) -> Vec<usize> {
         let live: Vec<u64> = (0..self.steps.len())
@@ -302,8 +302,8 @@ impl Infos {
     }
 }
 
-/// Splits the allocations of a site. Also returns the number of temporary allocations that are live
-/// at the peak. `most` is an upper bound on the size of a brief block.
+/// Splits the allocations of a site into plans. Also returns the number of temporary allocations
+/// that are live at the peak. `most` is an upper bound on the size of a brief block.
 fn plan(site: &ProfileSite, most: u64, mut lot: impl FnMut(Amount) -> Lot) -> (Plan, u64) {
     let m = &site.measures;
     let less = |a: Amount, b: Amount| Amount {
@@ -348,7 +348,7 @@ fn plan(site: &ProfileSite, most: u64, mut lot: impl FnMut(Amount) -> Lot) -> (P
     (plan, missing)
 }
 
-/// Returns the largest possible number of blocks that may be live at both the peak and the end,
+/// Returns the largest possible number of blocks that can be live at both the peak and the end,
 /// with sizes that leave some bytes for the other blocks.
 fn kept(peak: Amount, live: Amount) -> Amount {
     let blocks = peak.blocks.min(live.blocks);
@@ -373,7 +373,7 @@ fn kept(peak: Amount, live: Amount) -> Amount {
 #[derive(Clone, Copy)]
 struct Step {
     time_ms: u64,
-    /// Position on the way up to the peak, as a share of its bytes.
+    /// Position on the way up to the peak, as a fraction of the bytes at the peak.
     to_peak: f64,
     /// Position on the way from the peak to the end, as a share of the bytes.
     to_end: f64,

@@ -1,4 +1,4 @@
-//! The lines of heaptrack's file for events, in groups of blocks that live and die together.
+//! The lines for events in heaptrack's file, for groups of blocks that live and die together.
 
 use super::heaptrack_events::Plan;
 use std::io::{Result, Write};
@@ -40,11 +40,11 @@ impl Lot {
     }
 }
 
-/// Writes runs of events. Without an output, it determines the order in which indices appear.
+/// Writes runs of events. Without an output, it only determines the order in which indices appear.
 pub(super) struct Lines<'a> {
     pub(super) out: Option<&'a mut dyn Write>,
     pub(super) between: u32,
-    /// Numbers of the indices in the file, in the order of the first allocations.
+    /// The number of each index in the file, in the order of the first allocations.
     pub(super) numbers: Vec<Option<u32>>,
     pub(super) used: u32,
 }
@@ -73,7 +73,7 @@ impl Lines<'_> {
     }
 
     pub(super) fn release(&mut self, index: u32) -> Result<()> {
-        // Without an output, a block that is never allocated has no number yet.
+        // Without an output, a block that is never allocated has no number.
         match (&mut self.out, self.numbers[index as usize]) {
             (Some(out), Some(number)) => writeln!(out, "- {number:x}"),
             _ => Ok(()),
@@ -104,7 +104,7 @@ impl Lines<'_> {
         Ok(())
     }
 
-    /// Writes blocks that are allocated and released below the peak.
+    /// Writes blocks that are allocated and released while the live bytes stay below the peak.
     pub(super) fn brief(
         &mut self,
         plan: &Plan,

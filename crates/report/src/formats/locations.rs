@@ -1,4 +1,5 @@
-//! Frames of a call stack by address: an address and the functions inlined at it are one location.
+//! Frames of a call stack, grouped by address: an address and the functions inlined at it form one
+//! location.
 
 use crate::Profile;
 

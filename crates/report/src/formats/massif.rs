@@ -11,7 +11,7 @@ use std::io::{Result, Write};
 /// Maximum number of snapshots in addition to the peak and the end. Massif itself takes at most
 /// 100.
 const SNAPSHOTS: usize = 98;
-/// Share of a snapshot below which callers are summed up, as in Massif.
+/// Share of a snapshot below which callers are combined, as in Massif.
 const THRESHOLD: f64 = 0.01;
 
 /// One of the snapshots.
@@ -107,7 +107,7 @@ fn write_tree(tree: &CallTree, labels: &Labels, out: &mut dyn Write) -> Result<(
             0 => "(heap allocation functions) malloc/new/new[], --alloc-fns, etc.",
             _ => labels.text(node.label),
         };
-        // A line may contain several calls. The address of one of them is used.
+        // A line may contain several calls. The address of one of those calls is used.
         let address = match index {
             0 => String::new(),
             _ => format!("{:#X}: ", labels.address(node.label)),

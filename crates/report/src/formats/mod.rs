@@ -1,4 +1,4 @@
-//! Output formats: one trait, a file for each format, and one line of registration in a table.
+//! Output formats: one trait, one file per format, and one line in a table that registers it.
 //!
 //! A document that people read (a report, a tree, a comparison) is a [`Document`], which can be written as [`Text`] and
 //! as [`Json`]. A profile can be written in any of [`EXPORTS`]. Other crates have their own tables for their documents.
@@ -64,7 +64,7 @@ pub trait Format<D: ?Sized>: Sync {
     fn write(&self, document: &D, options: &FormatOptions, out: &mut dyn Write) -> Result<()>;
 }
 
-/// Nature of a format's bytes, which decides how they are written to a terminal.
+/// Kind of data in a format, which decides how it is written to a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nature {
     /// Lines of text.
@@ -75,7 +75,7 @@ pub enum Nature {
     Binary,
 }
 
-/// A document that people read as text, and programs as JSON with its own schema.
+/// A document with a text form for people, and a JSON form with its own schema for programs.
 pub trait Document: Serialize {
     /// Returns the document as text.
     fn text(&self, style: Style) -> String;

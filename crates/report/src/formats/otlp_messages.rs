@@ -1,6 +1,6 @@
-//! The messages of OpenTelemetry's profiles (opentelemetry-proto, `profiles/v1development`,
-//! `collector/profiles/v1development`, `common/v1`, `resource/v1`), with the fields that are
-//! written. The signal is an alpha, so its layout may change.
+//! Messages of the OpenTelemetry profiles signal (opentelemetry-proto, `profiles/v1development`,
+//! `collector/profiles/v1development`, `common/v1`, `resource/v1`), with only the fields that we
+//! write. The signal is in alpha, so its layout may change.
 
 /// Request to a collector.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -158,7 +158,7 @@ pub(super) struct Function {
     pub filename_strindex: i32,
 }
 
-/// A trace that a sample belongs to; our samples have none.
+/// Link to a trace to which a sample belongs; our samples have none.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Link {}
 

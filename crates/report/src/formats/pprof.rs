@@ -283,8 +283,7 @@ impl Tables {
                 file_offset: 0,
                 filename: self.string(&module.path),
                 build_id: self.string(&module.build_id),
-                // Prevents pprof from searching a different file with this name for names that we
-                // did not find.
+                // Prevents pprof from looking up missing names in a different file with this name.
                 has_functions: !is_unnamed,
                 has_filenames: of.iter().any(|f| f.frame.file.is_some()),
                 has_line_numbers: of.iter().any(|f| f.frame.line.is_some()),
@@ -305,7 +304,7 @@ fn message(profile: &Profile, shape: &PprofShape, options: &FormatOptions) -> me
     tables.mappings(profile);
     for site in &profile.sites {
         let sample = tables.sample(profile, site, shape);
-        // The stack has only a block from before the window that was released within it.
+        // The stack has only a block that was allocated before the window, and released within it.
         if sample.value.iter().any(|&value| value != 0) {
             tables.profile.sample.push(sample);
         }

@@ -115,7 +115,7 @@ pub(super) struct Location {
     pub mapping_id: u64,
     #[prost(uint64, tag = "3")]
     pub address: u64,
-    /// Functions, innermost first: all but the last are inlined into the next.
+    /// Functions, innermost first: each function except the last is inlined into the next one.
     #[prost(message, repeated, tag = "4")]
     pub line: Vec<Line>,
     #[prost(bool, tag = "5")]

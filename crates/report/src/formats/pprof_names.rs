@@ -106,7 +106,7 @@ impl StoredPprof {
     }
 }
 
-/// Counts the messages and strings of a profile. In broken bytes, it counts up to the fault.
+/// Counts the messages and strings of a profile. If the bytes are damaged, counts up to the damage.
 fn entries(mut bytes: &[u8]) -> usize {
     let mut entries = 0;
     while !bytes.is_empty() {
@@ -216,8 +216,8 @@ impl PprofNames {
             .memory_start
             .wrapping_sub(first.unwrap_or(of.memory_start));
         self.symbols.set_modules(vec![module]);
-        // A location is at the call, and its return address comes a few bytes later. The lookup
-        // uses the byte before the return address.
+        // A location is the address of the call, and the return address is a few bytes later. The lookup uses the byte
+        // before a return address.
         let address = |&at: &usize| profile.0.location[at].address.wrapping_add(1);
         self.symbols.request(locations.iter().map(address));
         while !self.symbols.is_ready(Duration::from_secs(1)) {}

@@ -9,8 +9,8 @@ use memhook_stream::Gap;
 use rustc_hash::FxHashMap;
 use std::time::Duration;
 
-/// Numbers that a live report takes from the ledger. They are taken in slices, because events wait
-/// in the rings meanwhile.
+/// Numbers that a live report takes from the ledger. They are taken in slices, because events pile
+/// up in the rings meanwhile.
 pub struct LiveNumbers {
     pub(super) by: RowsBy,
     pub(super) before_ns: Option<u64>,
@@ -31,7 +31,7 @@ pub struct LiveNumbers {
     /// Nanoseconds that calls spent in the allocator; `None` if calls are not timed.
     pub call_times: Option<CallTimes>,
     pub(super) gaps: Vec<Gap>,
-    /// Blocks that were allocated before this time have not been seen since a gap.
+    /// Upper bound on the allocation times of blocks that have not been seen since a gap.
     pub(super) unseen_before_ns: u64,
     pub(super) unseen: Estimate,
     /// True if the ledger's own sums of each site suffice.
@@ -68,8 +68,8 @@ impl LiveNumbers {
         }
     }
 
-    /// Takes the next slice. The totals are from the first slice. Returns true if more slices
-    /// follow.
+    /// Takes the next slice. The totals come from the first slice. Returns true if there are more
+    /// slices to take.
     pub fn take(
         &mut self,
         ledger: &Ledger<impl Observer>,
@@ -149,7 +149,8 @@ impl LiveNumbers {
         parts.into_iter().collect()
     }
 
-    /// Estimates the number of allocations since the attach, which is exact without sampling.
+    /// Returns the number of allocations since the attach: an estimate with sampling, otherwise
+    /// exact.
     fn allocated(&self) -> f64 {
         let (blocks, bytes) = (self.totals.allocations, self.totals.allocated_bytes);
         self.allocations.all(blocks, bytes).blocks
@@ -170,7 +171,7 @@ impl LiveNumbers {
         known.map(amount).collect()
     }
 
-    /// Adds unreachable blocks to the parts, regardless of their sizes.
+    /// Adds unreachable blocks of any size to the parts.
     fn add_unreachable(&self, sites: &[UnreachableSite], parts: &mut FxHashMap<u64, Sums>) {
         if self.by == RowsBy::Size {
             return;

@@ -42,11 +42,11 @@ pub struct Selection {
     pub top: usize,
     /// True if the profile covers only a part of the run.
     pub is_window: bool,
-    /// True to merge sites with equal texts, such as calls from one line.
+    /// True to merge sites whose text is the same, such as calls from one line.
     pub merges_alike: bool,
 }
 
-/// A profile that finds names by the numbers of its stacks.
+/// A profile that looks up names by stack number.
 struct NamedProfile<'a> {
     profile: &'a Profile,
     measure: Measure,

@@ -37,9 +37,9 @@ pub struct Window {
     pub to_ns: Option<u64>,
 }
 
-/// Number of moments for which a page has the addresses of blocks.
+/// Number of moments for which an HTML page contains the addresses of blocks.
 const MOMENTS: usize = 9;
-/// Maximum cells of all moments together: about a megabyte of the page.
+/// Maximum number of cells in all moments together: about a megabyte of the page.
 const MAX_CELLS: usize = 180_000;
 
 /// Optional contents of a profile.
@@ -233,7 +233,7 @@ fn scored_sites(
     });
     let inferences = inferences(profile, &named.collect::<Vec<_>>());
     let run_scores = RunScores::of(&run);
-    // A stack that several threads use is several sites of the profile.
+    // A stack that several threads use becomes several sites of the profile.
     let mut live: FxHashMap<u32, Amount> = FxHashMap::default();
     let mut timed: FxHashMap<u32, TimeTaken> = FxHashMap::default();
     for site in &profile.sites {
@@ -263,7 +263,8 @@ fn scored_sites(
 }
 
 /// Adds unreachable blocks to the sites. `keys` yields the stack and thread of each site of the
-/// recording. If the profile covers only a window, blocks allocated after it have no site.
+/// recording. If the profile covers only a window, blocks that were allocated after the window have
+/// no site.
 fn add_unreachable(
     sites: &mut [ProfileSite],
     keys: impl Iterator<Item = (u32, u32)>,
@@ -344,7 +345,7 @@ fn sampling(recording: &Recording, activity: &Activity) -> Option<Sampling> {
     })
 }
 
-/// Returns the sums of the window, as if a trace had begun and ended with it.
+/// Returns the sums of the window, as if a trace had begun and ended with the window.
 fn totals(recording: &Recording, activity: &Activity) -> ReportTotals {
     let losses = |until_ns: u64| {
         let counted = recording.losses_over_time().iter();
@@ -430,7 +431,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// Looks up all names in one step, several modules in parallel.
+    /// Looks up all names at once, for several modules in parallel.
     fn look_up(&self, activity: &Activity, symbols: &mut Symbolizer) {
         let of_sites = activity.sites.iter().map(|site| site.stack);
         let of_releases = activity.releases.iter().map(|(stack, _)| *stack);

@@ -35,7 +35,7 @@ pub(crate) fn symbolizer_of(sources: NameSources) -> (Symbolizer, (Vec<PathBuf>,
     let roots = if has_sysroot {
         sources.sysroots
     } else {
-        // The modules may be from this machine. Their build-ids show it.
+        // The modules may be from this machine. Their build-ids show whether they are.
         vec![PathBuf::from("/")]
     };
     let cache = SymbolCache::of_user();

@@ -39,7 +39,7 @@ pub struct RssReport {
     pub schema: &'static str,
     /// Process id.
     pub pid: i32,
-    /// Resident bytes, by the kernel's own sum of the process's pages.
+    /// Resident bytes, according to the kernel's own sum over the process's pages.
     pub rss_bytes: u64,
     /// Resident bytes with each page divided by the number of processes that map it; `None` if not
     /// requested.
@@ -60,7 +60,7 @@ pub struct RssReport {
     pub parts: Vec<RssPart>,
     /// Bytes that a trim would return.
     pub trim_bytes: u64,
-    /// Statistics of an allocator other than glibc's, if the process has such an allocator that could be asked.
+    /// Statistics of an allocator other than glibc's, if the process has one that could be queried.
     pub allocator: Option<RssAllocator>,
     /// The arenas of glibc's malloc, the main one first.
     pub arenas: Vec<ArenaUse>,
@@ -98,7 +98,7 @@ pub struct RssAllocator {
     pub name: Cow<'static, str>,
     /// The allocator's figures, under its own names.
     pub counters: Vec<RssPart>,
-    /// Milliseconds for which one thread was held to ask the allocator.
+    /// Milliseconds for which one thread was held to query the allocator.
     pub held_ms: f64,
 }
 
@@ -158,8 +158,7 @@ pub struct RssView {
 }
 
 impl RssReport {
-    /// Builds the report from an account. `meta` has the facts of the snapshot, if the memory could
-    /// be copied.
+    /// Builds the report from an account. `meta` holds the facts of the snapshot, if the memory could be copied.
     pub fn new(pid: i32, account: &Account, meta: Option<&Meta>, view: RssView) -> RssReport {
         let of_part = |part: Part| account.parts.get(&part).copied().unwrap_or(0);
         let is_always_shown = |part: &Part| PARTS.contains(part);
@@ -239,7 +238,7 @@ impl RssReport {
         self.pins.iter().filter_map(|pin| Some(pin.traced?.0))
     }
 
-    /// Replaces ids of call stacks by frames. `now_ns` is the time in nanoseconds since the attach.
+    /// Replaces the ids of call stacks with frames. `now_ns` is the time in nanoseconds since the attach.
     pub fn name_stacks(&mut self, now_ns: u64, mut frames: impl FnMut(u32) -> Vec<StackFrame>) {
         for pin in &mut self.pins {
             let Some((stack, oldest_ns)) = pin.traced else {

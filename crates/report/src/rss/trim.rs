@@ -24,8 +24,8 @@ pub struct TrimReport {
     pub dry_run: bool,
     /// Predicted bytes, if a prediction is possible.
     pub predicted_bytes: Option<u64>,
-    /// Estimated milliseconds on an otherwise idle processor. The call takes longer if threads
-    /// compete for processors or for locks.
+    /// Estimated milliseconds if a processor is otherwise idle. The call takes longer if threads
+    /// compete for processors or locks.
     pub estimated_ms: f64,
     /// Milliseconds for which threads were held for the prediction.
     pub snapshot_held_ms: f64,
@@ -59,8 +59,8 @@ impl TrimReport {
         }
     }
 
-    /// Describes the expected effect for another allocator. `said` has the allocator's own figures,
-    /// if it has any.
+    /// Describes the expected effect for another allocator. `said` contains the allocator's own
+    /// figures, if available.
     pub fn dry_of(
         pid: i32,
         allocator: &KnownAllocator,
@@ -84,7 +84,7 @@ impl TrimReport {
         }
     }
 
-    /// Returns the result of the trim, in place of the prediction.
+    /// Returns the result of the trim, which replaces the prediction.
     pub fn with(self, rss: (u64, u64), held: Duration, call: Duration) -> TrimReport {
         TrimReport {
             dry_run: false,

@@ -101,7 +101,7 @@ pub struct SnapshotPart {
     pub method: &'static str,
     /// Milliseconds for which all threads were held.
     pub held_ms: f64,
-    /// Milliseconds for which one thread was held before that, to prepare.
+    /// Milliseconds for which one thread was held beforehand, to prepare the scan.
     pub prepare_held_ms: f64,
     /// Milliseconds that the whole snapshot took.
     pub taken_ms: f64,
@@ -135,7 +135,7 @@ pub struct ScanTotals {
     pub live_blocks: u64,
 }
 
-/// Builds the report. `leaks` has the leaks of the scan, or some of them.
+/// Builds the report. `leaks` contains all or some of the leaks that the scan found.
 pub fn scan_report(
     snapshot: &Snapshot,
     scan: &Scan,

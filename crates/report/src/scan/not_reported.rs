@@ -3,8 +3,8 @@
 use crate::units::{bytes, counted};
 use memhook_heap::{Heap, Snapshot, unknown_memory};
 
-/// Bytes outside of all heaps from which a note appears, if they also exceed a share of the bytes
-/// of all blocks.
+/// Minimum number of bytes outside of all heaps for a note about them, if they also exceed a share
+/// of the bytes of all blocks.
 const MUCH_BYTES: u64 = 1 << 20;
 const MUCH_SHARE: u64 = 4;
 

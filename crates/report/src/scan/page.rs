@@ -17,7 +17,7 @@ const SCRIPTS: [&str; 2] = [
 impl RetainedReport {
     /// Writes the page.
     pub fn write_page(&self, out: &mut impl Write) -> Result<()> {
-        // A name could otherwise end the element that holds the data.
+        // Otherwise a name could end the element that contains the data.
         let data = serde_json::to_string(self)?.replace('<', "\\u003c");
         let title = format!("What retains the heap of process {}", self.pid);
         let parts = [

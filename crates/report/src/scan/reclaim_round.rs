@@ -17,7 +17,7 @@ pub struct ReclaimRound {
     pub pid: i32,
     /// Number of the round; 1 is the first.
     pub round: u64,
-    /// True if nothing was released. The figures are then a prediction.
+    /// True if nothing was released. The figures are predictions in that case.
     pub dry_run: bool,
     /// Usable bytes of the blocks released.
     pub released_bytes: u64,
@@ -26,7 +26,7 @@ pub struct ReclaimRound {
     /// Leaked blocks that were kept. They are new, were written to since the previous scan, or are
     /// reachable from such a block.
     pub kept_blocks: u64,
-    /// Number of blocks in the verdict that the round was given, if any.
+    /// Number of blocks in the verdict that was passed to the round, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict_blocks: Option<u64>,
     /// Number of times that a thread was held to release blocks.

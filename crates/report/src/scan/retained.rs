@@ -16,7 +16,7 @@ use std::fmt::Write;
 const SCHEMA: &str = "memhook-rs/retained/1";
 /// Number of variables of a module that the text lists.
 const VARIABLES: usize = 8;
-/// Number of holders that the text names if several point to a block.
+/// Maximum number of holders named in the text for a block that several holders point to.
 const NAMES: usize = 3;
 /// Name of the row for blocks that several holders or variables reach and none retains.
 const TOGETHER: &str = "several of these together";
@@ -138,7 +138,8 @@ impl RetainedReport {
         told_text(out, &self.types_told, self.bytes);
     }
 
-    /// Names the pointers to the block through which one holder, or several together, hold most of their memory.
+    /// Names the pointers to the block through which its holder, or several holders together, hold
+    /// most of their memory.
     fn most_of(&self, holder: Option<&str>, held: u64, out: &mut String) {
         let is_most = |block: &&LargestBlock| {
             block.held_by.as_deref() == holder && block.retained_bytes.saturating_mul(2) >= held
@@ -159,7 +160,7 @@ impl RetainedReport {
                 &row.name,
                 "",
             );
-            // If a single variable holds everything, it is on the line above.
+            // If a single variable holds everything, the line above names it.
             for variable in row.variables.iter().take(VARIABLES) {
                 let sum = (variable.retained_bytes, variable.retained_blocks);
                 line(out, sum, &variable.name, "    ");
@@ -184,7 +185,7 @@ impl RetainedReport {
 
 /// Lists the holders of a shared block, or the first of them if there are many.
 fn names(names: &[String]) -> String {
-    // The other holders lead to the block through other blocks.
+    // The remaining holders lead to the block through other blocks.
     if let [one] = names {
         return format!("{} and others", visible(one));
     }

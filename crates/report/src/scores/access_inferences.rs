@@ -10,15 +10,15 @@ const LEAST_BYTES: u64 = 1024;
 const MOST_BLOCKS: f64 = 0.9;
 /// Unused share of each block from which a smaller block would suffice.
 const UNUSED: f64 = 0.5;
-/// Idle share of the lifetime, before the first access or after the last one, that leads to a
-/// finding.
+/// Idle share of the lifetime, before the first access or after the last one, above which there is
+/// a finding.
 const IDLE: f64 = 0.5;
 /// Share of the run below which lifetimes are too short for idleness to matter.
 const LEAST_LIFETIME: f64 = 0.01;
-/// Number of times that cache lines of a site must move between threads to make a finding.
+/// Number of times that a site's cache lines must move between threads before there is a finding.
 const LEAST_FALSE_SHARES: u64 = 100;
 
-/// Infers changes from the reads and writes of a site. Returns none if they are unknown.
+/// Infers suggested changes from the reads and writes of a site. Returns none if these are unknown.
 pub(super) fn of_accesses(site: &ScoredSite, seen: Seen) -> Vec<Finding> {
     let Some(sums) = &site.accesses else {
         return Vec::new();
@@ -203,7 +203,8 @@ mod tests {
 
     const SEEN: Seen = Seen { seconds: 10.0 };
 
-    /// There are ten blocks of 1000 bytes, each fully used from the start to the end of its second.
+    /// Ten blocks of 1000 bytes, each fully used from the start to the end of the second for which
+    /// it lives.
     fn used() -> ScoredSite {
         ScoredSite {
             smallest: 1000,

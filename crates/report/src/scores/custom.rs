@@ -139,7 +139,8 @@ impl Formula {
 }
 
 impl ProfileScores {
-    /// Adds scores by formulas. Sites that are filtered out later still count for the run.
+    /// Adds the scores defined by formulas. Sites that are filtered out later still contribute to
+    /// the scores of the run.
     ///
     /// # Errors
     /// Fails if the run lacks the evidence that a formula needs.

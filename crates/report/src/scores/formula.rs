@@ -3,7 +3,7 @@
 //! A formula consists of numbers, variables, `+ - * /`, parentheses, and the functions of
 //! [`FUNCTIONS`]. It is compiled to steps for a stack machine, so that evaluation does not recurse.
 //! An operand that is unknown or has no value (a division by zero) makes the whole formula unknown,
-//! so an infinity never arises that a later step could hide.
+//! so no infinity arises that a later step could hide.
 
 mod parsing;
 #[cfg(test)]
@@ -15,7 +15,7 @@ use super::variables::{Numbers, Variable};
 const LONGEST: usize = 1000;
 /// Maximum length of a score's name, in characters.
 const LONGEST_NAME: usize = 32;
-/// Words that select an order of rows, which names of scores cannot use.
+/// Words that select an order of rows. Scores cannot have these names.
 pub const RESERVED_NAMES: [&str; 6] = ["bytes", "count", "age", "growth", "time", "score"];
 
 /// Functions of formulas, with their numbers of arguments.
@@ -138,8 +138,8 @@ impl Step {
         }
     }
 
-    /// Applies a step to its operands. A step with one operand takes the left operand. Returns
-    /// `None` if the result has no value.
+    /// Applies a step to its operands. A step with one operand uses the left one. Returns `None` if
+    /// the result has no value.
     fn apply(self, left: f64, right: f64) -> Option<f64> {
         let value = match self {
             Step::Negate => -left,

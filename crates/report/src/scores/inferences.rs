@@ -1,4 +1,4 @@
-//! Changes that the numbers of a site suggest, with evidence and gain.
+//! Changes that a site's numbers suggest, with the evidence and the possible gain.
 
 use super::access_inferences::of_accesses;
 use crate::units::{bytes, counted, duration};
@@ -7,13 +7,14 @@ use memhook_recording::ScoredSite;
 use serde::Serialize;
 use std::cmp::Reverse;
 
-/// Minimum number of allocations that a change of a loop must save.
+/// Minimum number of allocations that changing a loop must save.
 const LEAST_LOOP_BLOCKS: u64 = 500;
 /// Minimum number of allocations that runs of growing blocks must save to be reported.
 /// [`LEAST_RUN_BYTES`] is the alternative.
 const LEAST_RUN_STEPS: u64 = 64;
-/// Copied bytes from which runs of growing blocks are reported regardless of their steps. A block
-/// that grows by a factor copies this much only if it is large, and then growing is right.
+/// Copied bytes above which runs of growing blocks are reported regardless of their steps. A block
+/// that grows by a constant factor copies this much only if it is large, and then growing it is the
+/// right choice.
 const LEAST_RUN_BYTES: u64 = 64 << 10;
 /// Number of small blocks that must be live at one time to suggest a pool or an arena.
 const LEAST_SMALL_BLOCKS: u64 = 1000;
@@ -222,7 +223,7 @@ fn small_blocks(site: &ScoredSite, seen: Seen) -> Option<Finding> {
     })
 }
 
-/// Returns the number that only the top sites exceed; `None` if there are too few sites.
+/// Returns the threshold that only the top sites exceed; `None` if there are too few sites.
 fn percentile(numbers: impl Iterator<Item = u64>) -> Option<u64> {
     let mut numbers: Vec<u64> = numbers.collect();
     numbers.sort_unstable();

@@ -103,8 +103,8 @@ pub struct RunScores {
     /// Number of sites with known reads and writes.
     #[serde(default)]
     pub accessed_sites: u64,
-    /// Number of blocks whose reads and writes could not be counted, because memory did not suffice
-    /// or because the blocks are too large.
+    /// Number of blocks whose reads and writes could not be counted, because there was not enough
+    /// memory or the blocks are too large.
     #[serde(default)]
     pub accesses_missed: u64,
     /// Number of blocks that were watched, if accesses are sampled.
@@ -180,7 +180,7 @@ pub struct SiteScores {
     pub stack: u32,
     /// Scores of the site.
     pub scores: Scores,
-    /// Numbers behind the scores. Their stack ids are the recording's.
+    /// Numbers from which the scores are computed. Their stack ids are those of the recording.
     pub numbers: ScoredSite,
     /// Live memory at the end.
     pub live: Amount,

@@ -19,14 +19,14 @@ const INFERENCES_SHOWN: usize = 10;
 /// Returns a text such as `0.31`, or `unknown`.
 fn score(score: Option<f64>) -> String {
     match score {
-        // Lifetimes never make a score exactly 0, so the text must not read as 0.
+        // Lifetimes never make a score exactly 0, so the formatted score must not read as 0.
         Some(score) if score > 0.0 && score < 0.005 => format!("{score:.1e}"),
         Some(score) => format!("{score:.2}"),
         None => "unknown".into(),
     }
 }
 
-/// Formats the value of a formula with at most three decimals: `1,234.5`; `-` without a value.
+/// Formats the value of a formula with at most three decimals: `1,234.5`; `-` if there is no value.
 fn value(value: Option<f64>) -> String {
     let Some(value) = value else {
         return "-".into();
@@ -192,7 +192,7 @@ fn from_to(old: Option<f64>, new: Option<f64>, change: Option<f64>) -> String {
     format!("{old} -> {new}{}", change.unwrap_or_default())
 }
 
-/// Two scores with equal texts count as equal, because they differ only by rounding.
+/// Two scores with the same text count as equal, because they differ only by rounding.
 fn from_to_score(name: &str, old: Option<f64>, new: Option<f64>, change: f64) -> String {
     let (old, new) = (score(old), score(new));
     let verdict = match old == new {

@@ -34,7 +34,7 @@ pub enum Variable {
     AllocS,
 }
 
-/// Evidence that a run must provide for a variable to have values.
+/// Evidence that a run must provide before a variable has values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evidence {
     /// Allocations and releases.
@@ -99,7 +99,7 @@ impl Variable {
     }
 }
 
-/// Numbers of one or several sites. Most are sums. Scores are means, weighted by blocks.
+/// Numbers for one or several sites. Most of them are sums. Scores are means, weighted by blocks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Numbers {
     run_s: f64,
@@ -113,7 +113,7 @@ pub(super) struct Numbers {
     live_blocks: f64,
     groups: f64,
     lifetimes_ns: f64,
-    /// Nanoseconds in the allocator, for the sites with timed calls.
+    /// Nanoseconds spent in the allocator, for the sites with timed calls.
     allocator_ns: Option<f64>,
     lifetime: Mean,
     usage: Mean,

@@ -163,7 +163,8 @@ fn ages_text(out: &mut String, history: &StaleHistory, style: Style) -> Result {
     writeln!(out, "{}", style.faint(&line))
 }
 
-/// Returns the verb for the accesses that are seen. Without watchpoints, only writes are seen.
+/// Returns the wording for blocks without accesses, which depends on the accesses that can be seen.
+/// Without watchpoints, only writes are seen.
 fn verb(report: &StaleReport) -> &'static str {
     if report.evidence.contents {
         "unchanged"

@@ -40,7 +40,7 @@ pub struct Sample {
     pub resident: Option<Resident>,
 }
 
-/// Resident memory of the process, next to its live memory.
+/// Resident memory of the process, shown next to its live memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resident {
     /// All resident bytes.
@@ -106,14 +106,14 @@ pub struct Board {
     pub has_color: bool,
     /// Position of the process among several traced ones.
     pub among: Option<Among>,
-    /// If the process has several heaps: the place of this heap, from 1 on, and the number of
-    /// heaps.
+    /// If the process has several heaps: the position of this heap, counted from 1, and the number
+    /// of heaps.
     pub heap: Option<(usize, usize)>,
-    /// Time that the process ran untraced before the attach, if that may matter.
+    /// Time for which the process ran untraced before the attach, if that may matter.
     pub unseen: Option<Duration>,
     /// True if the process is gone.
     pub has_ended: bool,
-    /// Message in place of the keys at the bottom, until the user presses a key.
+    /// Message shown at the bottom in place of the key hints, until the user presses a key.
     pub message: Option<String>,
     /// The latest sample, except its sites, which are in `sites`.
     pub(super) latest: Sample,
@@ -226,7 +226,7 @@ impl Board {
         &self.rows
     }
 
-    /// Returns true if no site has a value. Sites that a filter hides count.
+    /// Returns true if no site has a value. Sites hidden by a filter count too.
     pub(super) fn is_empty(&self) -> bool {
         self.sites.is_empty()
     }
@@ -239,7 +239,7 @@ impl Board {
         self.rows = if self.is_tree {
             let mut tree = Tree::new();
             for (row, named) in self.named_sites().filter(|(_, named)| self.passes(named)) {
-                // Otherwise the C++ library's own functions would take most of the rows.
+                // Without this, the C++ library's own functions would take up most of the rows.
                 let own = named
                     .frames
                     .iter()
@@ -264,7 +264,7 @@ impl Board {
         self.keep_in_sight();
     }
 
-    /// Iterates over the sites in order, with the names that have arrived.
+    /// Iterates over the sites in order, with the names that are known so far.
     fn named_sites(&self) -> impl Iterator<Item = (&Row, &Named)> {
         let sites = self.sites.iter().take(MOST_NAMED);
         sites.filter_map(|row| Some((row, self.names.get(&row.stack()?)?)))
@@ -287,7 +287,8 @@ impl Board {
         (needs_names && self.sites.len() > MOST_NAMED).then_some(MOST_NAMED)
     }
 
-    /// Returns the index of the selected row. The selection follows its subject.
+    /// Returns the index of the selected row. The selection stays on the same subject when rows
+    /// move.
     pub(super) fn selected(&self) -> Option<usize> {
         let key = self.selected?;
         self.rows.iter().position(|row| row.key == key)
@@ -339,7 +340,7 @@ impl Board {
         let action = action(event, self.is_typing)?;
         self.message = None;
         match action {
-            // Any key closes the help. Only a second key ends the program.
+            // Any key closes the help, so the program ends only with a second key.
             Action::Quit if self.is_help_shown && !is_end(event) => {}
             Action::Quit => return Some(Reaction::Quit),
             Action::Process(by) if self.among.is_some() || self.heap.is_some() => {

@@ -68,7 +68,7 @@ pub(super) enum Action {
     Back,
     Tree,
     Pause,
-    /// Show the process that is this number of positions further on.
+    /// Show the process that is this number of positions further in the list.
     Process(i32),
     SortBy(Sort),
     NextSort,

@@ -3,11 +3,11 @@
 use super::rows::Sort;
 use ratatui::layout::{Constraint, Layout, Rect};
 
-/// Height of the picture of the heap's history, if the screen has room.
+/// Height of the graph of the heap's history, if the screen has room for it.
 const CHART_HEIGHT: u16 = 4;
 /// Number of lines below which a screen has no picture.
 const HIGH_ENOUGH: u16 = 16;
-/// Columns reserved for the sites, if half of the width is more than this.
+/// Columns reserved for the sites, if half of the width exceeds this number.
 const ENOUGH_FOR_SITES: u16 = 60;
 
 /// A column to the left of the site.
@@ -15,7 +15,7 @@ const ENOUGH_FOR_SITES: u16 = 60;
 pub(super) struct Column {
     pub title: &'static str,
     pub width: u16,
-    /// Order that a click on the column selects; `None` for the picture of the history.
+    /// Sort order that a click on the column selects; `None` for the graph of the history.
     pub sort: Option<Sort>,
     /// Priority for removal if the screen is narrow. Columns with the highest numbers are removed
     /// first.
@@ -122,7 +122,7 @@ impl Places {
         usize::from(self.body.height.saturating_sub(1))
     }
 
-    /// Returns the index of the row at this line of the screen.
+    /// Returns the index of the row on this line of the screen.
     pub fn row_at(&self, line: u16) -> Option<usize> {
         let at = line.checked_sub(self.body.y)?.checked_sub(1)?;
         (line < self.body.bottom()).then_some(usize::from(at))

@@ -48,7 +48,7 @@ impl Names {
         true
     }
 
-    /// Passes names that have arrived to the board. Returns true if there were any.
+    /// Passes the names that have arrived on to the board. Returns true if there were any.
     pub fn follow(&mut self, backtraces: &dyn Backtraces, board: &mut Board) -> bool {
         let is_waiting = self.asked.values().any(|known| !known);
         if !is_waiting || !self.symbols.is_ready(Duration::ZERO) {
@@ -76,7 +76,7 @@ fn named(backtraces: &dyn Backtraces, symbols: &Symbolizer, depth: u32, id: u32)
         depth,
         &frames,
     );
-    // This keeps another function from being mistaken for the root of the tree.
+    // Otherwise, another function could be mistaken for the root of the tree.
     frames.extend(is_cut.then(|| StackFrame {
         function: Some(CUT_ROOT.into()),
         ..StackFrame::default()

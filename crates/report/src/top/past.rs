@@ -9,7 +9,7 @@ use std::{
 
 /// Number of samples to remember.
 const REMEMBERED: usize = 60;
-/// Number of samples over which growth and rates are averaged, because single samples jump.
+/// Number of samples over which growth and rates are averaged, because single samples fluctuate.
 const RECENT: usize = 10;
 
 /// Minimum growth that counts: in bytes, and as a share of all live bytes.
@@ -98,9 +98,9 @@ impl Past {
         )
     }
 
-    /// Returns a letter for the course of a site: it grows (u), levels off (w), is bounded because
-    /// older blocks are released (b), had a peak (p), or is unclear (?). A space is for sites that do
-    /// not change, and for a time that is too short.
+    /// Returns a letter for the course of a site: it grows (u), levels off (w), is bounded because older blocks are
+    /// released (b), had a peak (p), or is unclear (?). A space means that the site does not change, or that the time
+    /// is too short to tell.
     pub fn letter_of(&self, stack: u32) -> char {
         let bytes = self.bytes_of(stack);
         if bytes.len() <= PARTS {
@@ -112,7 +112,7 @@ impl Past {
         match course(&live, least) {
             Course::Steady => ' ',
             Course::Burst => 'p',
-            // Without growth of the process, as much was released that is older than the trace.
+            // If the process has not grown, it has released the same amount of memory from before the trace.
             _ if self.resident_growth().is_some_and(|grown| grown < least) => 'b',
             Course::Levelling => 'w',
             Course::Growing => 'u',

@@ -37,7 +37,7 @@ pub(super) struct Numbers {
     pub growth: f64,
     /// Allocations per second.
     pub rate: f64,
-    /// Allocation time of the oldest live block since the attach.
+    /// Time since the attach at which the oldest live block was allocated.
     pub oldest: Option<Duration>,
     /// Estimated bytes that were not touched for a time.
     pub stale: u64,

@@ -288,7 +288,7 @@ fn table(board: &Board, places: &Places, style: crate::Style) -> Vec<Line<'stati
     lines
 }
 
-/// Returns the columns before the name of a site, for the letter of its course.
+/// Returns the number of columns before the name of a site that show the letter of its course.
 fn letter_width(board: &Board) -> usize {
     match board.past().has_letters() && !board.is_tree {
         true => 2,

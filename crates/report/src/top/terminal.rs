@@ -1,4 +1,4 @@
-//! The user's terminal, from the first picture to the last.
+//! The user's terminal, from the first drawn frame to the last.
 
 use super::{Board, Reaction, draw};
 use crate::charset::{put_in_ascii, terminal_has_utf8};
@@ -16,14 +16,14 @@ const BACKLOG: usize = 64;
 /// Longest wait for an event.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// The terminal in the state for drawing. Dropping this value restores the old state.
+/// The terminal while it is set up for drawing. Dropping this value restores the previous state.
 pub struct Screen {
     terminal: DefaultTerminal,
     events: Receiver<Option<Event>>,
     keyboard: Arc<Keyboard>,
     has_mouse: bool,
     has_utf8: bool,
-    /// True while the terminal is in its old state, for another program.
+    /// True while the terminal is lent to another program, in its previous state.
     is_lent: bool,
 }
 
@@ -47,7 +47,7 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Captures the mouse, or gives it back to the terminal, which then selects text with it.
+    /// Captures the mouse, or returns it to the terminal, which then uses it to select text.
     fn switch_mouse(&mut self) {
         self.has_mouse = !self.has_mouse;
         self.set_mouse(self.has_mouse);
@@ -74,15 +74,15 @@ impl Screen {
         Some(Reaction::Redraw)
     }
 
-    /// Returns the channel of keys, mouse events and changes of the size. `None` in it means that
-    /// the terminal is gone.
+    /// Returns the channel of key presses, mouse events and resizes. A `None` means that the
+    /// terminal is gone.
     pub fn events(&self) -> &Receiver<Option<Event>> {
         &self.events
     }
 
-    /// Gives the terminal to another program, in its old state. Returns true if that program may
-    /// begin. Before that, the thread that reads keys has to end its current wait. Call this
-    /// function again until then, and keep receiving events.
+    /// Lends the terminal, in its previous state, to another program. Returns true once that
+    /// program may begin: the thread that reads keys must first end its current wait. Until then,
+    /// call this function again, and keep receiving events.
     pub fn lend(&mut self) -> bool {
         if self.keyboard.is_left() && !self.is_lent {
             self.set_mouse(false);
@@ -127,8 +127,8 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // While the terminal is lent, it is set up for another program, and the caller waits for
-        // that program's end.
+        // While the terminal is lent, it is already in the state that the other program needs, and
+        // the caller waits for that program's end.
         if !self.is_lent {
             self.set_mouse(false);
             let _ = ratatui::try_restore();
@@ -142,13 +142,13 @@ enum Reader {
     /// Our thread reads the keys.
     #[default]
     Ours,
-    /// Our thread reads the keys, and has been asked to leave them.
+    /// Our thread reads the keyboard, and has been asked to release it.
     Leaving,
     /// Another program reads the keys.
     Other,
 }
 
-/// The keyboard, which our thread leaves to another program on request.
+/// The keyboard, which our thread releases to another program on request.
 #[derive(Default)]
 struct Keyboard {
     reader: Mutex<Reader>,
@@ -160,7 +160,7 @@ impl Keyboard {
         self.reader.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Asks our thread to leave the keys. Returns true once it has done so.
+    /// Asks our thread to release the keyboard. Returns true once it has done so.
     fn is_left(&self) -> bool {
         let mut reader = self.reader();
         if *reader == Reader::Ours {
@@ -174,7 +174,7 @@ impl Keyboard {
         self.is_taken.notify_all();
     }
 
-    /// Leaves the keys if asked to, and returns when they are ours again.
+    /// Releases the keyboard if asked to, and returns when it is ours again.
     fn leave_if_asked(&self) {
         let mut reader = self.reader();
         if *reader == Reader::Leaving {

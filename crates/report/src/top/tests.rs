@@ -1,4 +1,4 @@
-//! A board with samples and keys, drawn on a screen in memory.
+//! A board with samples and keys, drawn on an in-memory screen.
 
 use super::board::Named;
 use super::*;

@@ -6,7 +6,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-/// A call is open by default from this fraction (1/n) of the total.
+/// Fraction (1/n) of the total from which a call is open by default.
 const OPEN_PART: u64 = 10;
 
 /// A function called from a certain place in the tree.
@@ -62,11 +62,11 @@ impl Tree {
         new
     }
 
-    /// Returns the visible rows. `chosen` has the calls that the user opened and closed.
+    /// Returns the visible rows. `chosen` holds the calls that the user has opened or closed.
     pub fn rows(mut self, sort: Sort, chosen: &HashMap<u64, bool>) -> Vec<Row> {
         let all = self.nodes[0].numbers.bytes;
         let mut rows = Vec::new();
-        // Calls that have yet to be visited. The next one is last.
+        // Calls that have yet to be visited. The last element is visited next.
         let mut next = vec![(0, 0)];
         while let Some((at, depth)) = next.pop() {
             let mut children = std::mem::take(&mut self.nodes[at].children);

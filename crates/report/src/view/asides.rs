@@ -1,4 +1,4 @@
-//! Differences between rows of the page that would otherwise look alike.
+//! Distinguishing notes for rows of the page that would otherwise look alike.
 
 use super::calls::Calls;
 use crate::Profile;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// Maximum number of callers in a row.
 const CALLERS: usize = 3;
 
-/// Returns, for sites that look like others, their node and the difference.
+/// For sites that look like others, returns their node and what distinguishes them.
 pub(super) fn asides(profile: &Profile, calls: &Calls) -> Vec<(u32, String)> {
     let mut of_node = BTreeMap::new();
     for site in &profile.sites {

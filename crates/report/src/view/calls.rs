@@ -201,7 +201,7 @@ fn shown_file(frame: &StackFrame, style: Style) -> String {
 }
 
 /// Returns the allocating function at the end of each stack, if two runs are compared. malloc and new at the same place
-/// are then two sites, as they are for [`crate::diff()`].
+/// are then two sites, as in [`crate::diff()`].
 fn kinds(profile: &Profile) -> FxHashMap<u32, &str> {
     let sites = profile.sites.iter().filter(|_| profile.compared.is_some());
     sites.map(|site| (site.stack, site.kind.as_str())).collect()

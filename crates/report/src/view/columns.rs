@@ -1,4 +1,4 @@
-//! A profile for the page's script: columns of numbers, and strings without duplicates.
+//! A profile for the page's script: columns of numbers, and deduplicated strings.
 
 use super::asides::asides;
 use super::calls::{Calls, Strings};
@@ -15,7 +15,7 @@ use memhook_foreign::visible;
 use serde::Serialize;
 use std::io::{Result, Write};
 
-/// Maximum number of changes of sites. Beyond this number, the page follows sites only at every nth
+/// Maximum number of changes of sites. If there are more, the page follows sites only at every nth
 /// point. Each change takes about four bytes of the page.
 const MAX_CHANGES: usize = 500_000;
 
@@ -57,7 +57,7 @@ struct Head<'a> {
     search_gaps: &'a [String],
     strings: &'a [String],
     /// Distance in points between two values of a site. The values are at multiples of this
-    /// distance, counted from the last point.
+    /// distance, counted back from the last point.
     step: usize,
     sources: &'a [SourceLines],
     /// Address pattern of an editor that opens source lines.
@@ -149,7 +149,7 @@ fn pack_calls(packed: &mut Packed, calls: &Calls) {
     packed.plain("calls.frame", calls.place.iter().copied());
 }
 
-/// Function that selects an amount of a site, or of a site at a point of the timeline.
+/// Function that selects one amount of a site, or of a site at a point of the timeline.
 type Of<T> = fn(&T) -> Amount;
 /// Function that selects a histogram of a site.
 type Buckets = fn(&ProfileSite) -> &[(u8, u64)];
@@ -210,7 +210,7 @@ fn pack_sites(packed: &mut Packed, profile: &Profile, calls: &Calls, strings: &m
     }
 }
 
-/// Adds three columns. The column of variances is empty unless allocations were sampled.
+/// Adds three columns. The column of variances is empty if allocations were not sampled.
 fn pack_amounts(packed: &mut Packed, name: &str, amounts: impl Iterator<Item = Amount> + Clone) {
     packed.plain(&format!("{name}.blocks"), amounts.clone().map(|a| a.blocks));
     packed.plain(&format!("{name}.bytes"), amounts.clone().map(|a| a.bytes));
@@ -220,7 +220,7 @@ fn pack_amounts(packed: &mut Packed, name: &str, amounts: impl Iterator<Item = A
     packed.plain(&format!("{name}.variance"), carried);
 }
 
-/// Rounds a variance. Subtraction leaves errors, which may be negative.
+/// Rounds a variance. Subtraction leaves rounding errors, so a variance may be negative.
 fn variance(amount: Amount) -> i64 {
     amount.variance.max(0.0).round() as i64
 }
@@ -283,7 +283,7 @@ fn pack_changes(packed: &mut Packed, picked: &[(u32, &SitePoint)], sites: &[Prof
     }
 }
 
-/// Returns the changes at every nth point, up to the maximum number of changes in a page, and n.
+/// Returns the changes at every nth point, at most as many as a page may have, and n.
 fn over_time(profile: &Profile) -> (Vec<(u32, &SitePoint)>, usize) {
     let mut step = 1;
     loop {
@@ -295,8 +295,8 @@ fn over_time(profile: &Profile) -> (Vec<(u32, &SitePoint)>, usize) {
     }
 }
 
-/// Returns the last change of each site up to each of the points, with the point, sorted by point
-/// and site.
+/// Returns the last change of each site up to each of the points, together with the point, sorted
+/// by point and site.
 fn at_every(profile: &Profile, step: usize) -> Vec<(u32, &SitePoint)> {
     let last = profile.timeline.len().saturating_sub(1);
     let mut picked: Vec<(u32, &SitePoint)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Editors in which the page opens a source line, by an address that the browser passes to the
+//! Editors in which the page can open a source line, through a URL that the browser passes to the
 //! editor.
 
 use std::str::FromStr;
@@ -18,8 +18,8 @@ const OF_BROWSERS: [&str; 5] = ["javascript", "data", "vbscript", "blob", "about
 pub struct Editor(String);
 
 impl Editor {
-    /// Returns the editor's address pattern, with `{file}` for an absolute path and `{line}` for a
-    /// line from 1 on.
+    /// Returns the editor's URL pattern, with `{file}` for an absolute path and `{line}` for a line
+    /// number, counted from 1.
     pub fn address(&self) -> &str {
         &self.0
     }

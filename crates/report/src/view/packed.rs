@@ -1,9 +1,10 @@
-//! Columns of numbers as bytes, which a page decodes several times as fast as JSON.
+//! Columns of numbers encoded as bytes, which a page decodes several times as fast as JSON.
 //!
-//! The data of a page begins with the length of a head (four bytes, little-endian) and the head,
-//! which is JSON. After the head come the numbers of all columns, in the order in which the head
-//! lists them. A number is a zigzag varint: 0, -1, 1, -2, ... become 0, 1, 2, 3, ..., in groups of
-//! seven bits, the lowest first. The highest bit of a byte means that another byte follows.
+//! The data of a page begins with the length of the header (four bytes, little-endian) and the
+//! header itself, in JSON. The numbers of all columns follow, in the order in which the header
+//! lists the columns. A number is a zigzag varint: 0, -1, 1, -2, ... become 0, 1, 2, 3, ..., in
+//! groups of seven bits, the lowest first. If the highest bit of a byte is set, another byte
+//! follows.
 
 use serde::Serialize;
 
@@ -16,7 +17,8 @@ pub(super) struct Packed {
     pub bytes: Vec<u8>,
 }
 
-/// Name and length of a column, and true if each number is the difference from the previous one.
+/// Name and length of a column, and true if each number is stored as the difference from the
+/// previous one.
 #[derive(Serialize)]
 pub(super) struct Column(String, usize, bool);
 

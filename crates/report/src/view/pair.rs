@@ -88,8 +88,8 @@ fn name_modules(both: &mut Profile, first_old: u32) {
     }
 }
 
-/// Gives stacks with equal code and kind of allocation the frames of the first of them. If the new
-/// run has the stack, these are its frames.
+/// Makes all stacks with equal code and kind of allocation use the frames of the first of them. If
+/// the new run has the stack, these are its frames.
 fn join_stacks(both: &mut Profile) {
     let code = Code::of(both);
     let mut kinds: HashMap<u32, &str> = HashMap::new();

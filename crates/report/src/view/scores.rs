@@ -7,9 +7,10 @@ use memhook_recording::Chunk;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Number of steps into which a score is divided to become a whole number.
+/// Number of steps in a score's range. Scores are stored as whole numbers of steps.
 const SCORE_STEPS: f64 = 1e9;
-/// Unit of the times of chunks. Even for a run of a day, the page does not draw smaller units.
+/// Unit of the times of chunks. Even for a run that lasts a day, the page does not draw anything
+/// smaller.
 const NS_OF_A_TICK: u64 = 1000;
 
 /// An inference, with the node of its site in the tree of calls.
@@ -40,7 +41,7 @@ pub(super) fn pack_scores(packed: &mut Packed, profile: &Profile, calls: &Calls)
     let sites: &[SiteScores] = profile.scores.as_ref().map_or(&[], |scores| &scores.sites);
     let nodes = sites.iter().map(|site| calls.node_of(site.stack));
     packed.running("scores.node", nodes);
-    // A score is stored plus one, because 0 means an unknown score.
+    // Scores are stored with one added, because 0 means an unknown score.
     let of = |score: Option<f64>| score.map_or(0, |score| 1 + (score * SCORE_STEPS) as i64);
     packed.plain(
         "scores.lifetime",

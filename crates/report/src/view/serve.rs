@@ -14,7 +14,7 @@ use std::{
 
 /// Maximum number of simultaneous connections.
 const MOST_READERS: usize = 64;
-/// Time limit for a reader to take the page, long enough for a slow line.
+/// Time limit for a browser to receive the page, long enough for a slow connection.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Parses a port of this machine, or an address and a port.
@@ -83,7 +83,7 @@ impl Server {
         let server = HttpServer {
             names: vec![self.own_name],
             most_clients: MOST_READERS,
-            // A browser connects from one address, and the page is for one browser.
+            // A browser connects from one address, and the page is for a single browser.
             most_of_one: MOST_READERS,
             answer_within: PATIENCE,
             answer_at_once: Box::new(|_| None),
@@ -104,7 +104,7 @@ fn answer(path: &str, token: &str, page: &Arc<[u8]>) -> Answer {
     }
 }
 
-/// Compares in a time that does not reveal how much of the token is right.
+/// Compares tokens in a time that does not reveal how much of the token is right.
 fn is_equal(given: &str, token: &str) -> bool {
     let differing = given
         .bytes()

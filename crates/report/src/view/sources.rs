@@ -88,7 +88,7 @@ fn places(profile: &Profile) -> impl Iterator<Item = (&str, u32)> {
     frames.filter_map(|frame| Some((frame.frame.file.as_deref()?, frame.frame.line?)))
 }
 
-/// Reads the file below a directory whose path matches the longest end of this path.
+/// Reads the file below a directory whose path shares the longest suffix with this path.
 fn read(file: &str, directories: &[PathBuf]) -> Option<Vec<String>> {
     let path = plain(Path::new(file));
     let ending = Path::new(path.last()?).extension()?.to_str()?;

@@ -16,8 +16,7 @@ fn rectangles_add_up() {
                     .parse()
                     .expect("a number")
             };
-            // Rectangles of one depth do not overlap, and each is on a rectangle of the depth
-            // below.
+            // Rectangles at one depth do not overlap, and each lies on a rectangle one level below.
             let mut rows: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
             let frames = document
                 .descendants()
@@ -51,7 +50,7 @@ fn rectangles_add_up() {
                     assert!(row.iter().all(lies), "{depth}");
                 }
             }
-            // The outermost frames that are drawn cover all stacks but the narrowest.
+            // The outermost drawn frames cover all but the narrowest stacks.
             let drawn: u64 = rows.get(&1).into_iter().flatten().map(|(s, e)| e - s).sum();
             let narrow = (total as f64 * 0.1 / 1180.0) as u64 * 60;
             assert!(drawn + narrow >= total, "{drawn} of {total}");

@@ -23,8 +23,7 @@ fn in_its_units(bytes: u64) -> String {
     }
 }
 
-/// Returns the sum of heaptrack_print's folded stacks for a cost, which they contain with all
-/// digits.
+/// Returns the sum of a cost over heaptrack_print's folded stacks, which give it with all digits.
 fn folded_sum(file: &TemporaryFile, cost: &str) -> u64 {
     let stacks = TemporaryFile::new(&format!("{cost}.folded"), b"");
     let mut command = Command::new(installed("heaptrack_print"));
@@ -118,7 +117,7 @@ fn indices_come_in_the_order_of_their_first_allocations() {
         let text = String::from_utf8(bytes).expect("text");
         let index = |line: &str| u64::from_str_radix(line, 16).expect("a number");
         let mut allocated = text.lines().filter_map(|line| line.strip_prefix("+ "));
-        // A run with hardly any blocks may have no block that can be the first.
+        // In a run with hardly any blocks, no block may qualify as the first one.
         if allocated.clone().next().is_some_and(|first| first != "0") {
             unusual += 1;
             continue;

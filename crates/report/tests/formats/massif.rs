@@ -40,7 +40,7 @@ fn ms_print_agrees() {
             let in_module = nodes().any(|line| line.contains("(in /opt/shop)"));
             assert!(in_module, "{text}");
         }
-        // A line that is not a frame of the program has no address.
+        // A line that is not a stack frame of the program has no address.
         let has_none = |line: &&str| line.contains(" 0x0: ");
         let pseudo = [
             format!("0x0: {CUT_ROOT}"),

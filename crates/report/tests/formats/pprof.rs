@@ -16,7 +16,7 @@ const TYPES: [(&str, Measure, Unit); 10] = [
     ("temporary_objects", Measure::Temporary, Unit::Blocks),
 ];
 
-/// Finds `go tool pprof`, even if Go is installed but not on the path.
+/// Finds `go tool pprof`, even if Go is not on the path.
 fn go() -> Command {
     let usual = Path::new("/usr/local/go/bin/go");
     match usual.is_file() {
@@ -34,7 +34,7 @@ fn pprof(file: &TemporaryFile, options: &[&str]) -> String {
     output_of(&mut command)
 }
 
-/// Returns flat and cumulative values by function, from `-top` in single bytes.
+/// Returns flat and cumulative values by function, from the output of `-top` in bytes.
 fn top(file: &TemporaryFile, sample_type: &str) -> BTreeMap<String, (u64, u64)> {
     let index = format!("-sample_index={sample_type}");
     let unit = if sample_type.ends_with("space") {

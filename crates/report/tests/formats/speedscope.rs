@@ -79,7 +79,7 @@ fn every_stack_has_its_value() {
             }
             // The flame graph has the same name for the frame.
             let name = |frame: &ProfileFrame| frame_name(&frame.frame);
-            // A function and a line form one frame, which speedscope sums up.
+            // A frame is a function and a line. speedscope adds up the weights of equal frames.
             let mut distinct = std::collections::HashSet::new();
             for frame in &file.shared.frames {
                 let is_new = distinct.insert((&frame.name, &frame.file, frame.line));

@@ -1,10 +1,10 @@
-//! The page without a mouse and for screen readers: names, roles, the order of the focus.
+//! Using the page without a mouse and with screen readers: names, roles, focus order.
 
 use super::*;
 use serde_json::{Value, json};
 
-/// Checks that every element that can have the focus has a role and a name, as the browser reports
-/// them to screen readers.
+/// Checks that every focusable element has a role and a name, as reported by the browser to screen
+/// readers.
 fn assert_named(browser: &mut Browser, what: &str) {
     let tree = browser.call("Accessibility.getFullAXTree", json!({}));
     let nodes = tree["nodes"].as_array().expect("nodes");

@@ -1,4 +1,4 @@
-//! The address contains the state, so it shows the same view to every reader.
+//! The address contains the state of the view, so every reader who opens it sees the same view.
 
 use super::*;
 
@@ -19,8 +19,8 @@ fn an_address_opens_the_same_view() {
     let (x, y) = browser.middle_of("#timeline");
     browser.drag((x - 300.0, y), (x + 100.0, y));
     let steps: [&[&str]; 3] = [
-        // These keys set a window, another measure and unit, a search that filters, the order, a
-        // pick, a large table, and the other theme.
+        // These keys set a window, another measure and unit, a search that filters, an order, a
+        // selection, a large table, and the other theme.
         &[
             "4", "b", "g", "/", "c", "a", "c", "h", "e", "Enter", "Escape", "j", "j", "t", "c",
         ],

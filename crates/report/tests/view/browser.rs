@@ -1,7 +1,7 @@
-//! Headless Chromium, driven through its debugging pipe: JSON messages, each followed by a zero byte.
+//! Headless Chromium, driven through its debugging pipe with JSON messages, each terminated by a NUL byte.
 //!
-//! Chromium takes far longer to start than to open a page, so a process is kept for the next test. Each page has its
-//! own context, like a new profile: it shares no state with other pages.
+//! Chromium takes far longer to start than to open a page, so each process is kept for the next test. Each page has its
+//! own browser context, which acts like a new profile: pages share no state.
 
 use memhook_tests::programs::installed;
 use serde_json::{Value, json};
@@ -15,11 +15,11 @@ use std::sync::{Mutex, PoisonError};
 /// Processes without a page.
 static IDLE: Mutex<Vec<Process>> = Mutex::new(Vec::new());
 
-/// A process of Chromium. It ends when its pipe is closed, at the latest when the tests end.
+/// A Chromium process. It exits when its pipe is closed, at the latest when the tests end.
 struct Process {
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    /// Directory of the process's files, which is removed after its end.
+    /// Directory of the process's files; removed after it exits.
     profile: PathBuf,
     next: u64,
 }
@@ -30,7 +30,7 @@ impl Process {
         let number = PROCESSES.fetch_add(1, Ordering::Relaxed);
         let name = format!("memhook-browser-{}-{number}", std::process::id());
         let profile = std::env::temp_dir().join(name);
-        // The pipe uses descriptors 3 and 4; root may not use the sandbox.
+        // The pipe uses descriptors 3 and 4. The sandbox does not work for root.
         let mut child = Command::new("sh")
             .arg("-c")
             .arg("browser=$1; shift; \"$browser\" --user-data-dir=\"$0\" \"$@\" 3<&0 4>&1; rm -rf \"$0\"")
@@ -63,7 +63,7 @@ impl Process {
         }
     }
 
-    /// Sends a message. `event` gets the other messages that come before the answer.
+    /// Sends a message. `event` receives all messages that arrive before the response.
     fn call(&mut self, mut message: Value, mut event: impl FnMut(&Value)) -> Value {
         self.next += 1;
         let id = json!(self.next);
@@ -93,12 +93,12 @@ pub struct Browser {
     process: Option<Process>,
     context: Value,
     session: Value,
-    /// Errors of scripts and on the console, and blocked requests to other machines.
+    /// Script errors, console errors, and blocked requests to other machines.
     pub complaints: Vec<String>,
 }
 
 impl Browser {
-    /// Opens a file in a window of this size, and waits until the expression `ready` is true.
+    /// Opens a file in a window of the given size and waits until the expression `ready` is true.
     pub fn open(page: &Path, width: u32, height: u32, ready: &str) -> Browser {
         Browser::open_at(page, "", (width, height), ready)
     }
@@ -201,7 +201,7 @@ impl Browser {
         self.text_of(&format!("document.querySelector({selector:?}).textContent"))
     }
 
-    /// Waits until an expression is true. If it never is, the test's own time limit ends the wait.
+    /// Waits until an expression is true. If it never becomes true, the test's own timeout ends the wait.
     pub fn wait(&mut self, expression: &str) {
         for _ in 0..4800 {
             if self.value(expression) == json!(true) {
@@ -219,7 +219,7 @@ impl Browser {
         self.value(frame);
     }
 
-    /// Moves the mouse with its button held. Clicks if both ends are equal.
+    /// Drags the mouse with the button held. Clicks if the start and end are the same.
     pub fn drag(&mut self, from: (f64, f64), to: (f64, f64)) {
         let event = |kind: &str, at: (f64, f64), buttons: u32| json!({ "type": kind, "x": at.0, "y": at.1, "button": "left", "buttons": buttons, "clickCount": 1 });
         let mut events = vec![event("mouseMoved", from, 0), event("mousePressed", from, 1)];
@@ -260,8 +260,7 @@ impl Browser {
 
     /// Presses a key.
     pub fn key(&mut self, key: &str) {
-        // The default actions of these keys (moving the focus, pressing a button) depend on the
-        // code.
+        // The default actions of these keys (moving the focus, pressing a button) depend on the key code.
         let code = match key {
             "Tab" => 9,
             "Enter" => 13,
@@ -307,7 +306,7 @@ impl Browser {
         for _ in 0..4800 {
             if let Some(path) = file() {
                 let text = std::fs::read_to_string(&path).expect("the download");
-                // On a slow machine, the file may have its name before its text.
+                // On a slow machine, the file may appear under its name before it has contents.
                 if !text.is_empty() {
                     std::fs::remove_file(path).expect("the download");
                     return text;
@@ -318,7 +317,7 @@ impl Browser {
         panic!("nothing was downloaded");
     }
 
-    /// Saves a picture in the directory of `MEMHOOK_PICTURES`, for people to inspect.
+    /// Saves a screenshot in the directory `MEMHOOK_PICTURES`, for manual inspection.
     pub fn picture(&mut self, name: &str) {
         use base64::{Engine, engine::general_purpose::STANDARD};
         let Some(directory) = std::env::var_os("MEMHOOK_PICTURES") else {
@@ -335,7 +334,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // No other test may get a process in which a test has failed.
+        // A process in which a test has failed must not be reused by another test.
         if std::thread::panicking() {
             return;
         }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 #[test]
 fn red_is_more_and_blue_is_less() {
     let new = run();
-    // The old run has twice as many bytes of worker 1, and none of the other workers.
+    // The old run has twice as many bytes for worker 1, and none for the other workers.
     let mut old = new.clone();
     let worker = new.sites[0].tid;
     for site in &mut old.sites {
@@ -36,8 +36,8 @@ fn red_is_more_and_blue_is_less() {
         shown.contains(if change > 0 { "(+" } else { "(-" }),
         "{shown}"
     );
-    // Frames that only the new run has are as red as possible. A third of worker 1's bytes in both
-    // runs belongs to the new run.
+    // Frames that only the new run has get the deepest red. Of worker 1's bytes in both runs, a
+    // third belongs to the new run.
     let step = |is_worker: bool| {
         format!(
             "(() => {{ const {} = app; const of = (site) => data.strings[data.sites.thread[site]].includes('({worker})') === {is_worker}; \
@@ -105,7 +105,7 @@ fn the_page_joins_what_the_command_joins() {
     expected.sort_unstable();
     rows.sort_unstable();
     assert_eq!(rows, expected);
-    // No function has two modules, because the graph would show it twice.
+    // No function may have two modules, because the graph would then show it twice.
     let old = "app.data.frames.function.some((name, i) => !app.data.strings[name].includes('+0x') && app.data.strings[app.data.frames.module[i]].endsWith('.old'))";
     assert_eq!(browser.value(old), false);
     assert_eq!(browser.complaints, Vec::<String>::new());

@@ -3,7 +3,7 @@
 use super::*;
 use std::collections::BTreeMap;
 
-/// Returns a run in which some functions are wrappers by their names.
+/// Returns a run in which some functions are wrappers, as their names show.
 fn run_with_wrappers() -> Profile {
     let mut profile = run();
     for frame in &mut profile.frames {
@@ -33,7 +33,7 @@ fn wrappers_are_hidden_by_a_list_that_can_be_edited() {
         assert!(!has(&mut browser, name), "{name}");
     }
     assert_eq!(browser.text("#hidden"), "(2 hidden)");
-    // Nothing is lost, because hidden frames count for their callers.
+    // Nothing is lost, because the memory of hidden frames counts for their callers.
     let whole = sum(&profile, Measure::Live, Unit::Bytes);
     let all = format!("{}, 100.0 % of all live bytes", bytes(whole));
     assert_eq!(browser.text("#shown"), all);
@@ -56,7 +56,7 @@ fn wrappers_are_hidden_by_a_list_that_can_be_edited() {
     }
     browser.click("#filters");
     browser.click("#edit");
-    // Without editing, the list of hidden functions takes one line that fits.
+    // While it is not being edited, the list of hidden functions is a single line that fits.
     let usual = "(() => { const list = byId('list-of-wrappers'); return [list.value, list.scrollWidth <= list.clientWidth, list.scrollHeight <= list.clientHeight].join('|'); })()";
     assert_eq!(
         browser.text_of(usual),
@@ -239,7 +239,8 @@ fn a_graph_can_be_walked_by_keyboard() {
     let whole = sum(&profile, Measure::Live, Unit::Bytes);
     let all = format!("{}, 100.0 % of all live bytes", bytes(whole));
     browser.value("document.getElementById('flame').focus()");
-    // The widest frame above the root is the outermost function with the most allocated below it.
+    // The widest frame above the root is the outermost function below which the most memory was
+    // allocated.
     browser.key("ArrowUp");
     let name =
         |browser: &mut Browser, frame: &str| browser.text_of(&format!("app.flame.text({frame})"));
@@ -270,7 +271,7 @@ fn a_graph_can_be_walked_by_keyboard() {
         (browser.text("#path").as_str(), browser.text("#shown")),
         ("", all)
     );
-    // With the root at the top, the keys have the opposite direction.
+    // With the root at the top, the arrow keys work in the opposite direction.
     browser.click("#shapes [data-name=icicle]");
     browser.value("document.getElementById('flame').focus()");
     browser.key("ArrowDown");

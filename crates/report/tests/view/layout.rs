@@ -41,7 +41,7 @@ fn one_row_each_at_1400_pixels() {
         browser.click(choice);
         assert_eq!(browser.value(head), 1, "{choice}");
     }
-    // The graph has most of the height, and all of the width when enlarged.
+    // The graph takes most of the height and, when enlarged, the whole width.
     let room = "byId('flames').clientHeight / innerHeight";
     let part = browser.value(room).as_f64().expect("a part");
     assert!(part > 0.33, "{part}");
@@ -145,7 +145,7 @@ fn the_root_of_most_is_one_row() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// The box of a graph is as high as its frames, so a shallow graph leaves more room for the table.
+/// The box of a graph is as tall as its frames, so a shallow graph leaves more room for the table.
 #[test]
 fn a_shallow_graph_leaves_its_room_to_the_table() {
     let of_depth = |depth: usize| {

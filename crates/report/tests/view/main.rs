@@ -1,8 +1,9 @@
-//! The page in a real browser: its contents follow the selection and agree with the profile.
+//! Tests of the page in a real browser: its contents follow the selection and agree with the
+//! profile.
 //!
-//! With `MEMHOOK_PICTURES=DIRECTORY` the tests save pictures there.
+//! With `MEMHOOK_PICTURES=DIRECTORY`, the tests save screenshots there.
 
-// The crate provides the `#[test]` that lets a test pass if it needs a program that is not
+// The crate provides a `#[test]` attribute that lets a test pass if a program that it needs is not
 // installed.
 #[macro_use]
 extern crate memhook_tests;
@@ -81,14 +82,14 @@ fn functions<'a>(profile: &'a Profile, site: &ProfileSite) -> Vec<Option<&'a str
     frames.map(name).collect()
 }
 
-/// Returns the live memory of the sites whose stacks have a function.
+/// Returns the live memory of the sites whose stacks contain a function.
 fn live_amount_below(profile: &Profile, function: &str) -> Amount {
     let has = |site: &&ProfileSite| functions(profile, site).contains(&Some(function));
     let sites = profile.sites.iter().filter(has);
     sites.map(|site| site.measures.live).sum()
 }
 
-/// Returns the live bytes of the sites whose stacks have a function.
+/// Returns the live bytes of the sites whose stacks contain a function.
 fn live_below(profile: &Profile, function: &str) -> u64 {
     live_amount_below(profile, function).bytes
 }

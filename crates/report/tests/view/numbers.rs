@@ -1,10 +1,10 @@
-//! Sums of the page equal those of the profile, even for empty, sampled or large runs.
+//! Sums on the page equal those of the profile, even for empty, sampled or large runs.
 
 use super::*;
 use memhook_ledger::TimeTaken;
 
-/// A source line of the innermost frame opens in an editor, regardless of the characters in the
-/// path.
+/// The source line of the innermost frame opens in an editor, whatever characters its path
+/// contains.
 #[test]
 fn lines_open_in_the_editor_that_was_asked_for() {
     let mut profile = run();
@@ -169,7 +169,8 @@ fn estimates_have_their_errors() {
     for change in &mut profile.changes {
         change.live.variance = 9e6;
     }
-    // Memory that no sample has hit counts once, both for a site and for the sum of all sites.
+    // Memory that no sample has hit is counted once, for a single site as well as for the sum of
+    // all sites.
     let error = bytes((1e6 * profile.sites.len() as f64 + 4e6).sqrt().round() as u64);
     let page = Page::of(&profile, "sampled");
     let mut browser = Browser::open(&page.0, 1500, 940, READY);
@@ -189,7 +190,8 @@ fn estimates_have_their_errors() {
         bytes(live.bytes)
     );
     assert_eq!(browser.text("#shown"), all);
-    // Checks the row of a single site, its details, and its other column with blocks as the unit.
+    // Checks the row of a single site, its details, and its secondary column when the unit is
+    // blocks.
     let of_a_site = |stack: usize| {
         let sites = profile.sites.iter().filter(|s| s.stack as usize == stack);
         with_error(sites.map(|s| s.measures.live).sum())
@@ -207,8 +209,8 @@ fn estimates_have_their_errors() {
     let other = browser.text(".row.picked .other");
     assert!(expected.contains(&other), "{other}");
     browser.key("b");
-    // A thread combines the errors of its sites. A part of the run has the errors at both of its
-    // ends, which are three times as large here.
+    // The error of a thread combines the errors of its sites. The error of a part of the run
+    // combines the errors at both of its ends, which are three times as large here.
     browser.click("#groups [data-name=thread]");
     let value = browser.text(".row .value");
     assert!(value.contains(" \u{b1} "), "{value}");
@@ -303,7 +305,7 @@ fn who_releases_the_blocks_of_a_site() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// A program that has released everything still gets a first view with contents.
+/// Even for a program that has released everything, the first view is not empty.
 #[test]
 fn the_first_view_has_something_to_show() {
     let mut profile = simulated::profile(5, 2_000, 20);
@@ -357,7 +359,8 @@ fn rows_say_what_nothing_reaches() {
     assert_eq!(browser.value(lost_cells), only_one);
     let overview = browser.text("#details");
     assert!(overview.contains("a gap of the search"), "{overview}");
-    // The column refers to the end in every window, and is also a measure.
+    // The column refers to the end of the run in every window, and can also be selected as a
+    // measure.
     browser.click("#columns [data-column=lost]");
     let (x, y) = browser.middle_of("#timeline");
     browser.drag((x - 200.0, y), (x, y));
@@ -379,8 +382,8 @@ fn rows_say_what_nothing_reaches() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// The allocator's time of a site is the same for a window as for the run, and each caller has the
-/// same time.
+/// The allocator time of a site is the same for a window as for the whole run, and each of its
+/// callers has the same time.
 #[test]
 fn rows_say_what_the_allocator_took() {
     let mut profile = run();
@@ -418,7 +421,8 @@ fn rows_say_what_the_allocator_took() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Sums of variances exceed the exactly representable integers. Amounts next to them stay exact.
+/// Sums of variances exceed the range of exactly representable integers. The amounts beside them
+/// stay exact.
 #[test]
 fn sums_of_large_variances_are_exact() {
     let mut profile = simulated::profile(9, 3_000, 20);

@@ -23,8 +23,8 @@ fn scored_run() -> Profile {
             end_ns: profile.from_ns + span_ns / 2 / chunks * n + span_ns / (2 + n % 7),
             size: 16 << (n % 5),
             is_live: false,
-            // Chunks are written and read from a quarter of the lifetime on. Every tenth one is not
-            // used.
+            // Chunks are written and read from a quarter of the lifetime on. Every tenth chunk is
+            // never used.
             accesses: Some(Box::new(if n % 10 == 9 {
                 ChunkAccesses::default()
             } else {
@@ -102,7 +102,7 @@ fn severity_colours_the_graph_and_inferences_lead_to_their_sites() {
     ] {
         assert!(panel.contains(words), "{words}: {panel}");
     }
-    // In the colours, the worst site is at the last step of twelve.
+    // In the colour scale, the worst site has the last of twelve steps.
     browser.key("p");
     assert_eq!(browser.text_of("app.state.paint"), "score");
     assert_eq!(
@@ -165,7 +165,7 @@ fn a_million_chunks_are_rows() {
         shown,
         "1,000,000 chunks of 1,000,000 blocks, of 16 B to 256 B, the darker the larger"
     );
-    // If all chunks are on one screen, each line covers its share of them.
+    // If all chunks fit on one screen, each line covers its share of them.
     let lines = browser
         .value("app.chunks.drawn.length")
         .as_u64()
@@ -207,7 +207,8 @@ fn a_million_chunks_are_rows() {
         chunk.start_ns / 1000 + (chunk.end_ns - chunk.start_ns) / 1000
     );
     assert_eq!(row["size"], chunk.size);
-    // The ticks of its accesses are in place, and so is the text about them.
+    // The ticks that show the chunk's accesses are in place, and so is the text about these
+    // accesses.
     let accesses = chunk.accesses.expect("they are known");
     let times = browser.value("accessTimes(app.data, app.chunks.order[500000])");
     assert_eq!(
@@ -233,7 +234,7 @@ fn a_million_chunks_are_rows() {
         shown.ends_with("the darker the larger, with ticks at the first and the last access"),
         "{shown}"
     );
-    // The keyboard works too, and the address holds the state.
+    // The keyboard works too, and the page's address holds the state.
     browser.value("byId('chunk-box').focus()");
     browser.key("Home");
     browser.wait("app.chunks.drawn[0].begin === 0");
@@ -245,7 +246,7 @@ fn a_million_chunks_are_rows() {
         again.value("app.chunks.drawn.length"),
         browser.value("app.chunks.drawn.length")
     );
-    // A window of time leaves out chunks that were not live in it.
+    // A time window omits chunks that were not live in it.
     again.value("app.setWindow(Math.round(app.data.points * 0.9), app.data.points - 1)");
     again.settle();
     let rest = again
@@ -300,7 +301,8 @@ fn formulas_are_columns_colours_and_measures() {
     let panel = browser.text("#details");
     assert!(panel.contains("part999.5 in all"), "{panel}");
     browser.key("4");
-    // The scores are columns of the table of sites. Rows without a value are last in both orders.
+    // The scores are columns of the table of sites. Rows without a value come last in both sort
+    // orders.
     for (is_ascending, first) in [("false", "999.5"), ("true", "999.5")] {
         browser.click("[data-column='score:part']");
         assert_eq!(
@@ -317,7 +319,7 @@ fn formulas_are_columns_colours_and_measures() {
     browser.click("[data-column='score:turn']");
     let largest = "document.querySelector('.row .custom').textContent";
     assert_eq!(browser.text_of(largest), "990,000");
-    // In the colours, the largest value is the worst, regardless of its size.
+    // In the colour scale, the largest value counts as the worst, regardless of its size.
     browser.key("p");
     browser.key("p");
     assert_eq!(browser.text_of("app.state.paint"), "score:turn");
@@ -337,7 +339,7 @@ fn formulas_are_columns_colours_and_measures() {
     let drawn = "app.flame.colorOf(app.flame.drawn.find(({ frame }) => frame.depth === 1).frame)";
     let color = browser.text_of(drawn);
     assert!(color.starts_with("--severity-"), "{color}");
-    // As a measure, the sum determines the width of the graph.
+    // Selected as the measure, the sum determines the width of the graph.
     browser.click("#measures button:nth-last-child(2)");
     assert_eq!(browser.text_of("app.state.measure"), "score:turn");
     browser.settle();
@@ -346,7 +348,7 @@ fn formulas_are_columns_colours_and_measures() {
     assert!((whole - turns).abs() < 1e-6 * turns, "{whole}, not {turns}");
     assert!(browser.text("#shown").contains("of all turn"));
     browser.picture("formulas");
-    // The values are in the panel of a site, and in the table saved as a file.
+    // The values appear in the panel of a site, and in the table when it is saved as a file.
     browser.click("#body .row");
     let panel = browser.text("#details");
     assert!(

@@ -1,4 +1,4 @@
-//! The search, the filters, and the total that percentages refer to.
+//! The search, the filters, and the total to which percentages refer.
 
 use super::*;
 
@@ -24,8 +24,8 @@ fn a_search_counts_what_it_finds_and_leaves_the_rest() {
     assert_eq!(browser.text("#shown"), all);
     assert_eq!(browser.text("#filtered"), "");
     browser.picture("search");
-    // The rows are sites with the function somewhere in their stack. Its name is marked if it is
-    // shown.
+    // The rows are sites with the function somewhere in their stack. Its name is highlighted where
+    // it is shown.
     let marks = browser.value(
         "[...document.querySelectorAll('.row.found mark')].map((e) => e.textContent).join()",
     );
@@ -40,7 +40,7 @@ fn a_search_counts_what_it_finds_and_leaves_the_rest() {
     let frames = browser.value(&format!("[...new Set({frames})].join()"));
     assert_eq!(frames, "cache_grow");
 
-    // As a filter, the search leaves percentages relative to everything.
+    // When the search is used as a filter, percentages remain relative to everything.
     browser.key("Enter");
     let left = share(found.bytes, whole);
     let shown = format!("{}, {left} of all live bytes", bytes(found.bytes));
@@ -60,7 +60,7 @@ fn a_search_counts_what_it_finds_and_leaves_the_rest() {
         .expect("bytes");
     assert_eq!(browser.text(".row .share"), share(largest, whole));
 
-    // The search gets no text, and text that is not a regular expression.
+    // The search gets an empty text, and a text that is not a valid regular expression.
     browser.click("#clear");
     assert_eq!(browser.text("#shown"), all);
     browser.key("/");

@@ -1,4 +1,4 @@
-//! A large program's page: its memory does not grow with the amount of data.
+//! The page of a large program: its memory use does not grow with the amount of data.
 
 use super::*;
 
@@ -54,8 +54,8 @@ fn nodes(browser: &mut Browser) -> u64 {
     browser.value(NODES).as_u64().expect("a number")
 }
 
-/// Returns what remains after a garbage collection: bytes of the script's heap, and nodes that the
-/// heap or the document refers to.
+/// Returns what remains after a garbage collection: the bytes of the script's heap, and the number
+/// of nodes that the heap or the document refers to.
 fn kept(browser: &mut Browser) -> (f64, f64) {
     for _ in 0..2 {
         browser.call("HeapProfiler.collectGarbage", serde_json::json!({}));
@@ -90,7 +90,7 @@ fn lists_show_their_first_entries_and_more_when_asked() {
     // Keyboard users continue at the first new entry.
     let focused = "[...document.querySelectorAll('#details .inferences li')].indexOf(document.activeElement.closest('li'))";
     assert_eq!(browser.value(focused), 20);
-    // A click on another view and back leaves the list unchanged.
+    // Switching to another view and back leaves the list unchanged.
     browser.value("window.before = document.querySelector('#details .inferences')");
     browser.click(".row");
     browser.key("Escape");
@@ -114,7 +114,7 @@ fn lists_show_their_first_entries_and_more_when_asked() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Filters offer the most important threads. For other threads, rows serve as filters.
+/// The filter menu offers the most important threads. Other threads are filtered by their rows.
 #[test]
 fn a_thread_beyond_the_options_is_filtered_by_its_row() {
     let page = Page::of(&large_run(), "threads");
@@ -132,8 +132,8 @@ fn a_thread_beyond_the_options_is_filtered_by_its_row() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Returns the number of runs of branch-free parts of the script since the last call. Unlike time,
-/// the number depends only on the script and the profile.
+/// Returns how often basic blocks of the script have been executed since the last call. Unlike
+/// time, this number depends only on the script and the profile.
 fn steps(browser: &mut Browser) -> u64 {
     let coverage = browser.call("Profiler.takePreciseCoverage", serde_json::json!({}));
     let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();
@@ -143,10 +143,10 @@ fn steps(browser: &mut Browser) -> u64 {
     ranges.filter_map(|range| range["count"].as_u64()).sum()
 }
 
-/// Expression that is true when the page has done the work that it does ahead of clicks.
+/// Expression that is true when the page has finished the work that it does ahead of clicks.
 const AHEAD: &str = "app.ahead.isDone";
-/// The simulated program has no functions that are wrappers by name. This script makes some of them
-/// wrappers.
+/// The simulated program has no functions whose names make them wrappers. This script turns some
+/// functions into wrappers.
 const SOME_WRAPPERS: &str = "app.setWrappers(true, ['cache_*', 'serve', 'operator<<'])";
 const HIDE_WRAPPERS: &str = "w";
 
@@ -208,13 +208,13 @@ fn a_click_on_twenty_thousand_sites_is_short() {
     );
 }
 
-/// A click before everything is ready waits for one slice, and continues where the slices ended.
+/// A click before everything is ready waits for one slice to finish, and continues from there.
 #[test]
 fn the_other_tree_is_built_ahead_in_slices() {
     let page = Page::of(&simulated::profile(7, 200_000, 10_000), "ahead");
     let mut browser = Browser::open(&page.0, 1400, 900, READY);
     let labels = "[app.tree.label.length, app.tree.label.reduce((sum, label, at) => (sum * 31 + label + app.tree.parent[at]) % 1e9, 0)]";
-    // The reference is computed in one step, without anything built ahead.
+    // The reference is computed in one step, from nothing precomputed.
     let at_once = "(() => { const hidden = hiddenLabels(app.data, { ...app.state, hides: false }); const tree = finished(treeSteps(app.data, hidden)); return [tree.label.length, tree.label.reduce((sum, label, at) => (sum * 31 + label + tree.parent[at]) % 1e9, 0)]; })()";
     browser.value(SOME_WRAPPERS);
     let expected = browser.value(at_once);
@@ -235,7 +235,8 @@ fn the_other_tree_is_built_ahead_in_slices() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Rows of functions, computed by blocks of sites, agree with sums over each site.
+/// Function rows, which are computed in batches of sites, agree with sums over the individual
+/// sites.
 #[test]
 fn lines_of_functions_are_the_sums_of_their_sites() {
     let page = Page::of(&simulated::profile(7, 200_000, 8_000), "lines");
@@ -248,7 +249,7 @@ fn lines_of_functions_are_the_sums_of_their_sites() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// On the way back to the first row, no row is drawn before rows of the right kind exist.
+/// While the page goes back to the first row, no row is drawn before rows of the right kind exist.
 #[test]
 fn no_row_is_drawn_as_one_of_another_kind() {
     let page = Page::of(&simulated::profile(7, 200_000, 8_000), "kinds");
@@ -290,7 +291,7 @@ fn two_hundred_clicks_leave_nothing_behind() {
         }
         most
     };
-    // Data that is built once, or kept up to a limit, exists after the first rounds.
+    // Data that is built once, or cached up to a limit, exists after the first rounds.
     let before_any = clicks(&mut browser, 4);
     let (heap, live) = kept(&mut browser);
     let most = clicks(&mut browser, 23).max(before_any);

@@ -9,8 +9,7 @@ const HEAPS: [u64; 2] = [0x5_5555_5557, 0x7_ffff_0000];
 const PAGES: u64 = 300;
 
 /// Returns a run in which the live blocks of each site are on one page of one of two heaps. One
-/// site has a block of 40 pages after the first heap. At an earlier moment, half of that was live
-/// there.
+/// site has a block of 40 pages after the first heap, half of which was live at an earlier moment.
 pub fn placed_run() -> Profile {
     let mut profile = run();
     let mut random = Random(5);
@@ -21,8 +20,8 @@ pub fn placed_run() -> Profile {
             continue;
         }
         let heap = HEAPS[random.below(2) as usize];
-        // No page contains more bytes than its size. The other pages follow, like the pages of a
-        // block.
+        // No page holds more bytes than its size. The rest goes to the pages that follow, like a
+        // block of several pages.
         let whole = live.bytes / 4096;
         let start = heap + random.below(PAGES);
         cells.push(AddressCell {
@@ -69,7 +68,7 @@ pub fn placed_run() -> Profile {
     profile
 }
 
-/// Expression for the sums of all cells that are drawn if nothing is left out.
+/// Expression for the sums over all drawn cells, if nothing is left out.
 const SUM: &str = "(() => { const v = app.space; v.layout(); const sum = { live: 0, marked: 0, blocks: 0 }; for (const { pieces } of v.known.rows) for (const { cell, count } of pieces) for (let c = cell; c < cell + count; c += 1) { const f = v.about(c); sum.live += f.bytes; sum.marked += f.marked; sum.blocks += f.blocks; } return sum; })()";
 
 #[test]
@@ -92,7 +91,7 @@ fn every_live_byte_has_its_place_whatever_the_cells() {
         assert!(browser.text("#shown").contains("blocks live at"));
     }
     browser.picture("addresses-fine");
-    // All cells fit on one screen on request. Otherwise each cell is a page.
+    // All cells fit on one screen if requested. Otherwise each cell is a page of memory.
     assert_eq!(browser.value("app.space.known.size"), 4096);
     browser.click("#cells [data-name=all]");
     assert_eq!(
@@ -248,7 +247,7 @@ fn addresses_are_saved_as_a_picture_and_as_lines() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// The pages of the largest number of live blocks take a bounded share of the file.
+/// Even for the largest number of live blocks, their memory pages take a bounded part of the file.
 #[test]
 fn the_file_is_bounded() {
     let plain = run();
@@ -294,7 +293,7 @@ fn the_file_is_bounded() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// A recording of sums has no addresses, and the page offers none.
+/// A recording that contains only sums has no addresses, so the page offers no view of them.
 #[test]
 fn without_addresses_nothing_is_said_of_them() {
     let page = Page::of(&run(), "no-space");

@@ -32,7 +32,7 @@ fn the_flame_graph_zooms_and_searches() {
     let ready = "typeof zoom === 'function' && document.readyState === 'complete'";
     let mut browser = Browser::open(&page.0, 1300, 700, ready);
     browser.picture("svg");
-    // A label loses its least informative parts first, here and in the page, as in text.
+    // A label loses its least informative parts first, here, in the page and in text alike.
     let name = "shop::Cache<A, B>::place(std::pair<int, A>) const";
     let names = [
         name,

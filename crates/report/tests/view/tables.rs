@@ -1,4 +1,4 @@
-//! The table: its columns, its order, and the file that it is saved as.
+//! The table: its columns, its sort order, and the file to which it is saved.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -61,7 +61,7 @@ fn functions_have_what_they_allocate_themselves() {
         let found = rows.get(function).copied().unwrap_or_default();
         assert_eq!(found, [live.bytes, own, live.blocks], "{function}");
     }
-    // Sites have no such column, because all of their memory is their own.
+    // Sites have no column for their own share, because all of their memory is their own.
     assert_eq!(
         browser.value("Boolean(document.querySelector('.row .self'))"),
         true
@@ -95,8 +95,8 @@ fn every_column_sorts_both_ways() {
         };
         let header = format!("#columns .{column} button");
         let state = format!("#columns .{column}");
-        // Sorted by name, the first in the alphabet comes first. Sorted by number, the largest
-        // comes first.
+        // Sorted by name, the table is in ascending alphabetical order. Sorted by number, it starts
+        // with the largest.
         let (first, then) = if column == "name" {
             (">", "<")
         } else {
@@ -139,7 +139,7 @@ fn growth_is_one_column() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// The sites differ in the called library function. Paths begin at the root of the sources.
+/// The sites differ in the library function that they call. Paths begin at the root of the sources.
 #[test]
 fn rows_that_look_alike_are_told_apart() {
     let mut profile = run();

@@ -68,14 +68,15 @@ fn ticks_are_at_round_numbers() {
     }
 }
 
-/// The page of a part of a recording is not mistaken for the page of the whole recording.
+/// The page of part of a recording is not mistaken for the page of the whole recording.
 #[test]
 fn a_part_of_a_recording_is_called_so() {
     let mut profile = run();
     let page = Page::of(&profile, "all-of-it");
     let mut browser = Browser::open(&page.0, 1400, 900, READY);
     assert_eq!(browser.text("#window"), "Whole run, 30.0 s");
-    // This holds even if sites are followed only at some points, and after returning from a part.
+    // The page says so even if sites are followed only at some points, and also after returning
+    // from a part.
     browser.value("app.data.step = 7; app.setWindow(20, 60); app.refreshNow()");
     assert!(browser.text("#window").ends_with(" of 30.0 s"));
     browser.click("#whole");
@@ -124,8 +125,7 @@ fn type_into(browser: &mut Browser, id: &str, text: &str) {
     browser.key("Enter");
 }
 
-/// This is the first step of a user who looks for a leak: finding out which sites grew most between
-/// two times.
+/// A user who looks for a leak starts by finding out which sites grew most between two times.
 #[test]
 fn growth_between_two_times_that_are_typed() {
     let profile = run();
@@ -176,7 +176,7 @@ fn areas_of_the_largest_rows_come_to_the_total() {
         assert_eq!(differs, -1, "{group}");
         browser.picture(&format!("stacked-{group}"));
     }
-    // Each mark has its entry: here the marks of three threads and of the peak.
+    // Each mark has its own entry: here there are marks of three threads, and the peak.
     let legend = "[...document.querySelectorAll('#legend li')].map((e) => e.textContent)";
     let entries = browser.value(legend);
     let entries: Vec<&str> = entries

@@ -50,7 +50,7 @@ pub(super) struct Entry<'s> {
 /// Place of a member in its structure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Place {
-    /// The offset is not stated, as for the members of a union and for bit fields.
+    /// No offset is given, for example for the members of a union and for bit fields.
     #[default]
     Unsaid,
     /// Offset in bytes from the start of the structure.

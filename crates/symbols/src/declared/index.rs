@@ -1,5 +1,4 @@
-//! Makes one pass over all entries, and collects the places of variables and of definitions of
-//! types.
+//! Collects the locations of variables and type definitions, in one pass over all entries.
 
 use super::TypeRef;
 use super::entry::{Place, Units};
@@ -60,8 +59,8 @@ impl NameHash {
         let mut last = b' ';
         for (i, &byte) in name.iter().enumerate() {
             let next = name.get(i + 1).copied().unwrap_or(b' ');
-            // Compilers and demanglers write spaces at different places. Only spaces between words
-            // count.
+            // Compilers and demanglers put spaces in different places. Only spaces between two
+            // words are significant.
             let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
             if byte != b' ' || is_word(last) && is_word(next) {
                 hasher.write_u8(byte);

@@ -80,7 +80,7 @@ impl DeclaredFiles {
 }
 
 impl DeclaredSections<'_> {
-    /// Returns the modules that were left out, with the reasons.
+    /// Returns the omitted modules, each with the reason.
     pub fn left_out(&self) -> &[String] {
         &self.left_out
     }

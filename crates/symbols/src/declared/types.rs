@@ -26,8 +26,8 @@ pub struct TypeRef {
     pub(super) offset: u32,
 }
 
-/// A type by number. Types of equal name and size have the same number, regardless of where they
-/// are described.
+/// A type by number. Types with equal names and sizes have the same number, regardless of where
+/// they are described.
 pub type TypeId = u32;
 
 /// A type without typedefs and qualifiers.
@@ -91,7 +91,8 @@ pub struct DeclaredTypes<'s> {
 const NO_SCOPE: u32 = u32::MAX;
 
 impl<'s> DeclaredTypes<'s> {
-    /// Finds variables and definitions. At the time limit, the remaining ones are left out.
+    /// Finds variables and definitions. When the time limit is reached, the remaining variables and
+    /// definitions are left out.
     pub fn of(sections: &'s DeclaredSections<'_>, until: Instant) -> DeclaredTypes<'s> {
         let units = Units::of(sections);
         DeclaredTypes {
@@ -120,14 +121,14 @@ impl<'s> DeclaredTypes<'s> {
         &self.types[id as usize]
     }
 
-    /// Finds the structure with this name, in the form of demanglers.
+    /// Finds the structure with this name, spelled as demanglers spell it.
     pub fn by_name(&mut self, path: &str) -> Option<TypeId> {
         let at = self.index.definition(NameHash::of_path(path))?;
         self.resolve(at)
     }
 
-    /// Returns true if some structure begins with a structure of this name. A pointer to the inner
-    /// structure may then point to the outer one. Only the last part of the name counts.
+    /// Returns true if some structure begins with a structure of this name. If so, a pointer to the
+    /// inner structure may point to the outer one. Only the last part of the name counts.
     pub fn is_beginning(&mut self, id: TypeId) -> bool {
         let beginnings = self.beginnings.take().unwrap_or_else(|| {
             let places = self.index.beginnings.iter();

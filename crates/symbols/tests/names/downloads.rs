@@ -26,7 +26,7 @@ impl Server {
             for stream in listener.incoming().map_while(Result::ok) {
                 let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
                 let request = lines.next().unwrap_or_default();
-                // The request is read up to the empty line, because closing with unread bytes would
+                // Reads the request up to the empty line, because closing with unread bytes would
                 // reset the connection.
                 lines.take_while(|line| !line.is_empty()).for_each(drop);
                 let path = request.split(' ').nth(1).unwrap_or_default();
@@ -86,7 +86,7 @@ fn downloaded(program: &Program) -> Vec<PathBuf> {
 fn a_debug_file_is_downloaded_once() {
     let (program, bytes) = stripped();
     let server = Server::giving("200 OK", bytes);
-    // The list has a slash at the end, and words for other clients.
+    // The list has a trailing slash and tokens for other clients.
     let urls = format!("ima:enforcing {}/ ", server.url);
     for _ in 0..2 {
         let places = places(&program, &urls, PATIENT);
@@ -151,7 +151,7 @@ fn what_no_server_has_is_not_asked_for_again() {
     assert_eq!(server.asked().len(), 1);
 }
 
-/// Each failure gives one note, and the names come from other sources.
+/// Each failure gives one note, and other sources provide the names.
 #[test]
 fn a_server_that_fails_is_told_once() {
     let (_held, hold) = mpsc::channel::<()>();

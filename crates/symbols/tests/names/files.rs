@@ -1,4 +1,4 @@
-//! Every possible place of symbols, and files that do not match.
+//! Every possible location of symbols, and files that do not match.
 
 use crate::program::{BASE, Program, check_frames, tool};
 use memhook_symbols::{ModuleFile, SearchPath, Source, SymbolError, Symbolizer};
@@ -200,7 +200,7 @@ fn own_functions() {
     symbols.set_modules(vec![module]);
     let location = symbols.resolve(address + 1);
     let last = location.frames.last().unwrap();
-    // Debug information with only lines leaves out the modules' names.
+    // Debug information that only has lines leaves out the modules' names.
     assert!(
         last.function
             .as_deref()
@@ -253,7 +253,7 @@ fn files_are_closed_while_nothing_new_is_asked_for() {
     assert!(is_open(&program.path));
 }
 
-/// GCC calls the function only `operator()`, inlined or not.
+/// GCC calls the function just `operator()`, inlined or not.
 #[test]
 fn a_lambda_has_the_function_that_it_is_written_in() {
     for flags in [&["-O2"], &["-O0"]] {

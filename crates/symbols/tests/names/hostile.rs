@@ -1,4 +1,4 @@
-//! Files that were made to fill our memory, or to make us wait.
+//! Files that are made to exhaust our memory, or to keep us waiting.
 
 use crate::program::{Program, check_frames, tool};
 use memhook_symbols::Source;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 const HUGE: u64 = 100 << 30;
 
-/// Returns the offsets in the file of a section's header and contents.
+/// Returns the file offsets of a section's header and contents.
 fn section(path: &Path, name: &str) -> (u64, u64) {
     let bytes = std::fs::read(path).unwrap();
     let file = object::File::parse(&*bytes).unwrap();
@@ -26,7 +26,7 @@ fn write_at(path: &Path, at: u64, value: u64) {
     file.write_all_at(&value.to_le_bytes(), at).unwrap();
 }
 
-/// Adds a hole to the file, large enough for everything that its headers claim.
+/// Adds a hole to the file that is large enough for everything that the file's headers claim.
 fn lengthen(path: &Path) {
     let file = File::options().write(true).open(path).unwrap();
     file.set_len(2 * HUGE).unwrap();
@@ -65,7 +65,7 @@ fn sections_in_a_hole() {
         let (frames, ..) = program.look(program.module(), &[]);
         assert!(frames.len() < 10, "{frames:?}");
     }
-    // The tables of names, and notes, are read before the file is checked.
+    // The name tables and the notes are read before the file is checked.
     for name in [".symtab", ".strtab", ".shstrtab", ".note.gnu.build-id"] {
         let program = Program::build(&["-Wl,--build-id=sha1"]);
         let (header, _) = section(&program.path, name);
@@ -85,7 +85,7 @@ fn section_of_sparse(path: &Path, name: &str) -> (u64, u64) {
     section(&copy, name)
 }
 
-/// Without a build-id, only the checksum of the whole file shows that it is the right file.
+/// Without a build-id, only the checksum of the whole file shows that the right file was found.
 #[test]
 fn debug_files_that_never_end() {
     let program = Program::build(&["-Wl,--build-id=none"]);

@@ -1,4 +1,4 @@
-//! Files that are read once for several symbolizers, and names that are looked up once.
+//! Checks that files are read once for several symbolizers, and that names are looked up once.
 
 use crate::program::{BASE, Program, check_frames};
 use memhook_symbols::{ModuleFile, RunNames, SearchPath, SharedReaders, Source, Symbolizer};
@@ -64,8 +64,8 @@ fn a_forged_build_id_names_nothing_of_the_real_file() {
     assert_eq!(readers.count(), 2);
 }
 
-/// The space is enough for only one file. The idle reader drops its data, and reads again on the
-/// next request.
+/// There is space for only one file. The idle reader drops its data, and reads the file again on
+/// the next request.
 #[test]
 fn readers_give_way_to_each_other() {
     let programs = [(); 3].map(|()| Program::build(&["-Wl,--build-id=sha1"]));

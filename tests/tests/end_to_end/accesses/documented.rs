@@ -1,4 +1,4 @@
-//! The command lines in docs/scores.md for the reader's own program.
+//! Tests the command lines in docs/scores.md for instrumenting the reader's own program.
 
 use memhook_tests::access_runtime;
 use memhook_tests::programs::{Folder, installed};

@@ -1,4 +1,4 @@
-//! Scores that users define by formulas, for a program with known reads and writes.
+//! Scores that users define by formulas, computed for a program with known reads and writes.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, JsonSchema, Target, build_target, build_telling, run};
@@ -112,7 +112,7 @@ fn values_are_exact_sorted_and_compared() {
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }
-    // The second pass has different stacks with the same functions.
+    // The second pass runs the same functions with different stacks.
     let of_diff = [&["diff", &once, &twice][..], &both].concat();
     let diff = parsed(&[&of_diff[..], &as_json].concat());
     JsonSchema::load("diff-1").check(&diff);

@@ -43,7 +43,7 @@ fn stays_few(commands: &mut dyn Iterator<Item = Vec<&str>>) {
     for command in commands {
         let words = [&command[..1], &[pid.as_str()], &command[1..]].concat();
         let (code, _, why) = run(&words);
-        // The target may be too busy to copy or, with exit code 3, to search completely.
+        // The target may be too busy to be copied or, with exit code 3, to be searched completely.
         let is_busy = code == 2 && why.contains("would be held for longer than");
         assert!(code < 2 || code == 3 || is_busy, "{words:?}: {why}");
     }

@@ -32,7 +32,7 @@ fn report(file: &str) -> Value {
     report
 }
 
-/// Runs this number of steps of the program while a sample of its blocks is watched. The budget is
+/// Runs the program for this number of steps while a sample of its blocks is watched. The budget is
 /// large enough to watch enough blocks in a few seconds. Returns `None` if there are no
 /// watchpoints.
 fn watched(folder: &Folder, steps: &str) -> Option<Value> {

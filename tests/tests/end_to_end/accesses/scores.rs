@@ -388,7 +388,7 @@ fn what_cannot_be_scored_is_refused() {
     );
 }
 
-/// For correct programs of the distribution, there are only true findings, or none.
+/// In correct programs of the distribution, all findings are true, or there are none.
 #[test]
 fn plain_programs_raise_no_alarm() {
     let folder = Folder::new("scores-plain");

@@ -78,7 +78,7 @@ fn what_is_cold_is_named_and_intervals_hold() {
             cold["unwritten_bytes"].as_u64() > Some(all * 9 / 10),
             "{cold}"
         );
-        // The heap is watched in pieces. A piece with a few cold blocks also contains other blocks.
+        // The heap is watched in ranges. A range with a few cold blocks also contains other blocks.
         let unaccessed = |site: &Value| site["unaccessed_bytes"].as_u64().expect("a number");
         if report["evidence"]["clears"].as_u64() > Some(0) && reclaim_scans() == scans {
             assert!(unaccessed(cold) > all / 3, "{cold}");
@@ -162,7 +162,7 @@ fn without_watchpoints_only_writes_are_seen_and_that_is_said() {
         report["notes"].to_string().contains("reads are not seen"),
         "{report}"
     );
-    // Without watchpoints, memory that is only read counts as stale.
+    // Without watchpoints, memory that is read but not written counts as stale.
     for kind in kinds {
         let site = site(&report, kind);
         let [low, estimate, _] = interval(site);
@@ -197,7 +197,7 @@ fn nothing_is_left_of_a_watcher_that_was_killed() {
     for _ in 0..3 {
         let watching = Watching::begin(&target, &["--older", "1s", "-d", "1m"]);
         until("pages are watched", || has_write_protection(&target));
-        // The heap is split into pieces, for each of which the kernel sums up the accesses.
+        // The heap is split into pieces, and the kernel sums up the accesses for each piece.
         until("the heap is in pieces", || heaps() > 4);
         drop(watching);
         until("the protection is gone", || !has_write_protection(&target));
@@ -223,13 +223,13 @@ fn nothing_is_left_of_a_watcher_that_was_killed() {
     assert!(target.finish().success());
 }
 
-/// Checks that threads that map memory wait for only a small part of the time in which the marks of
-/// a large heap are read and cleared.
+/// Checks that threads that map memory wait for only a small part of the time that it takes to read
+/// and clear the marks of a large heap.
 #[test]
 fn marks_of_a_large_heap_make_nobody_wait_long() {
     /// Limit for a wait, which is much less than the time to clear all marks in one step.
     const MOST_US: u64 = 15_000;
-    /// Interval in which marks are read and cleared at least once.
+    /// Interval within which marks are read and cleared at least once.
     const WINDOW: Duration = Duration::from_millis(3500);
     let mut stalls = MappingStalls::start("1500");
     let watching = Watching::begin(&stalls.0, &["--older", "1s", "-d", "5m", "--json"]);
@@ -280,8 +280,8 @@ fn a_program_that_ends_at_the_beginning_is_reported_or_refused() {
         let maps = format!("/proc/{pid}/maps");
         std::thread::scope(|scope| {
             let watch = scope.spawn(|| run(&["stale", "-q", "--json", "--older", "5ms", &pid]));
-            // The attach may be refused before the hook is visible, while the program's loader
-            // still runs.
+            // memhook-rs may refuse the attach before the hook is visible, while the program's
+            // loader still runs.
             let is_attached = || {
                 std::fs::read_to_string(&maps)
                     .unwrap_or_default()
@@ -408,7 +408,7 @@ fn a_recording_keeps_it() {
         .split_once("Untouched for at least: ")
         .expect("a section");
     assert!(!section.contains("--depth"), "stacks are whole: {text}");
-    // A report on a part of the run has no section about stale blocks.
+    // A report on part of the run has no section about stale blocks.
     let (code, out, _) = run(&["report", &recording, "--json", "--to", "1s"]);
     assert_eq!(code, 0);
     let report: Value = serde_json::from_str(&out).expect("JSON");
@@ -468,7 +468,7 @@ fn threads_that_take_turns_often_are_left_alone() {
     let report = watching.report_when(|report| is_stale(report, "cold_block"));
     let notes = report["notes"].to_string();
     assert!(notes.contains("words are watched for"), "{report}");
-    // The report contains the cost. There were two windows of five seconds, and a third had just
+    // The report contains this cost. There were two windows of five seconds, and a third had just
     // begun.
     let cost = report["cost"].as_f64().expect("a share");
     assert!(cost > 0.0 && cost <= 0.002 * 3.0 * 5.0 / 11.0, "{report}");

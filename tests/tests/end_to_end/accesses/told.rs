@@ -1,4 +1,5 @@
-//! Reads and writes that a program reports, from its compilation to its scores.
+//! Reads and writes that an instrumented program reports, from compiling the program to scoring its
+//! sites.
 
 use memhook_recording::{Recording, ScoreOptions};
 use memhook_tests::patience::TRIES;
@@ -67,8 +68,9 @@ fn check_accessed(report: &Value) {
     assert_eq!(report["scores"]["usage"].as_f64(), Some(0.0));
 }
 
-/// Returns true if the report shows pauses before the first access and after the last access that
-/// are as long as the pause between them. A suspension in between prevents that.
+/// Returns true if the report shows that the pauses before the first access and after the last
+/// access are as long as the pause between them. A suspension of the program between the accesses
+/// would hide that.
 fn shows_pauses(report: &Value) -> bool {
     let (_, useful) = scores(report, "pausing");
     useful.as_f64() < Some(0.95)
@@ -303,7 +305,7 @@ fn patterns(report: &Value) -> Vec<(&str, &str)> {
                 one["kind"].as_str().expect("a kind"),
             )
         })
-        // The thread itself uses blocks that the C library allocates for it.
+        // The C library allocates blocks for a thread, and the thread itself uses them.
         .filter(|(function, kind)| *function != "other" && !kind.starts_with("top_"))
         // The durations of the threads' turns are unknown.
         .filter(|(function, kind)| !function.starts_with("shared") || !kind.ends_with("_long"))
@@ -405,8 +407,8 @@ fn a_small_container_has_room_for_a_part_of_the_index() {
     target.expect("done");
     let (size, resident) = largest_mapping(&target);
     assert!(size >= 1 << 28, "{size}");
-    // A fiftieth of the free memory, and some pages with the positions of the tables. An index of
-    // all blocks would take twice as much.
+    // The index takes a fiftieth of the free memory, and some pages with the positions of the
+    // tables. An index of all blocks would take twice as much.
     assert!(resident < LIMIT / 50 + (128 << 10), "{resident}");
     attacher.finish();
     let report = report(&file);

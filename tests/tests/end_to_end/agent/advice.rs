@@ -14,7 +14,8 @@ use std::sync::Arc;
 const HASTE: u32 = 20;
 /// Divisor of pauses: a minute becomes six seconds, during which the test must stop the agent.
 const LITTLE_HASTE: u32 = 10;
-/// Remaining keys. The processor time is not limited, because a debug build of the agent is slow.
+/// Remaining keys of the configuration. Processor time is not limited, because a debug build of the
+/// agent is slow.
 const KEYS: &str =
     "mode = \"scan\"\ninterval = \"1h\"\nmax_hold = \"20s\"\nadvise = \"10m\"\noverhead = \"50%\"";
 
@@ -55,11 +56,11 @@ impl Sick {
     }
 }
 
-/// Waits until the agent has given advice this number of times. Accepts a refused examination only
-/// for lack of processor time.
+/// Waits until the agent has given advice this number of times. Tolerates refused examinations only
+/// if processor time was short.
 fn await_advice(agent: &Agent, pid: u32, times: u64) -> Value {
     let mut last = Value::Null;
-    // An examination follows within half a minute, and some may be refused.
+    // An examination starts within half a minute, but some may be refused.
     for _ in 0..6 {
         let before = last["attempts"].as_u64().unwrap_or(0);
         until(&format!("process {pid} is examined"), || {
@@ -136,7 +137,7 @@ fn advice_outlasts_the_agent() {
     let sick = Sick::start(&folder, "leak");
     let pid = sick.pid();
     let file = PathBuf::from(folder.path("state")).join(format!("advice/{pid}.json"));
-    // A minute becomes 0.6 seconds, and ten minutes become six seconds; a day becomes a quarter of
+    // A minute becomes 0.6 seconds, ten minutes become six seconds, and a day becomes a quarter of
     // an hour.
     let start = |every: &str| {
         let keys = KEYS.replace("10m", every);
@@ -186,7 +187,7 @@ fn advice_outlasts_the_agent() {
     assert!(examined() >= first + 6000, "{first}, {}", examined());
     let (code, said) = agent.end();
     assert_eq!(code, Some(0), "{said}");
-    // The agent forgets exited processes, even those that exited before it started.
+    // The agent forgets processes that have exited, even those that exited before it started.
     let other = rule(&sick.program, "");
     sick.finish();
     assert!(file.exists());
@@ -197,7 +198,7 @@ fn advice_outlasts_the_agent() {
 }
 
 /// Checks that the agent leaves a process with another tracer alone, and that it gives no advice if
-/// it is stopped in the middle of an examination.
+/// it is stopped during an examination.
 #[test]
 fn a_trace_of_somebody_else_is_respected_and_the_end_is_not_delayed() {
     let folder = Arc::new(Folder::new("agent-advice-traced"));

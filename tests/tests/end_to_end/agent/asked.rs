@@ -12,7 +12,7 @@ fn agent(name: &str) -> Agent {
     Agent::start(&Arc::new(Folder::new(name)), rule)
 }
 
-/// A hundred connections send a request byte by byte, or do not read the answer.
+/// A hundred connections send a request byte by byte, or do not read the response.
 #[test]
 fn slow_clients_keep_nobody_out() {
     let agent = agent("agent-slow-clients");

@@ -1,4 +1,4 @@
-//! Profiles that an agent keeps for processes that run out of memory.
+//! Profiles that an agent saves for processes that run out of memory.
 
 use super::served::{expect_untouched, rule};
 use memhook_tests::agents::{Agent, Pprof};
@@ -16,8 +16,8 @@ const LIMIT: u64 = 96 << 20;
 const EARLIER: [&str; 3] = ["limit", "growth", "pressure"];
 
 /// Makes one process of a group leak until the kernel kills it, while all other processes continue.
-/// Returns the kept profiles of the leaking process by reason. If no group can be created, prints
-/// the reason and returns `None`.
+/// Returns the saved profiles of the leaking process, by the reason for which they were saved. If
+/// no group can be created, prints the reason and returns `None`.
 fn kept_of_leaker(name: &str, others: usize, symbols: &str) -> Option<BTreeMap<String, Pprof>> {
     let is_early = |reason: &String| EARLIER.contains(&reason.as_str());
     // If the agent gets no processor time, it keeps only the profile at the end.
@@ -96,14 +96,14 @@ fn kept_of_one(name: &str, others: usize, symbols: &str) -> Option<BTreeMap<Stri
 fn the_last_profile_says_who_was_killed() {
     let kept = kept_of_leaker("agent-black-box", 3, "");
     for (reason, profile) in kept.into_iter().flatten() {
-        // The leak is more than a quarter of the memory limit, in the profile before the kill and
-        // in the last profile.
+        // The leak accounts for more than a quarter of the memory limit, in the profile before the
+        // kill and in the last one.
         let leaked = profile.of("inuse_space", "planted_leak");
         assert!(leaked as u64 > LIMIT / 4, "{reason}: {leaked}");
     }
 }
 
-/// With names from the store, the agent reads no files when time is short.
+/// With `names = "store"`, the agent reads no files when time is short.
 #[test]
 fn what_is_kept_may_have_addresses_only() {
     let symbols = "[symbols]\nnames = \"store\"\n";

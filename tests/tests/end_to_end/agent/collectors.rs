@@ -95,7 +95,7 @@ fn the_oldest_and_the_newest_read_the_same_sums() {
     });
     assert_eq!(agent.end().0, Some(0));
     assert!(target.finish().success());
-    // The next agent sends the data that the first agent could not send.
+    // The next agent sends the data that its predecessor could not send.
     let queued = || std::fs::read_dir(folder.path("state/queue/otlp")).map_or(0, Iterator::count);
     let next = Agent::start_with(&folder, &text, &["--experimental-otlp"]);
     until("everything has arrived", || queued() == 0);

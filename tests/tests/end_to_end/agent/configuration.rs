@@ -1,5 +1,5 @@
-//! The schema with which editors complete and check the agent's configuration. It must have exactly
-//! the keys of the agent.
+//! The schema that editors use to complete and check the agent's configuration. It must have
+//! exactly the same keys as the agent.
 
 use super::manifests::block;
 use memhook_tests::programs::Folder;
@@ -13,8 +13,8 @@ fn json(text: &str) -> Value {
     serde_json::to_value(table).expect("JSON")
 }
 
-/// Returns the keys that the agent lists for an unknown key, given a configuration that ends in the
-/// relevant table.
+/// Returns the keys that the agent lists when it rejects an unknown key, for a configuration that
+/// ends in the relevant table.
 fn keys_of_agent(folder: &Folder, text: &str) -> BTreeSet<String> {
     let file = folder.path("wrong.toml");
     std::fs::write(&file, format!("{text}zzz = 1\n")).expect("written");

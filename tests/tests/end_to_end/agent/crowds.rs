@@ -23,7 +23,7 @@ fn start(program: &PathBuf, argument: &str) -> Child {
         .expect("it runs")
 }
 
-/// Checks that the agent works, and has forgotten all of these processes.
+/// Checks that the agent still works, and has forgotten all of these processes.
 fn expect_forgotten(folder: &Folder, agent: Agent) {
     assert_eq!(agent.get("/healthz").trim(), "ok");
     let attached = folder.path("state/attached");
@@ -36,8 +36,8 @@ fn expect_forgotten(folder: &Folder, agent: Agent) {
     assert!(!said.contains("internal error"), "{said}");
 }
 
-/// Each program may fork and execute another program at any moment: after its selection, during the
-/// attach, and during the trace.
+/// Each program may fork, and may exec another program, at any moment: after it was selected,
+/// during the attach, and during the trace.
 #[test]
 fn programs_that_fork_and_execute_all_the_time_suffer_nothing() {
     let folder = Arc::new(Folder::new("agent-executes"));
@@ -58,7 +58,7 @@ fn programs_that_fork_and_execute_all_the_time_suffer_nothing() {
     expect_forgotten(&folder, agent);
 }
 
-/// Starts many more processes simultaneously than the agent's maximum number of targets.
+/// Starts many more processes at once than the agent may trace.
 #[test]
 fn a_crowd_that_appears_at_once_suffers_nothing() {
     let folder = Arc::new(Folder::new("agent-crowd"));

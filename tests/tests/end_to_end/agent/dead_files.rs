@@ -32,7 +32,7 @@ struct Shown {
 }
 
 impl Shown {
-    /// Returns `None`, and prints the reason, if the kernel has no FUSE, which no package provides.
+    /// Returns `None`, and prints the reason, if the kernel lacks FUSE, which no package can add.
     fn mount(of: &str, path: String) -> Option<Shown> {
         if std::fs::File::open("/dev/fuse").is_err() {
             not_run_here("/dev/fuse cannot be opened");
@@ -108,8 +108,8 @@ fn files_that_do_not_answer_keep_nobody_else_waiting() {
         return not_run("no control group can be made: it takes root");
     };
     let program = format!("{plain}/served");
-    // Targets on this file system: their program, one of their libraries, or the files that name
-    // their pod.
+    // Targets that depend on this file system for their program, for one of their libraries, or for
+    // the files that name their pod.
     let of_shown = || Target::start(Path::new(&format!("{}/served", shown.path)), &[]);
     let with_library = || {
         let library = format!("{}/library.so", shown.path);

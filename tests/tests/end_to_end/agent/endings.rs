@@ -54,7 +54,7 @@ fn the_end_leaves_many_targets_as_they_were() {
         targets.push(target);
         program = path;
     }
-    // A rule whose duration ends for all targets at the same time, and a rule without an end.
+    // One rule whose duration ends for all targets at the same time, and one rule without an end.
     for (more, ends_by_itself) in [("duration = \"1ms\"", true), ("mode = \"exact\"", false)] {
         let agent = Agent::start(&folder, &rule(&program, more));
         let phase = if ends_by_itself { "left" } else { "traced" };
@@ -83,7 +83,7 @@ fn the_end_leaves_many_targets_as_they_were() {
     }
 }
 
-/// Repeatedly kills an agent with many targets at any moment, while its store is down. Takes
+/// Repeatedly kills an agent with many targets at random moments, while its store is down. Takes
 /// minutes: `MEMHOOK_ROUNDS=100 cargo test -p memhook-tests --test end_to_end agent -- --ignored
 /// --nocapture`.
 #[test]
@@ -116,7 +116,7 @@ fn an_agent_that_is_killed_at_any_moment_harms_nobody() {
             for target in &mut targets {
                 ask(target, "l");
             }
-            // The kill may come at any moment; until then the targets work at intervals.
+            // The kill may come at any moment. Until then, the targets work at intervals.
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
         agent.kill();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 struct SmallDisk(String);
 
 impl SmallDisk {
-    /// Returns `None`, and prints the reason, if nothing may be mounted.
+    /// Returns `None`, and prints the reason, if mounting is not permitted.
     fn mount(path: String) -> Option<SmallDisk> {
         std::fs::create_dir_all(&path).expect("made");
         let mounted = Command::new("mount")
@@ -241,7 +241,7 @@ fn a_reload_in_an_outage_keeps_what_waits() {
     agent.reconfigure(&(store(&away) + &rules("600ms", pyroscope)));
     agent.hear("the configuration was read again");
     more_wait();
-    // The agent refuses a configuration with another store or without a store completely, and keeps
+    // The agent completely refuses a configuration with another store or without a store, and keeps
     // the unsent profiles.
     let refused = |times: f64| {
         until("the change is refused", || {
@@ -353,7 +353,7 @@ fn the_state_folder_is_for_the_agent_alone() {
     agent.hear("takes no profiles");
     let mut paths = vec![state.clone()];
     while let Some(path) = paths.pop() {
-        // A file may disappear at this moment, because it is replaced or sent.
+        // A file may disappear at this moment, because it is being replaced or sent.
         let Ok(found) = std::fs::symlink_metadata(&path) else {
             continue;
         };

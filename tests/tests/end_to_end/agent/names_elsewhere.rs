@@ -1,4 +1,4 @@
-//! Profiles that the agent sends without names, which `symbolize` adds from the files.
+//! Profiles that the agent sends without names. `symbolize` adds the names from the files.
 
 use super::served::{ask, rule};
 use memhook_tests::agents::{Agent, Pprof};
@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 const STORE: &str = "[symbols]\nnames = \"store\"\n";
-/// Produces one profile while the target works, and one when the agent exits.
+/// Produces one profile while the target is working, and one when the agent exits.
 const EXACT: &str = "mode = \"exact\"\nsend = [\"files\"]\ninterval = \"500ms\"";
 
 /// Detects every opening of a file, even if brief.
@@ -81,7 +81,7 @@ fn allocated(directory: &str) -> i64 {
     files.iter().map(|path| read(path).sum("alloc_space")).sum()
 }
 
-/// Returns true for the C library's functions below `main`, which have names only if libc6-dbg is
+/// Returns true for the C library functions that call `main`, which have names only if libc6-dbg is
 /// installed.
 fn is_of_c_library(place: &memhook_tests::pprof::Place) -> bool {
     let begins = |(name, ..): &(String, String, String, i64)| {
@@ -175,8 +175,8 @@ fn names_that_are_added_later_are_the_same() {
         assert_eq!(after.labelled_samples, before.labelled_samples);
     }
     assert_eq!(rows(&named), wanted);
-    // Without the program and its debug file, its locations stay unchanged, and the message names
-    // the program.
+    // If the program and its debug file are missing, its locations stay unchanged, and the message
+    // names the program.
     std::fs::remove_file(folder.path(".debug/served.debug")).expect("removed");
     std::fs::remove_file(folder.path("served")).expect("removed");
     let with_leak = files(&elsewhere).into_iter().rev().find(|path| {

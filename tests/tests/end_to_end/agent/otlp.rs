@@ -15,7 +15,7 @@ fn configuration(program: &Path, store: &str, send: &str) -> String {
     )
 }
 
-/// Compares the transmitted data with the files that the agent wrote in the same period.
+/// Compares the transmitted data with the files that the agent wrote during the same period.
 fn expect_sums(arrived: &[Pprof], written: &[Pprof]) {
     for profile in arrived {
         let label = |name: &str| profile.labels.get(name).map(String::as_str);
@@ -102,7 +102,8 @@ fn a_collector_gets_what_was_measured_over_http() {
     expect_sums(&arrived, &files(&directory));
 }
 
-/// Checks that the agent counts, and does not retry, a request that the protocol forbids to retry.
+/// Checks that if the protocol forbids retrying a request, the agent counts the request and does
+/// not retry it.
 #[test]
 fn a_collector_that_cannot_take_a_profile_is_not_asked_twice() {
     let folder = Arc::new(Folder::new("otlp-refused"));
@@ -113,7 +114,7 @@ fn a_collector_that_cannot_take_a_profile_is_not_asked_twice() {
     ]);
     let text = format!("[otlp]\nurl = \"{}\"\n", store.url());
     let text = configuration(&program, &text, "[\"otlp\"]");
-    // The agent refuses the format unless the configuration enables it explicitly.
+    // The agent refuses the format unless the configuration explicitly enables it.
     std::fs::write(folder.path("check.toml"), &text).expect("written");
     let (code, _, errors) = run(&["agent", "--check", "--config", &folder.path("check.toml")]);
     assert_eq!(code, 2);

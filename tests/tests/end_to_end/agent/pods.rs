@@ -1,5 +1,5 @@
-//! Processes in pods of Kubernetes: their names, pod annotations that control tracing, and limits
-//! per namespace.
+//! Processes in Kubernetes pods: their names, pod annotations that control tracing, and limits per
+//! namespace.
 
 use super::certificates;
 use super::served::{Ended, ask, expect_untouched, rule, service};
@@ -127,10 +127,10 @@ fn pods_give_names_and_have_the_last_word() {
         let found = unchosen.iter().find(|one| one["pid"] == pid);
         assert_eq!(found.expect("not chosen")["why"], why, "{shown}");
     }
-    // The agent soon requests the list again while a pod is missing.
+    // The agent soon requests the list again if a pod is missing.
     kubelet.lists(&listed);
     agent.await_phase(late, "traced");
-    // The annotation of a pod changes, and the agent detaches from its process.
+    // The annotation of a pod changes, and the agent detaches from the pod's process.
     let changed = pods[0].0.listed("web-1", &say("false"));
     kubelet.lists(&[
         changed,
@@ -342,7 +342,7 @@ fn control_groups_are_those_of_the_machine() {
     );
     let file = folder.path("agent.toml");
     std::fs::write(&file, text).expect("written");
-    // Uses a separate process namespace, whose process 1 is the shell, because process 1 of this
+    // Uses a separate PID namespace, whose process 1 is the shell, because process 1 of this
     // machine may be inaccessible.
     let script = "sh -c 'echo $$ > \"$0\" && exec sleep 300' \"$0\" & \
         until grep -qs sleep /proc/$!/comm; do :; done; export TARGET=$! && \

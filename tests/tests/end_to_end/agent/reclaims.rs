@@ -1,8 +1,8 @@
 //! Unreachable blocks in processes that rules select. The agent reports them, or frees them if a
 //! rule requests it.
 //!
-//! The agent searches no process in its first minute. Even with shortened pauses, most of these
-//! tests spend most of their time waiting, so they run in parallel.
+//! The agent does not search a process in the process's first minute. Even with shortened pauses,
+//! most of these tests spend most of their time waiting, so they run in parallel.
 
 use super::served::rule;
 use memhook_tests::agents::Agent;
@@ -17,12 +17,13 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Divisor of pauses: a minute becomes two seconds, and ten minutes become twenty seconds.
+/// Divisor for pauses: a minute becomes two seconds, and ten minutes become twenty seconds.
 const HASTE: u32 = 30;
-/// Divisor of pauses: a minute becomes twenty seconds, enough for an attach, or for delays to show.
+/// Divisor for pauses: a minute becomes twenty seconds, long enough for an attach, or for delays to
+/// show.
 const LITTLE_HASTE: u32 = 3;
 
-/// Returns the keys of a rule; `how` is the value of `reclaim`.
+/// Returns the keys of a rule whose `reclaim` is set to `how`.
 fn reclaim(how: &str) -> String {
     format!("mode = \"scan\"\ninterval = \"10m\"\nmax_hold = \"20s\"\nreclaim = \"{how}\"")
 }
@@ -57,8 +58,8 @@ impl Losing {
         self.target.pid()
     }
 
-    /// Makes the program check its blocks in use. Returns the used memory according to its malloc,
-    /// including headers: in heaps and in mappings.
+    /// Makes the program check its blocks in use. Returns the memory in use in heaps and in
+    /// mappings according to its malloc, including headers.
     fn used(&mut self) -> [u64; 2] {
         self.target.go();
         numbers(&self.target.expect("done"))
@@ -86,10 +87,10 @@ fn await_attempts(agent: &Agent, pid: u32, attempts: u64) -> Value {
     last
 }
 
-/// Maximum number of attempts. Fewer fail in a row on a busy machine.
+/// Maximum number of attempts. Even on a busy machine, fewer than this fail in a row.
 const MOST_ATTEMPTS: u64 = 12;
 
-/// Waits for an attempt with the right result. Shared memory of other programs may prevent an
+/// Waits for an attempt with the expected result. Memory shared with other programs may prevent an
 /// attempt from searching everything, and on a busy machine a process may be too starved to be
 /// reclaimed.
 fn await_attempt(agent: &Agent, pid: u32, is_it: impl Fn(&Value) -> bool) -> Value {
@@ -99,7 +100,7 @@ fn await_attempt(agent: &Agent, pid: u32, is_it: impl Fn(&Value) -> bool) -> Val
             return found;
         }
         assert!(found["refused"].is_string(), "{found}");
-        // An attempt may have stopped early because holds took too long.
+        // An attempt may have been abandoned because holds took too long.
         let is_starved = found["refusals"]["starved"].is_u64();
         assert!(is_starved || found["freed_blocks"] == 0, "{found}");
     }
@@ -159,7 +160,7 @@ fn blocks_are_reported_first_and_freed_when_the_rule_says_so() {
     let reported = metric("reclaimable_blocks", &["reclaim=\"report-only\""]);
     assert_eq!(reported, Some(losing.blocks as f64));
     assert_eq!(metric("reclaimed_bytes_total", &[]), Some(0.0));
-    // Between two attempts, any command can search the process, and also finds these blocks.
+    // Between two attempts, any command can search the process, and finds these blocks too.
     let dry = scan(pid, &["--reclaim", "--json", "--twice", "20ms"]);
     let dry: Value = serde_json::from_str(&dry).expect("JSON");
     if dry["refused"].is_null() {
@@ -181,7 +182,7 @@ fn blocks_are_reported_first_and_freed_when_the_rule_says_so() {
     assert!(freed["held_ms"].as_f64() >= freed["longest_hold_ms"].as_f64());
     let bytes = metric("reclaimed_bytes_total", &["reclaim=\"free\""]);
     assert_eq!(bytes, Some(losing.bytes as f64));
-    // All blocks but one are in the heap, each with a header of 8 bytes.
+    // All blocks but one are in the heap, each with an 8-byte header.
     let after = losing.used();
     let small = losing.blocks - 1;
     assert_eq!((before[0] - after[0]) % small, 0, "{before:?} {after:?}");
@@ -213,7 +214,7 @@ fn a_refusal_is_counted_each_time_and_said_once() {
     assert_eq!(refused, Some(2.0));
     let said = agent.said();
     let words = format!("process {pid} (reclaimed) is not reclaimed: another allocator");
-    // If a different refusal comes between two equal refusals, all three are logged.
+    // If a different refusal occurs between two identical refusals, all three are logged.
     let others = twice["attempts"].as_u64().expect("a number") - 2;
     let times = said.matches(&words).count() as u64;
     assert!((1..=1 + others.min(1)).contains(&times), "{said}");
@@ -244,7 +245,7 @@ fn a_process_that_somebody_traces_is_not_reclaimed() {
     assert!(losing.target.finish().success(), "its checks");
 }
 
-/// Checks that the agent leaves a process alone whose control group has used up its quota.
+/// Checks that the agent leaves a process alone if its control group has used up its CPU quota.
 fn a_starved_process_is_left_alone() {
     let Some(group) = ProcessorBox::new("reclaim-starved") else {
         return not_run("cannot create a cgroup with a processor limit here");
@@ -254,7 +255,7 @@ fn a_starved_process_is_left_alone() {
     let pid = losing.pid();
     let before = losing.used();
     group.take(pid);
-    // Few or no waits end in the second that the agent measures.
+    // Few or no waits for a processor end within the second that the agent measures.
     group.starve();
     let keys = reclaim("free").replace("10m", "1m");
     let agent = Agent::start_hastily(&folder, &rule(&losing.program, &keys), LITTLE_HASTE);
@@ -263,7 +264,7 @@ fn a_starved_process_is_left_alone() {
     assert_eq!(found["refusals"]["starved"], 1, "{found}");
     assert_eq!(agent.end().0, Some(0));
     group.set_percent(None);
-    // On a busy machine, only the holds themselves may reveal this.
+    // On a busy machine, the starvation may become apparent only during the holds.
     let freed = found["freed_blocks"].as_u64().expect("a number");
     assert!(freed < losing.blocks, "{found}");
     assert_eq!(losing.used() == before, freed == 0, "{found}");
@@ -286,7 +287,7 @@ fn freeing(folder: &Arc<Folder>, losing: &mut Losing) -> Agent {
     agent
 }
 
-/// Checks that the agent has freed the blocks that it reports, or all of them if it was fast.
+/// Checks that the agent has freed as many blocks as it reports, or all of them if it was fast.
 fn an_agent_that_ends_while_blocks_are_freed_stops_between_two_holds() {
     let folder = Arc::new(Folder::new("agent-reclaim-ended"));
     let mut losing = Losing::start(&folder, &["60000"], &[]);
@@ -300,7 +301,7 @@ fn an_agent_that_ends_while_blocks_are_freed_stops_between_two_holds() {
     let number = words.rsplit(' ').next().expect(line).replace(',', "");
     let blocks: u64 = number.parse().expect(line);
     let [used, mapped] = losing.used();
-    // One of the freed blocks may be the large block, which has a separate mapping.
+    // One of the freed blocks may be the large one, which has its own mapping.
     let small = blocks - u64::from(mapped < before[1]);
     let each = (before[0] - used) / small;
     assert_eq!((before[0] - used, each), (small * each, 2016), "{line}");
@@ -321,7 +322,7 @@ fn an_agent_that_is_killed_while_blocks_are_freed_leaves_a_healthy_process() {
         losing.target.status("TracerPid") == "0"
     });
     assert_eq!(losing.used()[0], after, "nothing is freed any more");
-    // Nothing in the process prevents the next agent from attaching.
+    // Nothing left in the process prevents the next agent from attaching.
     let again = Agent::start_hastily(
         &folder,
         &rule(&losing.program, &reclaim("report-only")),

@@ -60,7 +60,7 @@ fn a_service_and_its_child_are_seen_exactly_wherever_they_are_sent() {
         agent.metric("memhook_agent_targets", &["phase=\"traced\""]),
         Some(2.0)
     );
-    // The agent refuses a wrong configuration, and continues with the old configuration.
+    // The agent rejects an invalid configuration, and continues with the old one.
     agent.reconfigure(&format!("{configuration}nonsense = 1\n"));
     agent.hear("unknown field `nonsense`");
     assert_eq!(
@@ -167,8 +167,8 @@ fn the_agent_holds_back() {
         agent.metric("memhook_agent_held_back", &["targets"]),
         Some(1.0)
     );
-    // Allows all of them, but only for a short time. The agent still never attaches to excluded
-    // programs.
+    // Allows all processes to be traced, but only for a short time. The agent still never attaches
+    // to excluded programs.
     agent.reconfigure(&format!(
         "{}{never}",
         rule(Path::new(&pattern), &of(9, "duration = \"300ms\""))

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
-/// Checks that memhook-rs puts nothing into a process that it only searches, and finds its leaked
-/// blocks.
+/// Checks that memhook-rs leaves nothing in a process that it only searches, and still finds its
+/// leaked blocks.
 #[test]
 fn a_process_is_searched_and_not_traced() {
     let folder = Arc::new(Folder::new("agent-scan"));
@@ -56,7 +56,7 @@ fn a_process_is_searched_and_not_traced() {
     assert!(target.finish().success());
 }
 
-/// Checks that another rule, or none, may apply to the next program of a process.
+/// Checks that a process that executes another program is subject to another rule, or to none.
 #[test]
 fn a_program_that_is_exchanged_is_searched_no_more() {
     let folder = Arc::new(Folder::new("agent-scan-exec"));

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Maximum stop of a target in milliseconds: the time that its attacher may lose, plus one
-/// scheduling delay at a hundredth of a processor, which all of its threads and watchdogs share.
-/// The test adds the time for which a process in the same group waited for a processor, because a
-/// busy machine may have none for the whole group.
+/// scheduling delay in a group that has a hundredth of a processor for all threads and watchdogs of
+/// the attacher. The test adds the time for which a process in the same group waited for a
+/// processor, because a busy machine may have none for the whole group.
 const LONGEST: u64 = 3000;
 
 fn longest(target: &mut Target) -> u64 {
@@ -91,7 +91,7 @@ fn an_attach_without_a_processor_holds_nobody() {
     let mut waits = Target::start(&build_target("beats", &[]), &[]);
     group.take(waits.pid());
     group.set_percent(Some(1));
-    // A shell joins the group before it executes the attacher, as in a container.
+    // A shell joins the group and then executes the attacher, as happens in a container.
     let mut shell = Command::new("sh")
         .args(["-c", "read line; exec \"$@\"", "sh"])
         .arg(binary())

@@ -86,8 +86,8 @@ fn a_backlog_is_not_sent_at_once() {
     std::fs::create_dir_all(&queue).expect("made");
     let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let now_ms = unix.expect("after 1970").as_millis() as u64;
-    // Profiles of forty minutes, which the agent sends within four minutes: one every 600 ms, with
-    // a tolerance of half that time.
+    // Forty minutes' worth of profiles, which the agent sends within four minutes: one every 600
+    // ms, with a tolerance of half that time.
     const REQUESTS: u64 = 400;
     for number in 0..REQUESTS {
         let stamp = now_ms - 40 * 60_000 + number * 6000;

@@ -14,9 +14,9 @@ fn check_untouched(mut target: Target) {
     assert!(target.finish().success());
 }
 
-/// Suspends the attacher like Ctrl-Z, and checks that the target waits briefly, continues untraced,
-/// and that this is reported. On a busy machine the attacher may be stopped while it holds a
-/// thread; its watchdog then resumes the thread, and nothing is lost.
+/// Suspends the attacher as Ctrl-Z does, and checks that the target waits briefly and then
+/// continues untraced, and that the attacher reports this. On a busy machine the attacher may be
+/// stopped while it holds a thread; its watchdog then resumes the thread, and nothing is lost.
 #[test]
 fn a_stopped_attacher_does_not_stop_the_target() {
     let program = build_target("oracle", &[]);

@@ -1,5 +1,5 @@
-//! A running memhook-rs as the target of another. It maps the regions of its targets, which must
-//! not be mistaken for its own region.
+//! A running memhook-rs as the target of another one. It maps the regions of its targets, which
+//! must not be mistaken for its own region.
 
 use memhook_tests::programs::{Folder, copy_program};
 use memhook_tests::{Attacher, MemoryBox, Target, binary, build_target, not_run, run};
@@ -97,7 +97,7 @@ fn attachers_in_a_control_group_are_left_alone() {
     });
 }
 
-/// Checks that every program that attaches with these crates is recognized as a live attacher,
+/// Checks that every program that attaches by using these crates is recognized as a live attacher,
 /// regardless of its name.
 #[test]
 fn an_attacher_with_another_name_is_not_taken_for_dead() {

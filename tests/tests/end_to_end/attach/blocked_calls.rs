@@ -1,4 +1,5 @@
-//! Checks that an attach and a detach do not affect a single-threaded target in a system call.
+//! Checks that an attach and a detach do not affect a single-threaded target that is blocked in a
+//! system call.
 
 use memhook_tests::{Attacher, Target, build_target, run, until};
 
@@ -30,7 +31,7 @@ fn during(call: &str) -> [i64; 3] {
 
 #[test]
 fn timeouts_are_neither_interrupted_nor_early() {
-    // One test thread per call, because each call spends most of its time waiting.
+    // One test thread per call, because each test spends most of its time waiting.
     let calls: Vec<_> = [
         ("poll", 0, 0),
         ("select", 0, 0),

@@ -1,5 +1,5 @@
-//! The recipes of docs/containers.md. The target runs as in a container: in its own namespaces,
-//! with a read-only root that contains only the program, as an unprivileged user.
+//! The recipes of docs/containers.md. The target runs as it would in a container: in its own
+//! namespaces, with a read-only root that contains only the program, as an unprivileged user.
 
 use memhook_tests::programs::{Folder, another_root, copy_program, installed, pivot_root, unshare};
 use memhook_tests::{Attacher, Target, binary, build_target, expect_sites};
@@ -21,7 +21,7 @@ fn done(command: &mut Command) -> Output {
     output
 }
 
-/// Creates a root with a program whose names are in a separate debug file, at the standard path
+/// Creates a root with a program whose symbols are in a separate debug file, at the standard path
 /// below the container's root.
 fn root_with_debug_file() -> Folder {
     let program = build_target("threads", &["-Wl,--build-id"]);
@@ -98,7 +98,7 @@ impl Container {
     }
 
     /// Traces the target until it exits, and checks that names are available although the
-    /// container's root disappears with it.
+    /// container's root disappears when the target exits.
     fn traced_to_its_end(mut self, through: &[&str]) {
         let attacher = self.traced_by(through, self.target.pid());
         assert!(self.target.finish().success());

@@ -75,7 +75,8 @@ fn gdb_and_gcore_after_an_attach_and_during_one() {
     });
 }
 
-/// Checks a program in which a descriptor has the number with which the hook was loaded.
+/// Checks a program that has a descriptor with the same number as the one through which the hook
+/// was loaded.
 #[test]
 fn a_program_opens_its_modules_by_their_names() {
     memhook_tests::patiently(|| {

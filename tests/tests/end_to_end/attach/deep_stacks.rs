@@ -1,4 +1,4 @@
-//! Deep call stacks that need more memory than is available. They lose outer frames, but no call
+//! Deep call stacks that need more memory than is available. The outer frames are lost, but no call
 //! loses all of its frames.
 
 use memhook_tests::{Attacher, Target, build_target};

@@ -42,8 +42,8 @@ fn the_last_report_of_a_target_that_ends_is_complete() {
         let report: Value = report.expect("JSON");
         JsonSchema::load("report-1").check(&report);
         check(&report, 50);
-        // The parent, which is this test, has reaped the process. Before Linux 6.15, no other
-        // process can then learn the status.
+        // The parent, which is this test, has reaped the process. Before Linux 6.15, other
+        // processes cannot learn the status after that.
         let says = |how: &str| errors.contains(&format!("process {pid} {how}"));
         if says("has ended, and only its parent knows how") {
             assert_eq!(report["ended"], json!({"executes": false}), "{errors}");

@@ -35,8 +35,8 @@ fn one_leaking_path_among_balanced_ones() {
 fn a_name_that_is_no_text() {
     let program = build_target("leak_path", &[]);
     let renamed = program.with_file_name("fifteen_bytes_\u{e4}");
-    // A link instead of a copy, because a parallel test that starts a program would inherit the
-    // copy open for writing.
+    // A hard link instead of a copy, because a program started by a parallel test would inherit the
+    // copy's descriptor that is open for writing.
     let _ = std::fs::remove_file(&renamed);
     std::fs::hard_link(&program, &renamed).expect("linked");
     let mut target = Target::start(&renamed, &[]);

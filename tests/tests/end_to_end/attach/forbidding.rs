@@ -1,5 +1,5 @@
 //! Targets that have forbidden or exhausted a facility that the hook needs. Either the hook works
-//! without it, or memhook-rs refuses the attach with the reason and does nothing to the target.
+//! without it, or memhook-rs refuses the attach, gives the reason, and leaves the target untouched.
 
 use std::process::{Command, Stdio};
 
@@ -7,8 +7,8 @@ use memhook_tests::{
     Attacher, Target, build_library, build_target, expect_sites, not_run, not_run_here, run,
 };
 
-/// Checks that memhook-rs refuses an attach in one line with this word, and that the target passes
-/// its self-check.
+/// Checks that memhook-rs refuses an attach with a one-line message that contains this word, and
+/// that the target passes its self-check.
 fn is_refused(mut target: Target, word: &str) {
     let pid = target.pid().to_string();
     for _ in 0..2 {
@@ -31,7 +31,7 @@ fn the_time_stamp_counter() {
     is_refused(Target::start(&program, &["tsc"]), "time-stamp counter");
 }
 
-/// Checks slots on sealed pages, which memhook-rs writes from outside while all threads are
+/// Checks slots on sealed pages (mseal), which memhook-rs writes from outside while all threads are
 /// stopped.
 #[test]
 fn sealed_slots() {
@@ -57,7 +57,7 @@ fn sealed_slots() {
 /// Checks that the hook needs no static TLS.
 #[test]
 fn static_tls() {
-    // Any remainder is a sum of some of these, plus less than eight bytes.
+    // Any remainder is a sum of some of these sizes, plus less than eight bytes.
     let library = |power: u32| {
         let bytes = format!("-DBYTES={}", 1u32 << power);
         let path = build_library("tls_library", &format!("libtls{power}.so"), &[&bytes]);
@@ -70,7 +70,7 @@ fn static_tls() {
     works(Target::start(&program, &arguments));
 }
 
-/// Checks that an attach works as usual, and that the next attach reuses its leftovers.
+/// Checks that an attach works as usual, and that the next attach reuses what it left behind.
 fn works(mut target: Target) {
     Attacher::start(&target, &[]).finish();
     let mappings = target.our_mappings();
@@ -118,14 +118,15 @@ fn files() {
     works_if_known("files");
 }
 
-/// Checks a program in which no memory may become executable later (PR_SET_MDWE of prctl(2)).
+/// Checks a program in which memory must not become executable after it was mapped (PR_SET_MDWE of
+/// prctl(2)).
 #[test]
 fn executable_memory() {
     works_if_known("code");
 }
 
-/// Checks a program whose readable memory is executable: memory that several processes can write
-/// must not be executable, because a worker could write code into it.
+/// Checks a program in which all readable memory is executable. Memory that several processes can
+/// write must not be executable, because a worker could write code into it.
 #[test]
 fn readable_memory_is_executable() {
     let program = build_target("forbidding", &[]);

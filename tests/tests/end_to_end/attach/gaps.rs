@@ -1,5 +1,5 @@
-//! If a recorder temporarily gets no processor, its target continues untraced, and all output says
-//! so. The events before and afterwards are exact.
+//! If a recorder temporarily gets no processor time, its target continues untraced, and all output
+//! says so. The events before and after the gap are exact.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, binary, build_target, run, stop};
@@ -20,8 +20,8 @@ fn told(target: &mut Target, what: &str) {
 fn forsake(target: &mut Target, attacher: &Attacher) {
     stop(attacher.pid());
     told(target, "p");
-    // The ring is not drained for this time. The hook gives up after a timeout, so the test cannot
-    // wait for a state.
+    // The ring is not drained for this long. The hook gives up after a timeout, so there is no
+    // state for which the test could wait.
     std::thread::sleep(STOP);
 }
 
@@ -30,8 +30,8 @@ fn come_back(attacher: &mut Attacher) {
     attacher.wait_for("traced again");
 }
 
-/// Returns the number of blocks of the sites in a function, in total and not seen since a gap. All
-/// blocks of a function have one size.
+/// Returns the number of blocks from the sites in a function: in total, and those not seen since a
+/// gap. All blocks of a function have the same size.
 fn of_function(report: &Value, name: &str) -> (u64, u64) {
     let rows = report["sites"].as_array().expect("sites").iter();
     let is_in = |row: &&Value| {

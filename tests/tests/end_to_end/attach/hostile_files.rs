@@ -1,4 +1,4 @@
-//! Malicious files of a target that attack programs that examine it.
+//! Malicious files with which a target attacks the programs that examine it.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Target, binary, build_id, build_library, build_target};
@@ -140,8 +140,8 @@ fn debug_links_of_a_root_of_its_own() {
         std::os::unix::fs::symlink(to, &debug).expect("a link");
         let output = bounded(&["report", &file, "--sysroot", &root, "--json"]);
         assert!(output.status.success(), "{to}: {}", text(&output.stderr));
-        // The copy of the program to which the link would lead in our file system is outside this
-        // root.
+        // This root does not contain the copy of the program to which the link would lead in our
+        // file system.
         let out = text(&output.stdout);
         assert!(!out.contains("leak_by_growing"), "{to}");
     }

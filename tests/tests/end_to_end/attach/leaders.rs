@@ -1,4 +1,4 @@
-//! Processes whose initial thread exits by pthread_exit(3) before, during or after a command.
+//! Processes whose initial thread calls pthread_exit(3) before, during or after a command.
 
 use memhook_tests::{Attacher, Prober, Target, build_target, calls, rounds, run, sites};
 use serde_json::Value;
@@ -147,7 +147,7 @@ fn every_command_that_looks_takes_it_for_what_it_is() {
     assert!(target.finish().success());
 }
 
-/// Checks that watchpoints also work for the remaining threads, on a machine that has watchpoints.
+/// Checks that watchpoints also work for the remaining threads, if the machine has watchpoints.
 #[test]
 fn accesses_are_sampled_without_it() {
     let mut target = start();

@@ -74,8 +74,8 @@ fn no_one_who_would_take_it() {
     assert!(way.contains("is loaded by the loader"), "{way}");
 }
 
-/// Before 2.34, the C library itself calls the hook. The program contains the variable, because it
-/// is linked without -fPIC.
+/// Before 2.34, the C library itself calls the hook (malloc_hook(3)). The variable is in the
+/// program, because it is compiled without -fPIC.
 #[test]
 fn a_hook_of_malloc() {
     let releases = Release::all();
@@ -83,9 +83,9 @@ fn a_hook_of_malloc() {
         return not_run("it takes a glibc before 2.34: cargo xtask debian-roots");
     };
     let program = old.build_target("lent_lock", &["-DGLIBC_HOOK"]);
-    // In this release, operator new shows up as the malloc that it calls.
+    // With this release, operator new appears as the malloc that it calls.
     let planted = PLANTED.map(|(site, _, blocks, bytes)| (site, "malloc", blocks, bytes));
-    // Character conversions are also libraries of the release.
+    // The character conversion modules must also come from that release.
     let conversions = old.path("usr/lib/x86_64-linux-gnu/gconv");
     let target = Target::run(Command::new(program).env("GCONV_PATH", conversions));
     let way = attach(target, "lent_lock.cc", &planted);
@@ -93,7 +93,7 @@ fn a_hook_of_malloc() {
     assert!(way.contains("malloc_hook(3)"), "{way}");
 }
 
-/// Checks a uprobe in the C library: changed code may call anything.
+/// Checks a uprobe in the C library, because modified code may call anything.
 #[test]
 fn a_kernel_probe_in_the_c_library() {
     let target = Target::start(&build_target("lent_lock", &[]), &[]);

@@ -38,7 +38,7 @@ fn expect_on_musl(report: &Value, of_constructors: &[(&str, &str, u64, u64)]) {
         counts.map(|count| count.expect("a count")).sum()
     };
     assert_eq!(blocks(&of_library), 50, "{report:#}");
-    // musl's own functions have no unwind tables, so a stack ends in the first of them.
+    // musl's own functions have no unwind tables, so a stack ends at the first of them.
     let (of_strdup, of_program): (Vec<&Value>, Vec<&Value>) = of_program
         .into_iter()
         .partition(|site| site["stack"][0]["function"] == "strdup");
@@ -63,7 +63,8 @@ fn expect_on_musl(report: &Value, of_constructors: &[(&str, &str, u64, u64)]) {
     assert_eq!(totals["lost_events"], 0);
     assert_eq!(totals["unknown_releases"], 0);
     assert_eq!(totals["live_blocks"].as_u64(), Some(blocks_of(report)));
-    // Releases: twenty in each thread, one at the end, and the blocks that realloc replaced.
+    // Number of releases: twenty in each thread, one at the end, and the blocks that realloc
+    // replaced.
     assert_eq!(totals["releases"], 800 * 20 + 1 + 80);
 }
 

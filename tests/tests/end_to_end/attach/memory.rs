@@ -132,8 +132,8 @@ fn a_target_without_room_is_left_alone() {
     assert_eq!(target.our_mappings(), 0);
 }
 
-/// Checks that a probe is refused without memory: each changed page of code becomes private memory
-/// of the process.
+/// Checks that a probe is refused if there is no memory for it: each changed page of code becomes
+/// private memory of the process.
 #[test]
 fn probes_that_a_small_container_cannot_pay_for_are_refused() {
     let Some((_group, mut target)) = boxed("probed") else {

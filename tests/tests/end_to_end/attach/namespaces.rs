@@ -27,7 +27,7 @@ fn check(mut target: Target, root: &Folder, own_namespaces: &[&str]) {
         let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/{kind}")).expect(kind);
         assert_ne!(of("self"), of(&target.pid().to_string()), "{kind}");
     }
-    // In the namespace its thread ids start at 1, and rings are released by these ids.
+    // In the namespace, the target's thread ids start at 1, and rings are released by these ids.
     assert!(target.status("NSpid").ends_with("\t1"));
     let files = || std::fs::read_dir(root.path("")).expect("its root").count();
     let before = files();
@@ -73,7 +73,7 @@ fn user_namespace_too() {
     check(target, &root, &["mnt", "pid", "user"]);
 }
 
-/// Checks a target whose maps show paths in a different root, as in containers.
+/// Checks a target whose maps show paths in a different root, which is the case in containers.
 #[test]
 fn mount_namespace_with_pivoted_root() {
     let root = another_root(&[("target", &build_target("threads", &[]))]);

@@ -1,4 +1,4 @@
-//! Programs that open and close libraries during attach, trace and detach.
+//! Programs that open and close libraries during attach, tracing and detach.
 
 use memhook_tests::{Attacher, Target, build_target, has_library, run};
 
@@ -12,7 +12,7 @@ const LIBRARIES: [&str; 6] = [
     "libpq.so.5",
 ];
 
-/// Attaches and detaches `times` times; every third attacher is killed.
+/// Attaches `times` times. Every third attacher is killed; the others detach.
 fn attach_to_one(openers: &str, times: usize) {
     let program = build_target("plugin_host", &["-pthread", "-ldl"]);
     let mut arguments = vec![openers];
@@ -42,7 +42,7 @@ fn attach_to_one(openers: &str, times: usize) {
         }
         attacher.signal(libc::SIGINT);
         let (status, output, errors) = attacher.outcome();
-        // On an overloaded machine the target may continue untraced, which the attacher reports.
+        // On an overloaded machine, the target may continue untraced. The attacher then reports it.
         if status.code() == Some(1) && errors.contains("waited too long for memhook-rs") {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Programs of the distribution under load, traced twice while their answers are checked.
+//! Programs from the distribution, traced twice under load while their answers are checked.
 
 use memhook_tests::programs::{Client, Folder, installed, loaded_redis, server};
 use memhook_tests::{Attacher, Target};
@@ -16,8 +16,8 @@ fn total(report: &Value, field: &str) -> u64 {
     report["totals"][field].as_u64().expect(field)
 }
 
-/// Returns the number of live blocks with sizes in a range, over all sites. A site with several
-/// sizes counts by its mean.
+/// Returns the number of live blocks with sizes in a range, over all sites. A site with blocks of
+/// several sizes is counted by its mean size.
 fn blocks_of(report: &Value, sizes: std::ops::Range<u64>) -> u64 {
     let sites = report["sites"].as_array().expect("sites").iter();
     sites
@@ -65,7 +65,8 @@ fn redis_under_load() {
             "{}",
             report["totals"]
         );
-        // A value is one block: its text, a header, and the space that redis reserves after it.
+        // A value is stored in one block: its text, a header, and the space that redis reserves
+        // after it.
         let size = VALUE_BYTES as u64;
         assert_eq!(
             blocks_of(&report, size..size + 20),
@@ -114,7 +115,8 @@ fn memcached_under_load() {
                 scope.spawn(move || {
                     let mut round = 0usize;
                     while !stop.load(Relaxed) {
-                        // A connection makes a few allocations; items come from slabs.
+                        // A connection causes only a few allocations, because items come from
+                        // slabs.
                         let mut client = Client::connect(socket);
                         for i in 0..50 {
                             let text = format!("{worker}-{round}-{i}").repeat(1 + i * 7);
@@ -182,7 +184,7 @@ fn sqlite_inserts_and_checks_its_database() {
     });
 }
 
-/// With PYTHONMALLOC=malloc, every object is a block of malloc.
+/// With PYTHONMALLOC=malloc, every object is a malloc block.
 const PYTHON: &str = "
 import sys, threading
 print('ready', flush=True)

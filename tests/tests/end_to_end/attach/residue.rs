@@ -1,4 +1,4 @@
-//! Leftovers of attachers in a target: at most one of each kind, regardless of how often and how
+//! Leftovers of attachers in a target: at most one of each kind, however often and in whatever way
 //! attachers end.
 
 use memhook_tests::programs::{Folder, installed};
@@ -187,8 +187,8 @@ fn a_report_without_its_guide() {
     assert!(target.finish().success());
 }
 
-/// Checks that memhook-rs does not read memory with this name that can lose its pages, because
-/// reading it could kill the reader.
+/// Checks that memhook-rs does not read memory that has the name of a region but can lose its
+/// pages, because reading it could kill the reader.
 #[test]
 fn memory_that_is_not_sealed_is_not_mapped() {
     memhook_tests::patiently(|| {

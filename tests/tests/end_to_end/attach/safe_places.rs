@@ -10,8 +10,8 @@ fn attaches() -> usize {
     rounds(10)
 }
 
-/// Attaches repeatedly, and returns the report with the most events. On a busy machine the target
-/// may not allocate anything during one of the traces.
+/// Attaches repeatedly, and returns the report with the most events. On a busy machine, the target
+/// may not get to allocate anything during some of the traces.
 fn stays_usable(mut target: Target, attaches: usize, must_allocate: bool) -> serde_json::Value {
     let mut report = serde_json::Value::Null;
     let seen = |report: &serde_json::Value| report["totals"]["allocations"].as_u64();
@@ -31,7 +31,7 @@ fn stays_usable(mut target: Target, attaches: usize, must_allocate: bool) -> ser
     report
 }
 
-/// Checks threads that exit or join, which hold the lock of glibc's list of stacks.
+/// Checks threads that exit or are joined, during which the lock of glibc's list of stacks is held.
 #[test]
 fn threads_that_fill_their_stacks_and_are_joined() {
     memhook_tests::patiently(|| {
@@ -55,7 +55,7 @@ fn the_list_of_stacks_is_locked() {
     assert!(target.finish().success());
 }
 
-/// Checks a thread that flushes all streams, which holds the lock of their list while one stream
+/// Checks a thread that flushes all streams: it holds the lock of the stream list while one stream
 /// blocks.
 #[test]
 fn the_list_of_streams_is_locked() {
@@ -86,7 +86,7 @@ fn threads_that_are_joined_by_many_programs() {
     });
 }
 
-/// Checks a thread that changes the credentials of all threads, which holds the lock of the list of
+/// Checks a thread that changes the credentials of all threads: it holds the lock of the list of
 /// stacks until each thread has answered a signal.
 #[test]
 fn credentials_that_change_all_the_time() {
@@ -96,8 +96,8 @@ fn credentials_that_change_all_the_time() {
     });
 }
 
-/// Checks that a thread stopped in the middle of a restartable sequence restarts it, and does not
-/// continue with stale values.
+/// Checks that a thread that is stopped inside a restartable sequence (rseq) restarts the sequence
+/// instead of continuing with stale values.
 #[test]
 fn restartable_sequences() {
     memhook_tests::patiently(|| {
@@ -118,7 +118,7 @@ fn allocators_of_the_executable() {
     });
 }
 
-/// Checks allocators that are usually libraries, linked into the executable.
+/// Checks allocators that are usually shared libraries, here linked into the executable.
 #[test]
 fn allocators_that_are_linked_into_the_executable() {
     memhook_tests::patiently(|| {
@@ -130,7 +130,7 @@ fn allocators_that_are_linked_into_the_executable() {
     });
 }
 
-/// Checks stacks below which there is other data of the program.
+/// Checks stacks that have other data of the program directly below them.
 #[test]
 fn stacks_that_are_local_arrays() {
     memhook_tests::patiently(|| {

@@ -77,8 +77,9 @@ fn hooked(report: &Value) -> Vec<[Value; 4]> {
     modules.map(|m| facts.map(|fact| m[fact].clone())).collect()
 }
 
-/// Checks an attacher that plans to use the loader, and learns only when it stops a thread that the
-/// filter kills for the loader's calls. At the second attach the hook is already mapped.
+/// Checks an attacher that plans to use the loader, and learns only after it has stopped a thread
+/// that the filter kills for the loader's system calls. At the second attach, the hook is already
+/// mapped.
 #[test]
 fn every_attach_traces_operator_new() {
     for _ in 0..rounds(10) {
@@ -114,9 +115,9 @@ fn a_filter_that_kills() {
     assert!(target.finish().success());
 }
 
-/// Checks that the attacher does not use the loader if a filter would kill for its calls as soon as
-/// the thread is released. The return of the thread must not trigger the filter either, whenever
-/// the attacher dies.
+/// Checks that the attacher does not use the loader if a filter would kill for the loader's system
+/// calls as soon as the thread is released. Whenever the attacher dies, the thread's return must
+/// not trigger the filter either.
 #[test]
 fn attachers_that_die_under_a_filter_that_kills_for_what_the_loader_calls() {
     let mut target = Target::start(&program(), &["strict"]);
@@ -144,8 +145,8 @@ fn attachers_that_die_under_a_filter_that_kills_for_what_the_loader_calls() {
     assert!(target.finish().success());
 }
 
-/// Checks that the attacher patches libraries that are opened under the filter before dlopen
-/// returns, because the hook cannot.
+/// Checks that libraries opened under the filter are patched before dlopen returns. The attacher
+/// must do this, because the hook cannot.
 #[test]
 fn libraries_opened_under_a_filter_that_kills() {
     let library = build_library("late_library", "liblate.so", &[]);
@@ -167,19 +168,20 @@ fn libraries_opened_under_a_filter_that_kills() {
     assert_eq!(found, 6, "{report:#}");
 }
 
-/// Checks that the hook knows of the filter before it has to wait for space.
+/// Checks that the hook learns of the filter before it has to wait for space.
 #[test]
 fn a_filter_that_comes_later() {
     let mut target = Target::start(&program(), &["late"]);
     let attacher = Attacher::start(&target, &["--set", "ring-size=64K"]);
     target.go();
     target.expect("filtered");
-    // The attacher has checked for a filter by then, even if it is temporarily suspended.
+    // By then the attacher has checked for a filter, even if it was descheduled for a while.
     std::thread::sleep(Duration::from_secs(6));
     target.go();
     target.expect("done");
     if !can_pass_by_filters() {
-        // No function can be called in the process now, so the patched slots only forward calls.
+        // No function can be called in the process now, so the slots stay patched and only forward
+        // calls.
         attacher.kill();
         return;
     }
@@ -187,8 +189,8 @@ fn a_filter_that_comes_later() {
     assert!(target.finish().success());
 }
 
-/// Checks that memhook-rs, which cannot suspend the target's filter if it has a filter itself,
-/// writes slots from outside that the target cannot make writable.
+/// Checks that memhook-rs writes slots from outside if the target cannot make them writable. It
+/// cannot suspend the target's filter here, because it has a filter itself.
 #[test]
 fn a_filter_that_refuses_and_cannot_be_passed_over() {
     let program = program();
@@ -214,7 +216,7 @@ fn a_filter_that_refuses_and_cannot_be_passed_over() {
 }
 
 /// Checks an attacher without CAP_SYS_ADMIN that does not have the target's filter, and therefore
-/// cannot know its effect on remote calls.
+/// cannot know how the filter affects remote calls.
 #[test]
 fn a_filter_that_we_have_not() {
     let mut target = Target::start(&program(), &["kill"]);

@@ -1,4 +1,5 @@
-//! Programs that contain their allocator. memhook-rs hooks its functions by jumps at their entries.
+//! Programs that contain their allocator. memhook-rs hooks the allocator's functions by jumps at
+//! their entries.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{
@@ -53,7 +54,8 @@ fn names_functions(target: &Target, program: &Path, functions: &[&str], owner: &
         let begin = format!("{name} ({owner})");
         let line = out.lines().find(|line| line.starts_with(&begin));
         let line = line.unwrap_or_else(|| panic!("{name}: {out}"));
-        // In a program that is not relocated, addresses in the file equal those in memory.
+        // In a program that is not relocated, addresses in the file are the same as addresses in
+        // memory.
         let address = if svma < base { base + svma } else { svma };
         assert!(line.contains(&format!("{address:#018x}")), "{line}");
         assert!(line.ends_with("a pad at its entry"), "{line}");
@@ -70,7 +72,7 @@ const PLANTED: [(&str, &str, u64, u64); 7] = [
     ("leak_in_thread", "malloc", 16, 40),
 ];
 
-/// Traces a program that is linked with these flags: twice, and in between with an attacher that is
+/// Traces a program that is linked with these flags twice. Between the two traces, an attacher is
 /// killed. One of the program's threads is always in the allocator. At the end, the program's code
 /// must be unchanged.
 fn is_traced(flags: &[&str]) {
@@ -126,9 +128,9 @@ fn is_traced(flags: &[&str]) {
     let report = attacher.finish();
     let totals = &report["totals"];
     assert_eq!(totals["lost_events"], 0, "{report:#}");
-    // At most two releases are unknown: of the block that the busy thread held at the attach, and
-    // of the exception, which is allocated within the operator new that throws it. The C library's
-    // releases at thread exit do not count.
+    // At most two releases are of unknown blocks: the block that the busy thread held at the
+    // attach, and the exception, which is allocated within the operator new that throws it. The C
+    // library's releases at thread exit do not count.
     let unknown = totals["unknown_releases"].as_u64();
     assert!(unknown <= Some(2), "{report:#}");
     assert_eq!(totals["unhooked_releases"], 0, "{report:#}");
@@ -145,7 +147,8 @@ fn is_traced(flags: &[&str]) {
     assert!(target.finish().success());
 }
 
-/// Kills attachers at some moment of their attach. `detach` must be able to clean up their remains.
+/// Kills attachers at various points of their attach. `detach` must be able to clean up what they
+/// leave behind.
 fn killed_while_it_attaches(target: &Target) {
     let pid = target.pid().to_string();
     for delay in [1, 3, 6, 10, 15, 22, 30, 45, 70] {
@@ -251,7 +254,8 @@ fn static_programs_are_run() {
     }
 }
 
-/// Checks that memhook-rs refuses a program without symbols, in which it cannot find the allocator.
+/// Checks that memhook-rs refuses a program that has no symbols, because it cannot find the
+/// program's allocator.
 #[test]
 fn a_stripped_program_is_refused() {
     let program = build_target("threads", &["-static", "-s"]);

@@ -40,13 +40,12 @@ fn coroutines_and_deep_recursion() {
 fn remembered_backtraces_are_right_everywhere() {
     for name in ["stacks", "leaks", "exceptions", "all_functions", "threads"] {
         let program = build_target(name, &[]);
-        // The attacher exits with code 3 if a remembered backtrace was wrong, which makes finish()
-        // fail.
+        // If a cached backtrace was wrong, the attacher exits with code 3, and finish() fails.
         trace(&program, &["--check-memo", "--depth", "40"]);
     }
 }
 
-/// Checks that a traced call needs little more stack than the allocator itself.
+/// Checks that a traced call needs only a little more stack than the allocator itself.
 #[test]
 fn stacks_with_little_room() {
     memhook_tests::patiently(|| {

@@ -49,8 +49,8 @@ fn ends_of_threads() {
     });
 }
 
-/// Checks calls after a longjmp from below the abandoned frame, which look like parts of the
-/// abandoned call.
+/// Checks calls made deeper in the stack than an abandoned frame, after a longjmp. They look like
+/// parts of the abandoned call.
 #[test]
 fn what_comes_after_a_jump_is_recorded_or_counted() {
     let mut target = Target::start(&build_target("ways_out", &[]), &["lose"]);

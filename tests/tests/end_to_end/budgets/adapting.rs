@@ -1,6 +1,6 @@
 //! `--on-full adapt`, the default for a program that is already running. The rings fill up
-//! repeatedly, and the true sums are known. In other modes the program waits, and every event
-//! counts.
+//! repeatedly, and the true sums are known. In other modes the program waits, and every event is
+//! counted.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, build_target, run};
@@ -12,7 +12,7 @@ const RUNS: u32 = 6;
 /// Figures from the target: allocations, their bytes, live blocks, their bytes.
 pub type Truth = [f64; 4];
 
-/// Runs a program that allocates more than an attacher can record, with exactly these options.
+/// Runs a program that allocates faster than an attacher can record, with exactly these options.
 fn trace_crowd(program: &[&str], options: &[&str]) -> (Value, Truth) {
     let (report, truth, _) = trace_crowd_by(program, options);
     (report, truth)

@@ -1,5 +1,5 @@
-//! `--overhead`: records everything while that fits into the budget, and samples otherwise and in the
-//! first moment. The tests know the true sums.
+//! `--overhead`: records everything while that fits into the budget; otherwise, and at the very
+//! start, it samples. The tests know the true sums.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, build_target, run};
@@ -50,8 +50,8 @@ fn deviations(report: &Value, truth: [f64; 4]) -> [f64; 2] {
     })
 }
 
-/// Checks that the intervals cover the time from the attach to the end, and that each has a
-/// different mean than the previous interval.
+/// Checks that the intervals cover the time from the attach to the end, and that the mean of each
+/// interval differs from that of the previous one.
 fn check_kept(report: &Value) {
     let kept = report["overhead"]["kept"].as_array().expect("times");
     let mut end = 0.0;
@@ -121,9 +121,9 @@ fn own_bytes(report: &Value) -> f64 {
 }
 
 /// Checks that live memory at the end is exact, not just within an error: memhook-rs sees the
-/// release of every recorded block and no other, even after several refreshes of the live filter,
-/// and with size filters. Otherwise estimates of live memory would be biased for any number of
-/// samples.
+/// releases of all recorded blocks and of no others, even after several refreshes of the live
+/// filter, and with size filters. Otherwise estimates of live memory would be biased for any number
+/// of samples.
 #[test]
 fn what_is_recorded_ends_with_its_own_release() {
     memhook_tests::patiently(|| {
@@ -293,7 +293,8 @@ fn the_text_and_what_is_refused() {
     assert!(target.finish().success());
 }
 
-/// Checks programs started by memhook-rs, and a gate, which reports that it lacks allocations.
+/// Checks programs that memhook-rs starts, and a gate, which reports that some allocations are
+/// missing.
 #[test]
 fn programs_that_are_started() {
     let program = build_target("changing_rate", &["-O1"]);

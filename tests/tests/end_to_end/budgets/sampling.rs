@@ -133,8 +133,8 @@ fn check_totals(by: &str) {
     }
 }
 
-/// Checks that a recording has the live report's errors, and that every view of it shows that its
-/// numbers are estimates.
+/// Checks that a recording has the same errors as the live report, and that every view of it shows
+/// that its numbers are estimates.
 #[test]
 fn views_of_a_recording_have_errors() {
     memhook_tests::patiently(|| {

@@ -8,7 +8,8 @@ fn is_drain(name: impl AsRef<str>) -> bool {
     name.as_ref().starts_with("drain-")
 }
 
-/// Checks that all events of every thread count, and that each release is matched with its block.
+/// Checks that every event of every thread is counted, and that each release is matched to its
+/// block.
 #[test]
 fn several_drains_count_what_one_does() {
     memhook_tests::patiently(|| {
@@ -37,7 +38,7 @@ fn several_drains_count_what_one_does() {
     });
 }
 
-/// Checks that several drains have exactly the same samples as one drain.
+/// Checks that several drain threads get exactly the same samples as one.
 #[test]
 fn several_drains_add_samples_up() {
     memhook_tests::patiently(|| {

@@ -1,4 +1,4 @@
-//! Instructions of skipped calls, a count that is independent of the load on the machine.
+//! Instruction counts of skipped calls, which do not depend on the load of the machine.
 
 use memhook_tests::{Attacher, Target, build_target};
 use std::collections::BTreeMap;
@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 /// Number of single steps, which is enough for several hundred calls.
 const STEPS: u32 = 60_000;
 
-/// Returns the median number of instructions in the hook for each function of the hook that the
-/// program calls, in ascending order.
+/// Returns, for each function of the hook that the program calls, the median number of instructions
+/// executed in the hook, in ascending order.
 fn instructions(options: &[&str]) -> Vec<u32> {
     let mut target = Target::start(&build_target("slots", &["-O2"]), &[]);
     let attacher = Attacher::start(&target, options);
@@ -41,7 +41,7 @@ fn instructions(options: &[&str]) -> Vec<u32> {
     attacher.finish();
     assert!(target.finish().success());
 
-    // The first step may be within a call, and a recorded call returns to the hook.
+    // The first step may be in the middle of a call, and a recorded call returns to the hook.
     let mut medians: Vec<u32> = calls
         .into_values()
         .filter(|counts| counts.len() > 100)
@@ -88,7 +88,7 @@ fn steps(pid: i32) -> Vec<u64> {
     addresses
 }
 
-/// Checks skipped calls after all pages of the program have had recorded blocks.
+/// Checks skipped calls in a program all of whose pages have had recorded blocks.
 #[test]
 fn calls_that_are_skipped_take_few_instructions() {
     let check = |options: &[&str], most: [u32; 2]| {

@@ -70,7 +70,7 @@ fn every_block_from_the_first_one_on() {
     let mut short = children(&mut server, "short 6", 6);
     await_attach(&mut attacher, &short);
     let nested = children(&mut server, "nested", 2);
-    // The other process is a child of this child, and is not waited for.
+    // The other process is a child of this child, and nothing waits for it.
     let middle = *nested.iter().min().expect("two");
     await_attach(&mut attacher, &[middle]);
     let staying = children(&mut server, "stay", 1);

@@ -23,8 +23,8 @@ fn server_with(folder: &Folder, more: &[&str]) -> Target {
     Target::start(&program, &[&[library, &marker], more].concat())
 }
 
-/// Starts a worker in this way that constantly writes to all memory that it can, while the server
-/// works and opens libraries. Returns the number of regions to which it could write.
+/// Starts a worker by this method, which constantly writes to all memory that it can, while the
+/// server works and opens libraries. Returns the number of regions to which the worker could write.
 fn work_while_haunted(server: &mut Target, how: &str) -> u64 {
     let mut found = 0;
     for words in WORDS {
@@ -75,8 +75,8 @@ fn haunt_their_parent_by_numbers_only() {
     haunted(&[], &[], &["--stacks", "all"], &ways);
 }
 
-/// Checks a filter that would kill for the hook's own system calls, so that no child can leave its
-/// parent's region.
+/// Checks a seccomp filter that would kill on the hook's own system calls, so that no child can
+/// leave its parent's region.
 #[test]
 fn keep_the_region_of_a_parent_with_a_killing_filter() {
     haunted(&["filtered"], &[], &[], &[("fork", true), ("clone", true)]);
@@ -137,8 +137,8 @@ fn work_beside_children(server: &mut Target) {
     work(server);
 }
 
-/// Checks that the attacher did not panic. A worker can report arbitrary data about itself, about
-/// which the attacher may complain.
+/// Checks that the attacher did not panic. A worker can report arbitrary data about itself, and the
+/// attacher may complain about that data.
 fn assert_ended_by_itself(status: ExitStatus, errors: &str) {
     assert!(
         status.code().is_some_and(|code| code <= 3),
@@ -176,7 +176,7 @@ fn have_no_region_of_their_parent() {
                     "{report}"
                 );
                 assert_eq!(report["totals"]["lost_events"], 0, "{report}");
-                // The remains of a trace are inert, and the next trace starts with new memory.
+                // The leftovers of a trace are inert, and the next trace starts with new memory.
                 found(&mut server, &format!("fork {words}"));
             }
             work(&mut server);
@@ -224,7 +224,7 @@ fn have_only_their_own_region_when_they_are_born() {
         assert!(totals["allocations"].as_u64() > Some(9000), "{totals}");
         assert_eq!(totals["lost_events"], 0, "{totals}");
         let untouched = reports.values().filter(|report| {
-            // Waits for allocations of a well-behaved worker whose site has a name.
+            // Waits until a well-behaved worker has allocations at a site that has a name.
             report["totals"]["allocations"].as_u64() > Some(100)
                 && report["totals"]["lost_events"] == 0
         });

@@ -36,8 +36,8 @@ fn is_whole(report: &Value) -> bool {
         && report["totals"]["lost_events"] == 0
 }
 
-/// Returns true if no process was refused. On a busy machine, a process may have temporarily run
-/// untraced, which status 1 reports.
+/// Returns true if no process was refused. Status 1 is accepted: it reports that a process
+/// temporarily ran untraced, which happens on a busy machine.
 fn has_refused_none(status: ExitStatus) -> bool {
     matches!(status.code(), Some(0 | 1))
 }
@@ -100,7 +100,7 @@ fn it_ends_with_the_family() {
     for _ in &children {
         attacher.says("Attached to ");
     }
-    // On exit, the children would detect a wrapper in their slots.
+    // Kills the children, because on a normal exit they would find a wrapper in their slots.
     for child in children.iter().chain([&orphan]) {
         // SAFETY: kill takes plain integers, and the server has not reaped this child yet.
         unsafe { libc::kill(child.parse().expect("a pid"), libc::SIGKILL) };
@@ -295,7 +295,7 @@ fn a_process_that_opens_a_library_is_waited_for() {
     });
 }
 
-/// Checks a time limit that expires before the attach, which then fails.
+/// Checks that an attach that fails after its time limit has expired reports the failure.
 #[test]
 fn an_attach_that_fails_late_is_reported() {
     let server = server();
@@ -309,7 +309,8 @@ fn an_attach_that_fails_late_is_reported() {
     assert!(has_refused_none(status), "{errors}");
 }
 
-/// Checks that a program that a process executes is traced in its place, into a separate recording.
+/// Checks that when a process executes another program, the new program is traced in place of the
+/// old one, into a separate recording.
 #[test]
 fn another_program() {
     let folder = Folder::new("executed");
@@ -352,7 +353,8 @@ fn it_ends_when_its_reader_has_gone() {
     assert!(server.finish().success());
 }
 
-/// Checks that reports mention the missing events of a child from before the attacher found it.
+/// Checks that reports mention the events that are missing from a child's time before the attacher
+/// found it.
 #[test]
 fn children_say_from_when_on_they_are_seen() {
     let mut server = server();

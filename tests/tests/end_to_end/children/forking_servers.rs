@@ -137,7 +137,7 @@ fn postgresql_and_its_backends() {
     let mut backends = Vec::new();
     until("three backends", || {
         let before = std::mem::replace(&mut backends, backends_of(postmaster.pid()));
-        // Only the backends that already existed some time ago are permanent.
+        // Only backends that have already existed for some time are permanent.
         std::thread::sleep(Duration::from_millis(200));
         backends.len() == 3 && backends == before
     });

@@ -21,7 +21,7 @@ fn sick(disease: &str, variables: &[(&str, &str)]) -> Target {
     target
 }
 
-/// Returns the advice on the target; other tests check its texts. After an unexpected answer,
+/// Returns the advice on the target; other tests check its texts. If the advice is unexpected,
 /// repeats the examination with a longer duration, because the target may have been suspended.
 fn advice(target: &Target, expected: &str) -> Value {
     let pid = target.pid().to_string();
@@ -40,7 +40,8 @@ fn advice(target: &Target, expected: &str) -> Value {
         assert_eq!(code, 0, "{errors}");
         advice = serde_json::from_str(&out).expect("JSON");
         JsonSchema::load("advice-1").check(&advice);
-        // If no finding is expected, a longer duration must not hide a false finding.
+        // If no finding is expected, a repetition with a longer duration must not hide a false
+        // finding.
         if expected == "nothing" || first(&advice).0 == expected {
             break;
         }
@@ -301,7 +302,8 @@ fn stacks_of_threads() {
     let advice = advice(&target, "stacks");
     let (kind, predicted) = first(&advice);
     assert_eq!(kind, "stacks", "{advice}");
-    // glibc keeps up to 40 MiB of address space for the stacks of exited threads: five of the 32.
+    // glibc keeps up to 40 MiB of address space for the stacks of exited threads, enough for five
+    // of the 32.
     let share = cured(target) / predicted;
     assert!(
         (0.75..1.05).contains(&share),
@@ -318,8 +320,8 @@ fn a_healthy_program() {
     cured(target);
 }
 
-/// Checks a full cache, in which each new entry replaces an older entry, mostly from before the
-/// trace. Also checks it with samples.
+/// Checks a full cache, in which each new entry replaces an older one, mostly from before the
+/// trace. Checks it with sampling, too.
 #[test]
 fn a_cache_at_its_limit() {
     for overhead in ["50%", "0.1%"] {

@@ -1,11 +1,12 @@
-//! Refusals: memhook-rs refuses processes that it cannot trace in one line with the cause, and does
-//! not touch the target.
+//! Refusals: if memhook-rs cannot trace a process, it says why in one line and does not touch the
+//! process.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{Attacher, Target, binary, build_target, not_run, run, source, until};
 use std::process::{Command, Output};
 
-/// Checks for exit code 2, no standard output, and one line on standard error with this word.
+/// Checks for exit code 2, empty standard output, and a single line on standard error that contains
+/// this word.
 fn expect_refusal(output: (i32, String, String), word: &str, what: &str) {
     let (code, out, err) = output;
     assert_eq!(code, 2, "{what}: {out}{err}");
@@ -127,7 +128,7 @@ fn kernel_threads() {
     }
 }
 
-/// A root user without the capability must not be advised to run as root.
+/// A root user who lacks the capability must not be advised to run as root.
 #[test]
 fn root_that_may_not_trace() {
     if !as_root() {
@@ -300,7 +301,7 @@ fn a_process_that_lost_its_privileges() {
     if !as_root() {
         return not_run("only root can give a process another user");
     }
-    // A process of the user nobody that is not dumpable: this user may not trace it, but root may.
+    // A non-dumpable process of the user nobody: that user may not trace it, but root may.
     let folder = Folder::new("undumpable");
     let copy = folder.path("memhook-rs");
     memhook_tests::programs::copy_program(binary(), &copy);

@@ -6,7 +6,7 @@ use memhook_tests::{Attacher, Target, build_target, run};
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
-/// Returns one nonzero cost below the function `work` from heaptrack_print, by the function that
+/// Returns the nonzero values of one type of cost from heaptrack_print, for each function that
 /// `work` calls.
 fn costs(folder: &Folder, file: &str, cost: &str) -> BTreeMap<String, u64> {
     let stacks = folder.path(&format!("{cost}.folded"));

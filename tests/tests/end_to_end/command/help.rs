@@ -106,7 +106,8 @@ fn the_short_help_has_one_line_for_each_option() {
     }
 }
 
-/// Options that every command has: --help, --verbose and --audit. They count once in the sum.
+/// Options that every command has: --help, --verbose and --audit. The sum of all options counts
+/// them once.
 const OF_ALL: usize = 3;
 
 /// Checks that readers can still find options.

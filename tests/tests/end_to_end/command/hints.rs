@@ -171,7 +171,7 @@ fn python_with_its_own_arenas_and_without() {
     }
 }
 
-/// Checks a program that releases everything, so that the next question is which code allocates.
+/// Checks a program that releases everything, for which the next question is which code allocates.
 #[test]
 fn only_temporary_blocks() {
     let text = "print('ready', flush=True)\nwhile True: bytearray(100_000)";

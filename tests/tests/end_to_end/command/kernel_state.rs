@@ -141,8 +141,8 @@ fn state(pid: u32) -> State {
         .lines()
         .filter(|line| !line.contains(" default"))
         .map(|line| {
-            // Keeps the policy and the pages on each node. Another row of the table covers accessed
-            // pages.
+            // Keeps only the memory policy and the pages on each node. Another row of the table
+            // covers accessed pages.
             let words = line
                 .split(' ')
                 .filter(|word| !word.contains('=') || word.starts_with('N'));
@@ -174,7 +174,7 @@ fn state(pid: u32) -> State {
     ])
 }
 
-/// Returns the KiB that a command may add to the resident memory, and to page tables.
+/// Returns the KiB that a command may add to the resident memory and to the page tables.
 fn room(leaves: Leaves) -> (u64, u64) {
     match leaves {
         // The process itself keeps touching pages, and a fault in a file maps 64 KiB around it
@@ -216,8 +216,8 @@ fn start() -> Option<Target> {
     Some(target)
 }
 
-/// Huge pages that would take longer than the longest hold stay whole: they are read while the
-/// process runs.
+/// Huge pages that would take longer to read than the longest hold are not split: they are read
+/// while the process runs.
 #[test]
 fn huge_pages_beyond_the_longest_hold() {
     let Some(mut target) = start() else {

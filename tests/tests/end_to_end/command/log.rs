@@ -11,7 +11,7 @@ fn target() -> Target {
     Target::start(&build_target("deterministic", &[]), &[])
 }
 
-/// Returns the lines of a log with this level after the time.
+/// Returns the lines of a log whose field after the time is this level.
 fn lines<'a>(text: &'a str, level: &str) -> Vec<&'a str> {
     let has_level = |line: &&str| line.split_whitespace().nth(1) == Some(level);
     text.lines().filter(has_level).collect()
@@ -77,7 +77,8 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
     (reader, writer)
 }
 
-/// Checks that a reader that stops reading blocks neither the attacher nor the target.
+/// Checks that neither the attacher nor the target is blocked if the reader of the log stops
+/// reading.
 #[test]
 fn nobody_waits_for_its_reader() {
     let target = target();

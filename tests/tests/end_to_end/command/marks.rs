@@ -8,8 +8,8 @@ use serde_json::Value;
 use std::io::Read;
 use std::process::{Command, Stdio};
 
-/// Each line is a phase: it releases this number of the oldest blocks, and allocates new blocks of
-/// one size. A block is one byte larger than its array.
+/// Each line is a phase: it releases the given number of the oldest blocks, and allocates new
+/// blocks of one size. A block is one byte larger than its array.
 const PHASES: &str = "
 import sys
 kept = []
@@ -98,8 +98,8 @@ fn a_report_between_two_marks() {
     assert_eq!(names(&all), ["phase 2", "phase 3"]);
     let window = report(&between);
     assert_eq!(names(&window), ["phase 2", "phase 3"]);
-    // Python has a buffer of 8 KiB while it waits for the next line, and may not have waited yet at
-    // the first mark.
+    // Python allocates a buffer of 8 KiB while it waits for the next line, and may not have begun
+    // to wait at the first mark.
     let growth = window["totals"]["live_growth_bytes"].as_i64();
     let planted = 40 * 200_002 - 10 * 100_001;
     let other = growth.expect("a number") - planted;
@@ -255,7 +255,7 @@ fn a_program_marks_itself() {
     assert!((0..2002).contains(&of_thread), "{of_thread}");
     assert_eq!(growth(&behind), 30 * 3003);
 
-    // The next attacher restores the pointer after a killed attacher.
+    // After an attacher was killed, the next attacher restores the pointer.
     Attacher::start(&target, &[]).kill();
     assert_eq!(step(&mut target).trim(), "done listened to");
     assert_eq!(run(&["detach", &target.pid().to_string()]).0, 0);

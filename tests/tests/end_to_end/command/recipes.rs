@@ -1,4 +1,5 @@
-//! Types the commands of the README: its first minute and its five recipes, with the demo service.
+//! Runs the commands of the README as written, in its first minute and its five recipes, on the
+//! demo service.
 
 use memhook_tests::patience::TRIES;
 use memhook_tests::programs::{Folder, installed};
@@ -59,7 +60,8 @@ fn service(folder: &Folder) -> Target {
     Target::run(&mut Command::new(program))
 }
 
-/// Runs a command line of the README in a folder, with a reader's values inserted.
+/// Runs a command line of the README in a folder, with its placeholders filled in as a reader
+/// would.
 fn typed(line: &str, pid: u32, folder: &Folder) -> Output {
     let line = line
         // The default would be a minute.
@@ -82,7 +84,7 @@ fn typed(line: &str, pid: u32, folder: &Folder) -> Output {
     shell.output().expect("sh")
 }
 
-/// Promises of the README about each of its commands, by command prefix.
+/// What the README promises about each of its commands, by command prefix.
 const PROMISES: &[(&str, &[&str])] = &[
     ("memhook-rs attach PID -q -d 10m -o run.mhk", &[]),
     (
@@ -266,8 +268,8 @@ fn the_first_minute_is_as_shown() {
     for _ in 0..5 {
         let (code, out, err) = run(&["demo", "-d", "3s"]);
         assert!(matches!(code, 0 | 1), "{code}: {err}");
-        // On a busy machine there are estimates with errors and without a peak, gaps, and too few
-        // requests for the usual order.
+        // On a busy machine, numbers are estimates with errors, the peak is missing, the trace has
+        // gaps, and there are too few requests for the usual order of the rows.
         let is_usual = |line: &str| line.starts_with("#1 ") && line.contains("export_history");
         let is_quiet = code == 0 && !out.contains('\u{b1}') && out.lines().any(is_usual);
         printed = out + &err;
@@ -287,7 +289,7 @@ fn the_first_minute_is_as_shown() {
     }
 }
 
-/// Checks that `top` shows the growing site, on a terminal of the size in the picture.
+/// Checks that `top` shows the growing site, on a terminal as large as the one in the picture.
 #[test]
 fn top_shows_what_grows() {
     let folder = Folder::new("top-recipe");

@@ -96,10 +96,10 @@ fn calls_go_on_waiting() {
 /// exit.
 #[test]
 fn processes_that_were_followed_are_left_too() {
-    // Both processes have started by then, even if one was temporarily suspended.
+    // Both processes have started by then, even if one was descheduled for a while.
     let options = ["-d", "8s", "--follow-fork"];
     let mut run = Run::start("prefork", &["-pthread", "-ldl"], &[], &options);
-    // A worker that executes its program as soon as it has read the second byte.
+    // A worker that calls exec as soon as it has read the second byte.
     run.target.send("vx");
     let child = run.target.expect("child ");
     let child = child["child ".len()..].trim();
@@ -111,8 +111,8 @@ fn processes_that_were_followed_are_left_too() {
     assert!(run.target.finish().success());
 }
 
-/// Checks that a program that exits before the end of the duration is reported on exit, with its
-/// status.
+/// Checks that if a program exits before the duration has elapsed, the report is written on exit,
+/// with the exit status.
 #[test]
 fn a_program_that_ends_earlier() {
     let folder = Folder::new("run-duration");
@@ -137,7 +137,7 @@ fn a_recording_ends_with_the_trace() {
     until("the launcher has left", || {
         target.status("TracerPid") == "0"
     });
-    // A report on a complete recording does not say that its end is missing.
+    // A report on a complete recording must not say that the end of the recording is missing.
     until("the recording is complete", || {
         let (code, _, errors) = run(&["report", &file]);
         code == 0 && errors.is_empty()

@@ -1,5 +1,5 @@
-//! Checks JSON output of the commands on real targets against the schemas in `docs/schemas`, nearly
-//! every field of which must occur.
+//! Checks the JSON output of the commands on real targets against the schemas in `docs/schemas`.
+//! Nearly every field of the schemas must occur.
 
 use memhook_tests::programs::{Folder, installed, installed_library};
 use memhook_tests::{Attacher, JsonSchema, Prober, Target, build_target, run, run_program, stop};
@@ -116,8 +116,8 @@ fn forsaken(file: &str) -> Value {
     serde_json::from_str(last).expect("JSON")
 }
 
-/// Returns fields that occurred in no document, except fields of estimates, which need watchpoints
-/// and are checked by `looks.rs`.
+/// Returns the fields that occurred in no document, except fields for estimates. Those fields need
+/// watchpoints, and `looks.rs` checks them.
 fn unseen_but_estimates(schema: &JsonSchema) -> Vec<String> {
     let mut unseen = schema.unseen();
     unseen.retain(|field| {
@@ -267,7 +267,8 @@ fn verdicts() {
     verdict(1, &["--show-possible"], &possible, &[]);
     let family = build_target("gate_family", &["-O1", "-g", "-pthread"]);
     verdict(1, &["--follow-fork"], &family, &["fork", "0"]);
-    // Families with unjudged programs: one with one judged process, and one with two.
+    // Process families in which some programs are not judged: one family with one judged process,
+    // and one with two.
     let leaf = format!("{} leaf 0", family.display());
     let shell = installed("sh");
     let two = format!("{leaf}; {leaf}; true");
@@ -341,7 +342,7 @@ fn schemas_are_named_after_what_they_describe() {
         let places = [
             &schema["properties"],
             &schema["$defs"]["verdict"]["properties"],
-            // The schema of a stream has several kinds of lines, the first of which contains the
+            // The schema of a stream describes several kinds of lines. The first kind contains the
             // field.
             &schema["oneOf"][0]["properties"],
         ];

@@ -37,7 +37,7 @@ fn pid_of_report(args: &[&str]) -> u64 {
 #[test]
 fn by_name() {
     let folder = Folder::new("by-name");
-    // The name is longer than the part of a name that the kernel keeps.
+    // The name is longer than the part that the kernel keeps of a name.
     let program = copy(&folder, "a-target-with-a-name");
     let name = file_name(&program);
     let nobody = refused(&["attach", name]);
@@ -77,7 +77,7 @@ fn by_name() {
     assert!(first.finish().success() && second.finish().success());
 }
 
-/// Checks names with an extra letter, of a kernel thread, and of no process.
+/// Checks a name with an extra letter, the name of a kernel thread, and a name that no process has.
 #[test]
 fn what_may_have_been_meant_is_said() {
     let folder = Folder::new("mistyped");

@@ -1,4 +1,5 @@
-//! `top` opens source lines in the user's editor: tmux is the terminal, and a script is the editor.
+//! `top` opens source lines in the user's editor. In these tests, tmux is the terminal and a script
+//! is the editor.
 
 use memhook_tests::programs::{Folder, write_script};
 use memhook_tests::terminal::Terminal;
@@ -27,7 +28,7 @@ fn folder(name: &str) -> Folder {
     folder
 }
 
-/// Returns the command for `top` with variables in its environment followed by words.
+/// Returns a command that runs `top` with environment variables and arguments.
 fn top(variables: &str, words: &str) -> String {
     format!(
         "env -u VISUAL -u EDITOR {variables} '{}' top {words} -i 100ms; echo exit=$?; sleep 1000",
@@ -95,7 +96,7 @@ fn the_line_of_a_row_is_opened_and_the_process_is_served() {
         numbers.iter().filter(|&&n| (3..10).contains(&n)).count() <= 1,
         "{descriptors}"
     );
-    // 600,000 events, which are far more than a ring can hold.
+    // 600,000 events are far more than a ring can hold.
     target.send("p");
     target.expect("done");
     terminal.tmux(&["send-keys", "Enter"]);

@@ -21,7 +21,7 @@ fn record(folder: &Folder) -> String {
     file
 }
 
-/// Returns the data in the page, as packed by `packed.rs` of the report crate: the head, and its
+/// Returns the data in the page, as packed by the report crate's `packed.rs`: the head, and the
 /// columns.
 fn data(page: &str) -> Value {
     let (_, rest) = page.split_once("id=\"data\">").expect("data");
@@ -71,7 +71,7 @@ fn the_page_holds_the_numbers_of_the_report_and_the_sources() {
     let file = record(&folder);
     let page = folder.path("page.html");
     // Without a source folder, the page contains no sources, because debug information may name any
-    // of our files.
+    // file of ours.
     let (code, _, errors) = run(&["view", &file, "-o", &page]);
     assert_eq!((code, errors.lines().count()), (0, 1), "{errors}");
     assert!(errors.contains("--source-dir"), "{errors}");
@@ -191,8 +191,8 @@ fn request(address: &str, request: &str) -> String {
     answer
 }
 
-/// Starts a server for a recording. Returns the server, its address, and the path of the page with
-/// the token.
+/// Starts a server for a recording. Returns the server, its address, and the page's path, which
+/// includes the token.
 fn serve(file: &str, at: &str) -> (Child, String, String) {
     let mut server = Command::new(binary())
         .args(["view", file, "--serve", at])
@@ -224,7 +224,7 @@ fn request_as(address: &str, path: &str, host: &str) -> String {
 }
 
 /// Checks requests from a foreign page whose host name resolves to this server (DNS rebinding), and
-/// clients that do not read, for which others must not wait.
+/// clients that do not read, which must not delay other clients.
 #[test]
 fn the_server_answers_its_own_readers_only_and_all_of_them() {
     let folder = Folder::new("view-readers");
@@ -257,8 +257,9 @@ fn the_server_answers_its_own_readers_only_and_all_of_them() {
         })
         .collect();
     let idle = [(); 4].map(|()| TcpStream::connect(&address).expect("it listens"));
-    // Checks that a reader gets its answer before the server drops an earlier, slow client.
-    // Repeated, because on a slow machine the answer may take longer than that timeout.
+    // Checks that a reader gets its answer before the server drops an earlier, slow client. The
+    // check is repeated, because on a slow machine the answer may take longer than the slow
+    // client's timeout.
     let overtakes = || {
         let mut waiting = TcpStream::connect(&address).expect("it listens");
         let answer = request(&address, &format!("GET {path} HTTP/1.1"));

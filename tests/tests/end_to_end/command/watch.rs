@@ -102,7 +102,7 @@ fn share(report: &Value, function: &str) -> (f64, f64) {
     (sites.iter().filter(is_of).map(bytes).sum(), all)
 }
 
-/// A report of a watch contains two other documents, which have their own schemas.
+/// A watch report embeds two other documents, which have their own schemas.
 fn check_schemas(reports: &[(String, Value)]) {
     let [watch, report, rss] = ["watch-1", "report-1", "rss-1"].map(JsonSchema::load);
     for (_, found) in reports {
@@ -161,7 +161,7 @@ fn a_process_that_is_killed_leaves_its_site() {
         assert_eq!(last["death"]["out_of_memory"], true, "{last:#}");
         let (of_site, all) = share(last, "planted_leak");
         assert!(of_site >= 0.9 * all, "{of_site} of {all}: {last:#}");
-        // The report has the live memory at the kill, within the error of a sample.
+        // The report shows the live memory at the time of the kill, within the sampling error.
         assert!(
             all > 0.75 * LIMIT as f64 && all < 1.1 * LIMIT as f64,
             "{all}"
@@ -171,7 +171,7 @@ fn a_process_that_is_killed_leaves_its_site() {
             .map(|r| &r.1)
             .filter(|r| r["reason"] == "limit")
             .collect();
-        // If the watch is suspended throughout, there is no early report.
+        // There is no early report if the watch did not get to run in time.
         told_before += usize::from(!early.is_empty());
         let early_count = early.len();
         for report in early {
@@ -179,7 +179,7 @@ fn a_process_that_is_killed_leaves_its_site() {
             assert!(of_site >= 0.9 * all, "{of_site} of {all}: {report:#}");
             let account = &report["account"];
             if account.is_null() {
-                // The process was killed while the watch created the report.
+                // The process was killed while the watch was writing the report.
                 continue;
             }
             let parts = account["parts"].as_array().expect("parts").iter();
@@ -196,10 +196,10 @@ fn a_process_that_is_killed_leaves_its_site() {
     assert!(told_before > 0, "no report before an end");
 }
 
-/// The leaking process is small at first, or starts last. Checks that its report names the leaking
-/// site, and that the reports of all other processes show which process leaked.
+/// The leaking process is small at first, or starts last. Checks that the report on it names the
+/// leaking site, and that the reports of all other processes show which process leaked.
 fn the_leaker_of_a_group_is_found(count: usize, is_late: bool) {
-    // If the watch is suspended throughout, there is no report before the kill.
+    // There is no report before the kill if the watch did not get to run in time.
     let is_early = (0..TRIES).any(|_| is_reported_before_its_end(count, is_late));
     assert!(is_early, "no report of it before its end");
 }
@@ -347,7 +347,8 @@ fn the_last_reports_are_kept_of_one_run() -> bool {
     true
 }
 
-/// Checks that names that arrive after several urgent reports are added to all of these reports.
+/// Checks that names that arrive only after several urgent reports are added to each of those
+/// reports.
 #[test]
 fn all_reports_get_their_names() {
     // A watch that is suspended writes fewer reports.

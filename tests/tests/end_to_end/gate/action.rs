@@ -1,5 +1,5 @@
-//! Runs the step of `action.yml` that judges a program like GitHub's runner: as a script, with
-//! outputs for later steps.
+//! Runs the step of `action.yml` that judges a program, in the same way as GitHub's runner: as a
+//! script, with outputs for later steps.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{binary, build_target};

@@ -27,7 +27,7 @@ fn gate(library: Option<&str>, program: &Path, arguments: &[&str]) -> (Option<i3
     judged(&mut command)
 }
 
-/// Returns direct and indirect leaks together, by the function that leaked them.
+/// Returns the sum of direct and indirect leaks by the function that leaked them.
 fn leaked(json: &Value) -> Sites {
     let verdict = json;
     let sites = verdict["evidence"]["sites"].as_array().expect("sites");
@@ -112,8 +112,8 @@ fn a_linked_allocator_is_like_a_preloaded_one() {
     }
 }
 
-/// Checks Debian's redis, which is linked to jemalloc, and a program with a built-in allocator: its
-/// calls are direct, and without its blocks there is no verdict.
+/// Checks Debian's redis, which is linked to jemalloc, and a program with a built-in allocator,
+/// whose calls are direct: its blocks are not seen, so there is no verdict.
 #[test]
 fn a_built_in_allocator_gives_no_verdict() {
     let program = build_target("built_in_allocator", &["-O1"]);

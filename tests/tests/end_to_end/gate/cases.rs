@@ -14,7 +14,7 @@ enum Sanitizer {
     Same,
     /// A different verdict, for this reason.
     Differs(Leaked, &'static str),
-    /// The gate's verdict in some runs and no leak in others, for this reason.
+    /// The gate gives this verdict in some runs and finds no leak in others, for this reason.
     Varies(&'static str),
 }
 

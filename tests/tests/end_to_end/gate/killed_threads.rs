@@ -20,8 +20,8 @@ fn gate(program: &Path, mode: &str) -> (Option<i32>, String) {
     (output.status.code(), text)
 }
 
-/// Checks that the block that a killed thread was handling is not a leak, although the thread
-/// leaves the heap in an inconsistent state.
+/// Checks that a block that a killed thread was allocating or freeing is not reported as a leak,
+/// although the thread leaves the heap in an inconsistent state.
 #[test]
 fn a_program_without_leaks_passes_whatever_its_threads_do_at_the_end() {
     memhook_tests::patiently(|| {
@@ -35,7 +35,7 @@ fn a_program_without_leaks_passes_whatever_its_threads_do_at_the_end() {
     });
 }
 
-/// Checks that the gate finds all leaks of main, and none from the threads.
+/// Checks that the gate finds every leak of the main thread, and none of the other threads.
 #[test]
 fn leaks_are_exact_whatever_threads_do_at_the_end() {
     memhook_tests::patiently(|| {
@@ -49,8 +49,8 @@ fn leaks_are_exact_whatever_threads_do_at_the_end() {
     });
 }
 
-/// Checks programs with possibly untraced blocks, for which a block in transit may be mistaken. It
-/// is not a leak either, but there may be no verdict.
+/// Checks programs that may have untraced blocks, for which a block in transit may be mistaken.
+/// Such a block must not be reported as a leak either, but the gate may give no verdict.
 #[test]
 fn nothing_that_is_on_its_way_is_a_leak() {
     memhook_tests::patiently(|| {

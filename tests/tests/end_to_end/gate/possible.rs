@@ -1,5 +1,5 @@
-//! Blocks that are reachable only through interior pointers: a separate class, compared with
-//! memcheck's verdict on the program.
+//! Blocks that are reachable only through interior pointers: they are a class of their own, which
+//! is compared with memcheck's verdict on the program.
 
 use memhook_tests::programs::installed;
 use memhook_tests::{JsonSchema, Target, build_target, run_with};

@@ -76,7 +76,7 @@ fn tests_by_make(folder: &Folder, runs: u32) -> String {
     makefile
 }
 
-/// Checks that the verdict is about the tests, and not about build tools, which leak by design.
+/// Checks that the verdict is about the tests, and not about the build tools, which leak by design.
 #[test]
 fn tests_that_make_runs_are_judged_without_an_option() {
     let folder = Folder::new("make-test");
@@ -205,7 +205,7 @@ fn shells_and_make() {
 
 #[test]
 fn a_process_that_executes_nothing() {
-    // No block is unreachable in this process, so there is a verdict.
+    // No block of this process is unreachable, so there is a verdict.
     let clean = ["-c", "x=1; (x=2; y=$x; exit 0); exit 0"];
     let (code, verdict, text) = gate(&[], &installed("sh"), &clean);
     assert_eq!(code, Some(0), "{text}");

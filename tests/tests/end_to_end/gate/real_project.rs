@@ -17,7 +17,7 @@ const DEBIAN_FLAGS: [&str; 7] = [
     "-D_FORTIFY_SOURCE=2",
 ];
 
-/// Builds the shared library and its test program, as in the package.
+/// Builds the shared library and its test program as the package does.
 fn build(folder: &Path) {
     let run = |args: &[&str]| {
         let status = Command::new("c++")

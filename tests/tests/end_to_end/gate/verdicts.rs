@@ -49,7 +49,8 @@ fn every_way_to_end() {
     }
 }
 
-/// Checks that the verdict is in the last lines of a log, which people read.
+/// Checks that the verdict is in the last lines of a log, because those are the lines that people
+/// read.
 #[test]
 fn the_verdict_is_the_end_of_the_log() {
     let (_, _, text) = gate(&[], &["plain"]);
@@ -256,7 +257,7 @@ fn json_with_and_without_a_file() {
     assert!(text.contains("leak"), "{text}");
 }
 
-/// Checks that no program is overwritten if the user forgets the --.
+/// Checks that no program file is overwritten if the user forgets the --.
 #[test]
 fn no_program_is_overwritten() {
     let folder = Folder::new("gate-program");

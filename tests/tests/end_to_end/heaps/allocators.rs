@@ -123,8 +123,8 @@ fn what_they_say_is_in_the_account_and_what_was_predicted_comes_back() {
     }
 }
 
-/// Checks mimalloc, which has no statistics that separate live from free memory: memhook-rs
-/// dissects its heap, and does not predict the returned amount.
+/// Checks mimalloc, which has no statistics that separate live from free memory. memhook-rs walks
+/// its heap instead, and does not predict the returned amount.
 #[test]
 fn mimalloc_collects() {
     let mut target = started("pinned_pages", MIMALLOC, &["0", "untrimmed"]);
@@ -148,8 +148,7 @@ fn mimalloc_collects() {
     assert!(target.finish().success());
 }
 
-/// Checks remote calls while threads that allocate without pause repeatedly hold the allocator's
-/// locks.
+/// Checks remote calls while threads that allocate nonstop keep taking the allocator's locks.
 #[test]
 fn busy_programs_go_on() {
     for library in [JEMALLOC, TCMALLOC, MIMALLOC] {

@@ -194,7 +194,7 @@ fn heaps_of_their_own_are_counted_exactly() {
     assert!(target.finish().success());
 }
 
-/// Kills attachers at some moment of their attach. `detach` must be able to clean up their remains.
+/// Kills attachers at some point of their attach. `detach` must be able to clean up their remains.
 fn killed_while_it_attaches(target: &Target, options: &[&str]) {
     let pid = target.pid().to_string();
     for delay in [3, 12, 25, 50, 90] {
@@ -275,7 +275,7 @@ fn mistakes_are_one_line() {
         assert_eq!(target.our_mappings(), 0, "{options:?}: {err}");
     }
     assert_eq!(changed(target.pid()), [] as [String; 0]);
-    // Without a trace, the blocks of such an allocator are unknown.
+    // Without a trace, the blocks of a described allocator are unknown.
     let options = ["--allocators", "alloc pool_alloc(size=arg2) -> ptr"];
     let (code, _, err) = run(&[&["gate", "--pid", &pid], &options[..]].concat());
     assert_eq!(code, 2, "{err}");
@@ -284,8 +284,8 @@ fn mistakes_are_one_line() {
     assert_eq!(target.our_mappings(), 0);
 }
 
-/// Checks that such a function is not hooked if the hook has to be mapped, because exceptions could
-/// not pass through it.
+/// Checks that a described function is not hooked if the hook has to be mapped, because exceptions
+/// could not pass through it.
 #[test]
 fn a_program_that_throws_on_another_allocator_is_refused() {
     let program = build_target("described_allocators", &["-g", "-O2", "-fPIE", "-pie"]);
@@ -337,8 +337,8 @@ fn each_heap_has_a_recording() {
     assert!(target.finish().success());
 }
 
-/// Checks that memhook-rs does not write into data that a program maps at the address of a closed
-/// library with traced functions, even if the bytes are equal.
+/// Checks that memhook-rs does not write into data that a program maps where a closed library with
+/// traced functions used to be, even if the bytes are equal.
 #[test]
 fn nothing_is_written_where_a_closed_library_was() {
     let library = build_library("closed_pool_library", "libclosed_pool.so", &["-g", "-O2"]);

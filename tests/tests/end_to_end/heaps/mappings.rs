@@ -6,7 +6,7 @@ use std::process::Command;
 
 const PAGE: u64 = 4096;
 
-/// Mappings planted by mapped.cc: pages of each remaining piece.
+/// Mappings planted by mapped.cc: number of pages of each remaining piece.
 const PLANTED: [(&str, &str, &[u64]); 15] = [
     ("plant_plain", "mmap", &[5, 5, 5, 1]),
     ("plant_cut", "mmap", &[4, 9]),

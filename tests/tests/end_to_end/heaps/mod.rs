@@ -1,4 +1,4 @@
-//! Heaps of other allocators, mappings, and the resident memory.
+//! Heaps of other allocators, mappings, and resident memory.
 
 mod allocators;
 mod described_allocators;

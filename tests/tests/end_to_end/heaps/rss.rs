@@ -1,6 +1,6 @@
-//! The parts of the resident memory. The tests compare the breakdown of programs with known parts
-//! with the kernel's sums, and pinned memory with the amount that the allocator returns when the
-//! pins are freed.
+//! Breakdown of resident memory. The tests compare the breakdown of programs with known parts
+//! against the kernel's totals, and pinned memory against the amount that the allocator returns
+//! when the pins are freed.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::releases::Release;
@@ -55,7 +55,7 @@ fn resident(pid: u32) -> u64 {
         * 1024
 }
 
-/// Returns true if a value exceeds the planted value by at most `more`.
+/// Returns true if a value is at least the planted value, and exceeds it by at most `more`.
 fn is_near(found: u64, planted: u64, more: u64) -> bool {
     (planted..=planted + more).contains(&found)
 }
@@ -148,8 +148,8 @@ fn by_mapping(pid: u32) -> Vec<(String, u64)> {
     found
 }
 
-/// Checks that the page tables of each mapping agree with the kernel's count page by page,
-/// regardless of the contents.
+/// Checks that, for each mapping, what the page tables show agrees with the kernel's page-by-page
+/// count, whatever the mapping contains.
 #[test]
 fn each_mapping_holds_what_the_kernel_counts() {
     let target = Target::start(&build_target("resident_pages", &[]), &[]);
@@ -172,8 +172,8 @@ fn each_mapping_holds_what_the_kernel_counts() {
             named += 1;
         }
     }
-    // Expected are the mappings with every other page, those with huge pages, the two remainders,
-    // and the inaccessible mapping.
+    // The test expects the mappings with every other page, those with huge pages, the two
+    // remainders, and the inaccessible mapping.
     assert!(named >= 7 + 3, "{report:#}");
     let huge = number(&report["huge_page_bytes"]);
     assert!(
@@ -209,8 +209,8 @@ fn check_pins(program: &Path, options: &[&str], name: &str) {
     let mut target = Target::run(Command::new(program).args(options));
     // The limit is sufficient on a busy machine.
     let report = rss(target.pid(), &["--max-hold", "20s"]);
-    // The resident memory is measured after the copy, because a copy maps pages of the process's C
-    // library.
+    // Resident memory is measured after the copy, because the copy makes pages of the process's C
+    // library resident.
     let before = resident(target.pid());
     let notes = report["notes"].to_string();
     assert!(!notes.contains("parse"), "{report:#}");
@@ -227,7 +227,7 @@ fn check_pins(program: &Path, options: &[&str], name: &str) {
     target.go();
     target.expect("freed");
     let fell = before - resident(target.pid());
-    // A trim also returns free chunks between other blocks, which these pins do not hold.
+    // A trim also returns free chunks between other blocks, which these pins do not retain.
     let elsewhere = number(&report["trim_bytes"]) - number(&first["trimmable_bytes"]);
     let predicted = number(&first["pinned_bytes"]) + elsewhere;
     println!("{name} {options:?}: {predicted} predicted, {fell} came back");
@@ -238,8 +238,8 @@ fn check_pins(program: &Path, options: &[&str], name: &str) {
     assert!(target.finish().success());
 }
 
-/// Checks that pins have call stacks in a traced process, and that reports have a breakdown without
-/// a copy of the memory.
+/// Checks that pins have call stacks in a traced process, and that reports contain a breakdown that
+/// needs no copy of the memory.
 #[test]
 fn what_pins_the_memory_of_a_traced_process() {
     let schema = JsonSchema::load("rss-1");
@@ -255,7 +255,7 @@ fn what_pins_the_memory_of_a_traced_process() {
     assert_eq!(sum_of_parts(account), number(&account["rss_bytes"]));
     let pins = account["pins"].as_array().expect("pins");
     let of_pins = |row: &&Value| {
-        // The call of malloc in pin() is a jump, which leaves no frame.
+        // The call of malloc in pin() is a tail call, so pin() has no frame.
         let frames = row["stack"].as_array().expect("a stack");
         let is_plant = frames.first().is_some_and(|f| f["function"] == "plant");
         is_plant && number(&row["own_bytes"]) == number(&row["own_blocks"]) * 72
@@ -280,7 +280,7 @@ fn what_pins_the_memory_of_a_traced_process() {
     );
     assert!(target.finish().success());
 
-    // Without pins, no thread is held, and the trace provides the live blocks.
+    // Without pins, no thread is held; the live blocks come from the trace.
     let folder = Folder::new("resident-recorded");
     let recording = folder.path("run.mhk");
     let mut target = Target::run(Command::new(&program).args(["2", "trimmed", "traced"]));
@@ -362,8 +362,8 @@ fn heaps_of_before_the_attach_are_the_allocators() {
     assert!(target.finish().success());
 }
 
-/// Checks that the breakdown of a stopped process is correct, and names the parts that are not
-/// split.
+/// Checks that the breakdown of a stopped process is correct, and states which parts are not split
+/// up.
 fn check_sums(pid: u32, what: &str) -> Value {
     let before = resident(pid);
     let report = rss(pid, &["--max-hold", "20s"]);

@@ -10,9 +10,9 @@ use std::process::{Command, Stdio};
 
 const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/heaps.md");
 const LOST: usize = 200;
-/// Options with a limit that is sufficient on a busy machine.
+/// Options that allow a hold long enough for a busy machine.
 const SLOW: [&str; 2] = ["--max-hold", "20s"];
-/// Number of examinations of a program whose threads may be inside their allocator.
+/// Maximum number of attempts to examine a program whose threads may be inside their allocator.
 const LOOKS: usize = 10;
 
 /// A version of an allocator.
@@ -162,7 +162,7 @@ fn split(pid: u32) -> &'static str {
     "lists the memory that it does not split"
 }
 
-/// Returns the verdict of `gate` on the program, which it runs from start to end.
+/// Runs the program from start to end under `gate`, and returns the verdict.
 fn judged(command: Command) -> &'static str {
     let mut gate = Command::new(binary());
     gate.args(["gate", "--"]).arg(command.get_program());

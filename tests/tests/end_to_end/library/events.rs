@@ -5,7 +5,8 @@ use memhook::{Access, Block, Free, Next, Options, Profiler, Touch};
 use memhook_tests::{Target, build_target, until};
 use std::collections::{BTreeMap, HashMap};
 
-/// Numbers the blocks, and checks that each release passes back the block's data.
+/// Numbers the blocks, and checks that the profiler gets a block's data back when the block is
+/// released.
 #[derive(Default)]
 struct Numbers {
     next: u64,

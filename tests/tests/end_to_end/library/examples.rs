@@ -47,8 +47,8 @@ fn staleness_finds_what_nobody_touches() {
         text
     };
     const FOUND: &str = "6000 of 10000 bytes are stale: 60 %";
-    // The other blocks are touched a thousand times even in the shortest of these durations, unless
-    // the program is suspended.
+    // The program touches the other blocks a thousand times even in the shortest of these periods,
+    // unless it is suspended.
     let mut text = String::new();
     for seconds in [2, 8, 20] {
         let Some(found) = look(seconds) else { return };

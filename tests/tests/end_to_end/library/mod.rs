@@ -1,4 +1,4 @@
-//! The library `memhook`, used like a third-party project would: with custom profilers in this
+//! The library `memhook`, used as a third-party project would use it: with custom profilers in this
 //! process, on real programs.
 
 mod endings;
@@ -19,8 +19,8 @@ fn traced<P: Profiler>(program: &str, args: &[&str], profiler: P) -> (Target, At
     (target, attached)
 }
 
-/// Returns the output of an examination. Returns `None` if the machine has no watchpoints, so that
-/// the test cannot run.
+/// Returns the output of an examination. Returns `None` if the machine has no watchpoints, in which
+/// case the test cannot run.
 fn looked(look: impl FnOnce(&mut Vec<u8>) -> Result<(), memhook::Error>) -> Option<String> {
     let mut out = Vec::new();
     match look(&mut out) {

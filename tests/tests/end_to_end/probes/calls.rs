@@ -43,8 +43,8 @@ fn planted(turns: u64) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Checks that flags, registers, exceptions, longjmp and recursion work as without probes, and that
-/// every call counts once.
+/// Checks that flags, registers, exceptions, longjmp and recursion work as they do without probes,
+/// and that every call counts once.
 #[test]
 fn planted_calls_are_counted_exactly() {
     for flags in [&[][..], &["-fcf-protection=full"], &["-no-pie"], &["-Os"]] {
@@ -216,7 +216,7 @@ fn attachers_that_are_killed_at_any_moment_leave_a_process_that_works() {
     assert!(target.finish().success());
 }
 
-/// Checks refusals in one line with exit code 2, which leave the process unchanged.
+/// Checks that a refusal is one line with exit code 2, and leaves the process unchanged.
 #[test]
 fn what_cannot_be_probed_is_refused_in_one_line() {
     let target = start(1, 1, &[]);
@@ -243,7 +243,7 @@ fn what_cannot_be_probed_is_refused_in_one_line() {
         assert!(errors.contains(reason), "{functions}: {errors}");
     }
     assert_eq!(changed_code(target.pid()), Vec::<String>::new());
-    // Of many functions, memhook-rs probes the functions that it can, and lists the rest.
+    // Given many functions, memhook-rs probes the functions that it can, and lists the rest.
     let prober = Prober::start(&target, "relative,too_short,probed*!loops_to_entr?", &[]);
     let report = prober.finish();
     assert_eq!(calls(&report).len(), 1);

@@ -9,7 +9,7 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-/// Number of blocks that a round of the target `emitted` allocates, and number that it releases.
+/// Number of blocks that the target `emitted` allocates in a round, and number that it releases.
 const ALLOCATIONS: usize = 1000 + 200 + 10 + 10 + 50 + 100 + 100 + 1 + RETOLD;
 const RELEASES: usize = ALLOCATIONS - KEPT;
 const BYTES: u64 =
@@ -87,8 +87,8 @@ fn every_block_is_told_once_whoever_comes_and_goes() {
     both.expect_round();
     // The listeners end first.
     drop(both);
-    // A process that another test starts at this moment inherits the listeners' descriptors until
-    // it executes its program.
+    // A process that another test starts at this moment inherits the listeners' descriptors, and
+    // keeps them until it executes its program.
     until("nobody listens", || {
         emitter.listeners(&target, "alloc") == 0
     });
@@ -117,7 +117,8 @@ fn every_block_is_told_once_whoever_comes_and_goes() {
     assert!(target.finish().success());
 }
 
-/// Checks a program whose allocator could call it, which prevents the use of the loader.
+/// Checks a program whose own allocator the loader could call, which rules out the use of the
+/// loader.
 #[test]
 fn a_mapped_hook_tells_the_same() {
     let mut command = Command::new(build_target("emitted", &["-O1"]));
@@ -140,8 +141,8 @@ fn a_mapped_hook_tells_the_same() {
     assert!(target.finish().success());
 }
 
-/// Checks that tracing and emitting, which use two objects, load each once, and that each cleans up
-/// after a killed user of the other.
+/// Checks that tracing and emitting, which use two objects, load each object once, and that each
+/// cleans up after a killed user of the other.
 #[test]
 fn tracing_and_emitting_take_turns() {
     let mut target = emitted();
@@ -213,7 +214,7 @@ fn a_file_has_the_probes_for_those_who_look_at_files() {
     let (code, _, errors) = run(&["emit", &pid, "--object-dir", place]);
     assert_eq!(code, 2, "{errors}");
     assert!(errors.contains("another user may write to it"), "{errors}");
-    // The kept file was reused; after its removal there is another copy.
+    // The kept file was reused. After its removal, another copy is made.
     let hooks = target.maps();
     let copies = |path: &str| {
         hooks
@@ -222,7 +223,7 @@ fn a_file_has_the_probes_for_those_who_look_at_files() {
             .count()
     };
     assert_eq!(copies(place), 2, "{hooks}");
-    // An attach and a detach work together with all of these objects.
+    // An attach and a detach work alongside all of these objects.
     memhook_tests::Attacher::start(&target, &[]).finish();
     let emitter = Emitter::start(&target, &["--sample", "1"]);
     let mut both = Both::start(&emitter).expect("as before");
@@ -266,7 +267,7 @@ fn threads_hand_blocks_around() {
 #[test]
 fn weights_estimate_bytes() {
     const MEAN: f64 = 8192.0;
-    // The target `sampled` allocates each block twice, and keeps one of the two.
+    // The target `sampled` allocates every block twice, and keeps one of each pair.
     const BLOCKS: [(f64, f64); 4] = [
         (200_000.0, 24.0),
         (16_000.0, 500.0),
@@ -436,7 +437,7 @@ fn perf_listens() {
     assert!(target.finish().success());
 }
 
-/// Checks one-line refusals, which must not touch the target.
+/// Checks that refusals take one line and leave the target untouched.
 #[test]
 fn what_cannot_be_is_refused() {
     let folder = Folder::new("emit-refused");

@@ -29,8 +29,7 @@ fn svma(program: &Path) -> u64 {
     u64::from_str_radix(address.expect("the symbol"), 16).expect("a number")
 }
 
-/// Sets a counting probe of the kernel on a function of one process; `None` if that is not
-/// permitted.
+/// Sets a counting kernel probe on a function of one process; `None` if that is not permitted.
 pub(crate) fn kernel_probe(pid: u32, program: &Path, offset: u64) -> Option<OwnedFd> {
     let kind = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type").ok()?;
     let path = CString::new(program.to_str().expect("UTF-8")).expect("no zero byte");

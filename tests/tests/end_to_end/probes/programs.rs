@@ -1,4 +1,4 @@
-//! Programs of the distribution with probes on every suitable function. Their answers must not
+//! Programs of the distribution with probes on every suitable function. Their output must not
 //! change.
 
 use memhook_tests::programs::{

@@ -59,7 +59,7 @@ fn a_planted_regression_comes_out_first() {
         assert_eq!((code, out.as_str()), (2, ""), "{err}");
         assert_eq!(err.lines().count(), 1, "{err}");
     }
-    // A report of all sites contains as much as its recording.
+    // A report of all sites contains the same data as its recording.
     let old_report = folder.path("old.json");
     output(&["report", &old, "--json", "-T", "1000", "-o", &old_report]);
     for pair in [[&*old_report, &new], [&old_report, &old]] {

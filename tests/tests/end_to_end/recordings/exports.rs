@@ -56,7 +56,7 @@ fn a_live_trace_has_every_format() {
     assert_eq!(left.count(), 2, "nothing else is left behind");
 }
 
-/// Checks that neither the recording nor the output remains after a kill of the attacher.
+/// Checks that neither the recording nor the output remains after the attacher is killed.
 #[test]
 fn nothing_is_left_of_one_that_was_killed() {
     let folder = Folder::new("live-export-killed");

@@ -35,7 +35,8 @@ impl Recorded {
     }
 }
 
-/// Checks names after the files are gone: none, from a bundle, and from a copy of the file system.
+/// Checks the names after the files are gone: without another source, from a bundle, and from a
+/// copy of the file system.
 #[test]
 fn names_on_another_machine() {
     let Recorded {

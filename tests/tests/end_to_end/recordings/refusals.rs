@@ -122,7 +122,7 @@ fn bad_input() {
             "is not a directory",
         ),
         (vec!["report", &good, "-o", &taken], "exists already"),
-        // Refused before any work: the damaged file is not even read.
+        // The command is refused before any work: the damaged file is not even read.
         (vec!["report", &damaged, "-o", &taken], "exists already"),
         (vec!["view", &damaged, "-o", &taken], "exists already"),
         (

@@ -51,7 +51,7 @@ fn blocks_have_types_by_templates_and_constructors() {
     let recorded = json(&["report", &file, "--by", "type", "--json"]);
     JsonSchema::load("report-1").check(&recorded);
     let mut all = of_templates.to_vec();
-    // The type is not the type of the constructor's argument, although the argument's constructor
+    // The result is not the type of the constructor's argument, although the argument's constructor
     // is called in between.
     all.insert(0, ("shapes::Circle", 100, 2400));
     assert_eq!(types(&recorded), all, "{recorded}");
@@ -68,7 +68,8 @@ fn blocks_have_types_by_templates_and_constructors() {
     let none = ["report", &file, "--by", "type", "--type", "Square"];
     let (code, _, errors) = run(&none);
     assert!(code == 2 && errors.contains("no block"), "{errors}");
-    // A comparison with itself shows no change, and has the sums of the selected types.
+    // A comparison of a recording with itself shows no change, and has the sums of the selected
+    // types.
     let same = json(&["diff", &file, &file, "--type", "^shapes::Circle$", "--json"]);
     assert_eq!(number(&same["new"]["bytes"]), 2400, "{same}");
     assert_eq!(same["sites"].as_array().map(Vec::len), Some(0), "{same}");
@@ -78,7 +79,7 @@ fn blocks_have_types_by_templates_and_constructors() {
         (&same["by"], &same["types"]["rows"]),
         (&"type".into(), &serde_json::json!([]))
     );
-    // In a page of selected types, all references lead to the remaining sites.
+    // In a page of selected types, all references lead to sites that are in the page.
     let page = folder.path("page.html");
     let (code, _, errors) = run(&["view", &file, "--type", "^shapes::", "-o", &page]);
     assert_eq!(code, 0, "{errors}");

@@ -1,4 +1,4 @@
-//! Unreachable blocks at the end, in the rows of a recorded run and of its final report.
+//! Blocks that are unreachable at the end, in the rows of a recorded run and of its final report.
 
 use super::{json, number, output, record};
 use memhook_tests::programs::Folder;
@@ -6,7 +6,7 @@ use memhook_tests::{build_target, run};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Returns the unreachable bytes for each function of the program.
+/// Returns the unreachable bytes by function of the program.
 fn by_function(report: &Value, field: &str) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     for site in report["sites"].as_array().expect("sites") {
@@ -148,7 +148,8 @@ fn a_run_is_no_better_than_itself() {
     );
 }
 
-/// Checks that the number is an estimate with samples, and that runs without a search are refused.
+/// Checks that the number is an estimate if allocations are sampled, and that runs without a search
+/// are refused.
 #[test]
 fn samples_are_estimates_and_other_runs_are_refused() {
     let folder = Folder::new("unreachable-samples");
@@ -157,7 +158,8 @@ fn samples_are_estimates_and_other_runs_are_refused() {
     record(&program, &[], &file, &["--leaks", "--sample", "1K"]);
     let report = json(&["report", &file, "--json", "-T", "100"]);
     let found = by_function(&report, "unreachable_bytes")["lose_alone"];
-    // 2,000 blocks yield about 140 samples, so the error is about 1/12; six errors are allowed.
+    // 2,000 blocks yield about 140 samples, so the standard error is about 1/12; six standard
+    // errors are allowed.
     assert!(found.abs_diff(2000 * 72) < 2000 * 36, "{found}");
     let sites = report["sites"].as_array().expect("sites");
     let largest = sites

@@ -1,4 +1,4 @@
-//! `advise --what-if` replays a recorded run into real allocators.
+//! `advise --what-if` replays a recorded run with real allocators.
 
 use super::{json, number};
 use memhook_tests::programs::{Folder, installed_library};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-/// Allocators of replays. Each except glibc's needs an installed package.
+/// Allocators for replays. All but glibc's need an installed package.
 const ALLOCATORS: [&str; 4] = ["glibc", "jemalloc", "tcmalloc", "mimalloc"];
 
 fn with_all_allocators() {
@@ -20,7 +20,7 @@ fn with_all_allocators() {
     }
 }
 
-/// Errors of a replay with the recorded allocator, as stated in the documents.
+/// Largest errors of a replay with the recorded allocator, as stated in the documentation.
 const MOST_MEDIAN: f64 = 0.10;
 const MOST_PEAK: f64 = 0.05;
 
@@ -116,7 +116,7 @@ fn an_allocator_that_fails_loses_only_its_own_row() {
     let libraries = [&crashes, &waits, &refuses, &no_library, no_malloc];
     let options = libraries.iter().flat_map(|path| ["--allocator", path]);
     let options: Vec<&str> = options.chain(["--at-most", "10s"]).collect();
-    // A replay into a good allocator may take longer if it gets no processor.
+    // A replay with a good allocator may take longer if it gets no processor.
     let is_good = |advice: &Value| {
         let mut names = ALLOCATORS.into_iter().chain(["librefuses.so"]);
         names.all(|name| row(advice, name, "")["problem"].is_null())
@@ -147,7 +147,7 @@ fn an_allocator_that_fails_loses_only_its_own_row() {
     assert_eq!(advice["recommendation"], Value::Null);
 }
 
-/// Checks that an exited thread keeps no cache, neither in the program nor in its replay.
+/// Checks that an exited thread leaves no cache behind, neither in the program nor in its replay.
 #[test]
 fn threads_that_come_and_go() {
     let folder = Folder::new("what-if-threads");
@@ -155,8 +155,8 @@ fn threads_that_come_and_go() {
     let file = record(&folder, &program, &[], &["150"]);
     let advice = advise(&file, &[]);
     JsonSchema::load("what-if-1").check(&advice);
-    // Of 1,200 threads, at most nine live at the same time, although the exit of some of the last
-    // threads is unknown.
+    // Of 1,200 threads, at most nine are alive at the same time, although the exit of some of the
+    // last threads is unknown.
     let threads = number(&advice["threads"]);
     assert!((2..30).contains(&threads), "{threads}");
     let now = number(&row(&advice, "glibc", "")["mean_rss_bytes"]);

@@ -1,5 +1,5 @@
-//! For threads that pass blocks to each other, every allocating and releasing stack is known and
-//! correct.
+//! Checks that every allocating and releasing stack is known and correct when threads pass blocks
+//! to each other.
 
 use super::{json, number, record};
 use memhook_tests::build_target;

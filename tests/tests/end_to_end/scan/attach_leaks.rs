@@ -105,12 +105,12 @@ fn blocks_of_another_allocator() {
     assert!(!gaps.contains("are known only from the trace"), "{gaps}");
 }
 
-/// The sanitizer's shadow memory takes terabytes of addresses, and its allocator is not known. What
-/// was lost during the trace is found all the same.
+/// The sanitizer's shadow memory takes terabytes of addresses, and its allocator is not known.
+/// Blocks that were lost during the trace are found nevertheless.
 #[test]
 fn a_program_with_the_address_sanitizer() {
     let program = build_target("lost_while_traced", &["-fsanitize=address"]);
-    // It would report the planted leaks itself, and end with an error.
+    // The sanitizer would report the planted leaks itself, and end the program with an error.
     let options = ("ASAN_OPTIONS", "detect_leaks=0");
     let mut target = Target::run(Command::new(program).env(options.0, options.1));
     let report = trace(&mut target);

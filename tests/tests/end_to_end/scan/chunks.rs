@@ -1,5 +1,5 @@
 //! Scans of programs that planted blocks before an attach. The tests compare every chunk, and
-//! compare the sums with the allocator's own.
+//! compare the sums with those of the allocator.
 
 use memhook_tests::programs::{Folder, installed, unshare};
 use memhook_tests::scans::{List, planted, scan};
@@ -127,9 +127,9 @@ fn a_saved_snapshot_tells_the_same() {
     std::fs::remove_file(file).unwrap();
 }
 
-/// Starts the program so that its death leaves a core in the folder. Returns `None` if the kernel
-/// pipes cores to a program, or if our parent's limit forbids cores; the test must not change
-/// either (core(5)).
+/// Starts the program so that it leaves a core in the folder when it dies. Returns `None` if the
+/// kernel pipes cores to a program, or if our parent's limit forbids cores; the test must not
+/// change either (core(5)).
 fn dumps_core(program: &Path, folder: &Folder) -> Option<Target> {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
     let mut limit = Command::new("/bin/sh");
@@ -157,7 +157,8 @@ fn core_of(target: Target, folder: &Folder) -> PathBuf {
 fn a_core_dump_tells_the_same() {
     let folder = Folder::new("core");
     let Some(target) = dumps_core(plant(), &folder) else {
-        // Even CI cannot change that, and the parser has separate tests.
+        // Even a CI job cannot change the core settings of its machine, and separate tests cover
+        // the parser.
         return not_run_here("cores are not written to files (core_pattern), or are not permitted");
     };
     let alive = |options: &[&str]| scan(target.pid(), &[options, &["-T", "1000"]].concat());
@@ -330,8 +331,8 @@ fn bad_input_is_one_line_and_exit_code_2() {
     assert!(target.finish().success());
 }
 
-/// Checks scans during allocations and releases, even in the middle of malloc: no reachable block
-/// may be reported as leaked, no system call may end early, and no block may be damaged.
+/// Checks scans during allocations and releases, even in the middle of malloc. No reachable block
+/// may be reported as leaked, no system call may be cut short, and no block may be damaged.
 #[test]
 fn a_busy_program() {
     let program = build_target("scan_busy", &[]);

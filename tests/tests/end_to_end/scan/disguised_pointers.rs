@@ -4,7 +4,7 @@ use memhook_tests::scans::scan;
 use memhook_tests::{Target, build_target, run};
 use std::process::Command;
 
-/// Outcome for a block to which only a pointer of this kind leads.
+/// Outcome for a block that is reachable only through a pointer of this kind.
 enum Fate {
     /// The block is kept, and leaked blocks are released.
     Kept,
@@ -46,7 +46,7 @@ const KINDS: [(&str, Fate); 28] = [
     ("file", Unknown("files")),
 ];
 
-/// Returns the part of the guide about undetectable pointers.
+/// Returns the section of the guide about undetectable pointers.
 fn unknown() -> String {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/scan.md");
     let text = std::fs::read_to_string(path).expect("the guide");
@@ -61,7 +61,7 @@ fn unknown() -> String {
 fn each_is_kept_or_refused_or_said_not_to_be_known() {
     let unknown = unknown();
     for (kind, fate) in KINDS {
-        // Addresses of four bytes require a program at a fixed address.
+        // Four-byte addresses require a program that is loaded at a fixed address.
         let place = if kind == "four bytes" {
             "-no-pie"
         } else {

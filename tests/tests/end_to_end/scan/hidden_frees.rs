@@ -88,8 +88,8 @@ fn on_glibc() {
     });
 }
 
-/// Checks fast lists, in which the bytes of a block that was never written to may not change, with
-/// and without mangled links (since 2.32).
+/// Checks fast lists, with and without mangled links (since 2.32). The bytes of a freed block that
+/// was never written to may be unchanged in such a list.
 #[test]
 fn in_fast_lists_of_glibc() {
     memhook_tests::patiently(|| {

@@ -4,7 +4,8 @@ use memhook_tests::scans::{List, scan};
 use memhook_tests::{Target, build_target};
 use std::process::Command;
 
-/// Returns the target's list of its blocks in order of creation: leaked or not, and bytes.
+/// Returns the target's own list of its blocks in order of creation: whether each block is leaked,
+/// and its bytes.
 fn in_order(target: &mut Target) -> Vec<(bool, u64)> {
     target.send("l");
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! Scans that could not search every part report that first, with a separate exit code.
+//! Scans that could not search everything say so first, and have a separate exit code.
 
 use memhook_tests::{JsonSchema, Target, build_target, run};
 use serde_json::Value;

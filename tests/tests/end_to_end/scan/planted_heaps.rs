@@ -12,8 +12,8 @@ use std::process::Command;
 /// Number of scans of each program.
 const SCANS: usize = 50;
 /// Number of scans that may miss a leak, because a thread in the middle of malloc may have
-/// addresses just past other blocks in its registers, which keep these alive. On a busy machine, the
-/// kernel may suspend such a thread for several scans in a row.
+/// addresses just past other blocks in its registers, which keep those blocks alive. On a busy
+/// machine, the kernel may suspend such a thread for several scans in a row.
 const DISTRACTED: usize = 8;
 /// Numbers of blocks that the program leaks and keeps.
 const LEAKED: usize = 186;
@@ -48,7 +48,7 @@ pub fn check(program: &Path, allocator: &str, own: usize) {
     let mut target = Target::run(Command::new(program).arg("3"));
     let want = planted(&mut target);
     let count = |state: &str| want.values().filter(|block| block.0 == state).count();
-    // Released memory that was reused for a planted block is in the list once.
+    // Released memory that was reused for a planted block occurs once in the list.
     assert!(count("leak") == LEAKED && count("live") == LIVE, "{want:?}");
     let (mut distracted, mut distraction) = (0, Vec::new());
     let (mut scans, mut vain) = (0, 0);
@@ -70,8 +70,8 @@ pub fn check(program: &Path, allocator: &str, own: usize) {
                     "{address:#x} is reachable, and called leaked"
                 ),
                 _ => {
-                    // In a part that a thread was changing, no block is reported as leaked, and
-                    // some are missing.
+                    // In a part of the heap that a thread was changing, no block is reported as
+                    // leaked, and some blocks are missing.
                     missed.extend((!block.is_some_and(|b| b.0)).then_some(*address));
                     let usable = bytes.next_multiple_of(8);
                     assert!(
@@ -156,11 +156,12 @@ pub fn check_commands(program: &Path, own: usize) {
     assert!(target.finish().success(), "it finds all as it was");
 }
 
-/// A program with one of the heaps: the allocator, the command, and the number of 8-byte blocks
+/// A program with one of these heaps: the allocator, the command, and the number of 8-byte blocks
 /// that the allocator itself leaks.
 type Heap = (&'static str, Command, usize);
 
-/// Links the program with a build-id, by which a snapshot finds the file with its declared types.
+/// Links the program with a build-id, which a snapshot uses to find the file with the declared
+/// types.
 const BUILD_ID: &str = "-Wl,--build-id";
 
 fn all_heaps() -> Vec<Heap> {
@@ -300,7 +301,7 @@ fn check_reclaim(command: &mut Command, own: usize, apart: bool) {
     }
     let after = lost(&target);
     assert!(after.is_subset(&before), "{reports:?}");
-    // In a part that a thread was changing, no block is reported as leaked.
+    // In a part of the heap that a thread was changing, no block is reported as leaked.
     let gone = before.difference(&after).count();
     assert!(
         released.abs_diff(gone) <= 2,
@@ -327,8 +328,8 @@ fn of_a_static_program_on_musl() {
     }
 }
 
-/// Checks a program that cannot be traced, because no symbol shows where its allocator is, but
-/// whose heap is recognizable by its contents.
+/// Checks a program that cannot be traced because no symbol shows where its allocator is, but whose
+/// heap can be recognized by its contents.
 #[test]
 fn of_a_stripped_static_program_on_musl() {
     if let Some(program) = build_on_musl("planted_heap", &["-static", "-s", "-pthread"]) {

@@ -53,7 +53,7 @@ fn check_plant(command: &mut Command, method: &str) {
         .iter()
         .filter(|(a, b)| b.0 && !want.blocks.contains_key(a));
     assert_eq!(extra.count(), 0, "nothing else is leaked");
-    // mallinfo2 counts cached chunks as used, as well as the headers of other arenas' heaps
+    // mallinfo2 counts cached chunks as used. It also counts the headers of other arenas' heaps
     // (heap_info and malloc_state), whose sizes differ between releases.
     let used = found.sum("arena", "used") + found.sum("arena", "cached");
     let headers = info["uordblks"] - used;
@@ -87,8 +87,8 @@ fn planted_blocks_many_threads() {
     check_here(100, "stop");
 }
 
-/// Checks huge pages, with which heaps of arenas have the size and alignment of four huge pages
-/// instead of 64 MiB.
+/// Checks a system with huge pages: heaps of arenas then have the size and alignment of four huge
+/// pages instead of 64 MiB.
 #[test]
 fn planted_blocks_in_arenas_that_ask_for_huge_pages() {
     let mut command = Command::new(plant());
@@ -104,8 +104,8 @@ fn planted_blocks_in_arenas_that_ask_for_huge_pages() {
     };
     let arenas: Vec<&str> = words("arena").collect();
     assert_eq!(arenas.len(), 9, "{:?}", found.rest);
-    // The main arena is then in distant mappings (malloc.c, `__always_fail_morecore`), and is
-    // reported as incomplete.
+    // With huge pages, the main arena consists of distant mappings (malloc.c,
+    // `__always_fail_morecore`), and is reported as incomplete.
     assert!(
         words("finding").all(|at| at == arenas[0]),
         "{:?}",

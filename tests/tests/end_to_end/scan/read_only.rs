@@ -1,5 +1,5 @@
-//! Read-only commands under a filter that kills them for any other action, on a target that checks
-//! itself afterwards.
+//! Read-only commands under a seccomp filter that kills them if they do anything else, on a target
+//! that checks itself afterwards.
 
 use memhook_tests::patience::output_of;
 use memhook_tests::programs::Folder;
@@ -42,7 +42,7 @@ fn leaked(report: &str) -> (u64, u64) {
     (number("leaked_blocks"), number("leaked_bytes"))
 }
 
-/// Checks that every read-only command works, without an effect on the program.
+/// Checks that every read-only command works and has no effect on the program.
 #[test]
 fn a_filter_that_kills_for_everything_else() {
     for args in [&[][..], &["computes"]] {
@@ -92,7 +92,7 @@ fn the_filter_kills() {
     process.expect("done");
 }
 
-/// Checks that the report lists missing data before the findings.
+/// Checks that the report lists the missing data before the findings.
 #[test]
 fn what_is_not_known_is_said_first() {
     let mut process = Target::start(target(), &[]);
@@ -165,8 +165,8 @@ fn what_is_unchanged_may_be_stale() {
     assert!(process.finish().success());
 }
 
-/// Checks that advice from a single snapshot finds the leak, says that it is less certain than
-/// advice from a trace, and lists what it cannot know.
+/// Checks that advice based on a single snapshot finds the leak, states that it is less certain
+/// than advice based on a trace, and lists what a snapshot cannot show.
 #[test]
 fn advice_without_a_trace() {
     let mut process = Target::start(target(), &["leaks"]);
@@ -200,8 +200,8 @@ fn advice_without_a_trace() {
     assert!(process.finish().success());
 }
 
-/// Checks that a heap that cannot be copied within the longest hold is copied while the program
-/// runs.
+/// Checks that a heap too large to copy within the longest permitted hold is copied while the
+/// program runs.
 #[test]
 fn a_heap_that_takes_too_long() {
     let mut process = Target::start(target(), &["large"]);

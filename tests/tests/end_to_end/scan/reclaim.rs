@@ -1,4 +1,4 @@
-//! Reclaiming leaked blocks of running programs, which check all of their blocks in use.
+//! Reclaims leaked blocks of running programs, which check all of their blocks in use.
 
 use memhook_tests::scans::scan;
 use memhook_tests::{
@@ -97,8 +97,8 @@ fn check_graphs(seeds: std::ops::Range<u32>, unaligned: bool, options: &[&str]) 
         let gone = want.keys().filter(|a| !after.contains_key(a)).count() as u64;
         assert_eq!(report["released_blocks"], gone, "seed {seed}: {report}");
         let left = after.values().filter(|&&is_leaked| is_leaked).count() as u32;
-        // The next pointer may have overwritten the upper bytes of a pointer at an odd offset; a
-        // reclaim ignores such bytes.
+        // At an odd offset, the upper bytes of a pointer may have been overwritten by the next
+        // pointer; a reclaim ignores these bytes.
         assert!(unaligned || left == 0, "seed {seed}: leaks are left");
         missed += left;
         target.send("c");
@@ -173,13 +173,13 @@ fn a_busy_program_again_and_again() {
 
 #[test]
 fn a_reclaimer_that_is_killed_leaves_a_healthy_target() {
-    // The target leaks no more than this for each reclaimer, however slow the reclaimers are.
+    // However slow the reclaimers are, the target leaks no more than this for each of them.
     let mut target = Target::start(leaktest(), &["3", "30", "2000", "10", "200000"]);
     let mut state = 1u64;
     for _ in 0..rounds(25) {
         heap(&mut target);
         let mut reclaimer = spawn(target.pid(), &["--reclaim", "--yes", "--every", "20ms"]);
-        // Kills reclaimers at any moment after the end of the first round.
+        // Kills reclaimers at arbitrary moments after the end of the first round.
         let mut line = String::new();
         let mut output = BufReader::new(reclaimer.stdout.take().unwrap());
         output.read_line(&mut line).unwrap();
@@ -367,8 +367,8 @@ fn another_process_in_the_same_memory() {
     assert!(target.finish().success());
 }
 
-/// Checks a filter that kills for userfaultfd(2) and clone(2): a scan makes neither call if it
-/// cannot suspend the filter.
+/// Checks a seccomp filter that kills on userfaultfd(2) and clone(2): a scan makes neither call if
+/// it cannot suspend the filter.
 #[test]
 fn a_seccomp_filter_that_kills() {
     let mut target = Target::start(hidden_references(), &["s"]);

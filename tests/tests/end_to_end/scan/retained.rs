@@ -129,7 +129,7 @@ fn what_is_retained_is_exact() {
     assert_eq!(code, 0, "{err}");
     let html = std::fs::read_to_string(&page).expect("a page");
     assert!(html.contains("\"name\":\"registry\"") && html.contains("role=\"tree\""));
-    // `scan` overwrites no existing file, and requires the name of a page to end in .html.
+    // `scan` does not overwrite existing files, and requires the name of a page to end in .html.
     for output in [&page, &folder.path("page.txt")] {
         let (code, out, err) = run(&["scan", "--load", &file, "--retained", "-o", output]);
         assert_eq!(
@@ -185,7 +185,7 @@ fn two_snapshots_say_what_was_added() {
     // A snapshot compared with itself shows no changes.
     let same = json(&["diff", &old, &old, "--json"]);
     assert!(array(&same, "holders").is_empty() && array(&same, "types").is_empty());
-    // A different process of this program, and a file that is not a snapshot.
+    // Refused: a different process of this program, and a file that is not a snapshot.
     let other = Target::start(&program, &[]);
     let others = folder.path("c.snap");
     let pid = other.pid().to_string();

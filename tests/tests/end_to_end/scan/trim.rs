@@ -1,4 +1,4 @@
-//! `trim` returns free memory of the heap to the system. The amount matches the prediction, and the
+//! `trim` returns free heap memory to the system. The amount matches the prediction, and the
 //! program continues.
 
 use memhook_tests::releases::Release;
@@ -60,7 +60,7 @@ fn what_was_predicted_comes_back() {
     }
 }
 
-/// Checks a trim while threads that allocate without pause repeatedly hold the locks of the arenas.
+/// Checks a trim while threads that allocate nonstop keep taking the arena locks.
 #[test]
 fn a_busy_program_goes_on() {
     let target = Target::start(&build_target("hammer", &[]), &[]);
@@ -80,8 +80,8 @@ fn a_trim_that_takes_too_long_is_refused() {
         "{}us",
         before["estimated_ms"].as_f64().expect("ms") as u64 / 10 + 20_000
     );
-    // The snapshot also needs some time, so a lower limit would also refuse the snapshot of a small
-    // heap.
+    // The snapshot takes some time too, so a lower limit would rule out even the snapshot of a
+    // small heap.
     let (code, out, err) = run(&["trim", &pid, "--max-hold", &most]);
     let refused =
         code == 2 && out.is_empty() && err.contains("--max-hold") && err.lines().count() == 1;

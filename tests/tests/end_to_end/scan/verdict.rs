@@ -1,5 +1,5 @@
-//! Verdicts: a search in a snapshot, followed by a release in the process, which checks all of its
-//! blocks in use.
+//! Verdicts: a snapshot is searched, and the process then releases the blocks. The process checks
+//! all of its blocks in use.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::scans::scan;
@@ -65,7 +65,7 @@ fn what_was_found_elsewhere_is_released() {
         assert_eq!(round["released_blocks"], before.len(), "{round}");
         assert_eq!(round["verdict_blocks"], before.len(), "{round}");
         assert_eq!(leaked(target.pid()).len(), 0);
-        // For a second run with this file, none of the blocks is leaked any more.
+        // In a second run with this file, none of its blocks is leaked any more.
         let round = reclaim(target.pid(), &file);
         assert_eq!(round["released_blocks"], 0, "{round}");
         is_healthy(target);
@@ -100,8 +100,8 @@ fn what_is_forged_or_old_is_kept() {
     let (file, mut found) = verdict(&folder, target.pid());
     let all = blocks(&mut found).len();
     let template = blocks(&mut found)[0].clone();
-    // The verdict gets blocks with different contents, a different size and an invalid value, and all
-    // blocks in use.
+    // The verdict is changed to list blocks with different contents, a different size and an
+    // invalid value, and all blocks in use.
     blocks(&mut found)[0]["contents"] = "00000000000000000000000000000000".into();
     blocks(&mut found)[1]["bytes"] = 8.into();
     blocks(&mut found)[2]["contents"] = "never".into();

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A terminal title, a line that looks like one of ours, and a right-to-left override.
+/// A terminal title, a line that imitates our own output, and a right-to-left override.
 const NAME: &str = "evil\x1b]0;owned\x07\nmemhook-rs: all is well\u{202e}\u{9b}2J";
 
 /// Builds a target with a malicious file name and function name.
@@ -45,7 +45,7 @@ fn check(what: &str, text: &str, colors: bool) {
     assert!(!spoofed, "{what}: {seen}");
 }
 
-/// Attaches to a run of the program, and returns standard output and standard error.
+/// Attaches to a running instance of the program, and returns standard output and standard error.
 fn attach(program: &Path, options: &[&str]) -> (String, String) {
     let mut target = Target::start(program, &[]);
     let mut attacher = Command::new(binary())

@@ -70,7 +70,7 @@ struct DeadFileSystem {
 }
 
 impl DeadFileSystem {
-    /// Mounts the file system. Returns `None` if the kernel has no FUSE, or without permission to
+    /// Mounts the file system. Returns `None` if the kernel has no FUSE, or does not permit the
     /// mount.
     fn new(place: &str) -> Option<DeadFileSystem> {
         std::fs::create_dir(place).expect("a directory");

@@ -73,8 +73,8 @@ fn functions_of_javascript_are_on_stacks() {
     check(&Folder::new("made"), &["--perf-basic-prof"]);
 }
 
-/// Checks the file for `perf inject --jit`, which is in the program's current directory and is
-/// recognized by its mapping.
+/// Checks the file for `perf inject --jit`. It is in the program's current directory, and perf
+/// recognizes it by its mapping.
 #[test]
 fn functions_have_their_names_in_a_dump_for_perf() {
     let options = ["--perf-prof", "--interpreted-frames-native-stack"];

@@ -1,5 +1,5 @@
-//! Python programs whose frames are not simply nested. Code that swaps the C stack leaves the chain
-//! of frames temporarily inconsistent, and reading it then must not crash the program.
+//! Python programs whose frames are not strictly nested. Code that swaps the C stack leaves the
+//! chain of frames temporarily inconsistent, and reading it then must not crash the program.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, not_run};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Greenlets at many depths of the C stack; a switch releases the saved copy of a stack.
+/// Greenlets at many depths of the C stack. A switch frees the saved copy of a stack.
 const GREENLETS: &str = r#"import sys, greenlet
 kept = []
 
@@ -139,7 +139,7 @@ for line in sys.stdin:
     print("done", flush=True)
 "#;
 
-/// Returns this machine's Python interpreters that have a module.
+/// Returns the Python interpreters on this machine that have a module.
 fn that_have(module: &str) -> Vec<PathBuf> {
     let home = std::env::var_os("HOME").unwrap_or_default();
     let versions = std::fs::read_dir(Path::new(&home).join(".pyenv/versions"));
@@ -181,8 +181,8 @@ fn remembered(report: &Value, line: u64) -> (u64, u64) {
     (all, there)
 }
 
-/// Traces a program with stacks of releases. Checks that it exits as if untraced, and that all of
-/// its kept blocks are attributed to this line.
+/// Traces a program, including the stacks of releases. Checks that it exits as it would untraced,
+/// and that all of its kept blocks are attributed to this line.
 fn survives(module: &str, script: &str, line: u64, kept: u64) {
     let pythons = that_have(module);
     if pythons.is_empty() {

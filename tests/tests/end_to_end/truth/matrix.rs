@@ -24,7 +24,7 @@ const ALLOCATORS: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// Libraries of Debian releases whose heap has another layout than that of this system's.
+/// Libraries from Debian releases whose heap layout differs from this system's.
 const OF_RELEASES: [(&str, &str); 5] = [
     ("trixie", "libmimalloc.so.3"),
     ("trixie", "libtcmalloc_minimal.so.4"),
@@ -33,7 +33,7 @@ const OF_RELEASES: [(&str, &str); 5] = [
     ("sid", "libmimalloc.so.3"),
 ];
 
-/// Returns the builds: every allocator with every linker, each second one stripped, static
+/// Returns the builds: every allocator with every linker (every second build is stripped), static
 /// programs, and allocators of other releases.
 fn ways() -> Vec<(String, Vec<String>)> {
     let mut ways = Vec::new();
@@ -94,7 +94,7 @@ fn check(situation: &Situation, built: &Built, what: &str, folder: &Folder) {
     }
     let (code, scanned, errors) = run(&["scan", &pid, "--json"]);
     situation.check("rss", what, &says(&["rss", &pid]));
-    // The heap of a static program on glibc is refused, which claims nothing.
+    // The heap of a static program on glibc is refused, which is not a statement about leaks.
     if code != 2 {
         assert!(matches!(code, 0 | 1 | 3), "{what}: {code}: {errors}");
         let scanned: Value = serde_json::from_str(&scanned).expect("JSON");

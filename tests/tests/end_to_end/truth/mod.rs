@@ -1,4 +1,5 @@
-//! Runs every command that makes a statement about a program on the situations of `tests/truth`.
+//! Runs every command that makes statements about a program, in each of the situations of
+//! `tests/truth`.
 
 mod matrix;
 mod situation;
@@ -30,7 +31,7 @@ fn below(report: &Value, function: &str) -> (u64, u64) {
     })
 }
 
-/// Checks every site in a report: it must be complete, or absent if a trace cannot see it.
+/// Checks every site in a report, which must be complete, or absent if a trace cannot see it.
 fn check_sites(what: &str, report: &Value, situation: &Situation) {
     assert_eq!(report["totals"]["lost_events"], 0, "{what}: {report:#}");
     if report["sampling"].is_object() {
@@ -70,7 +71,7 @@ fn check_command(situation: &Situation, what: &str, args: &[&str]) {
     situation.check(args[0], what, &said);
     situation.check_exit(args[0], what, code, &said);
     if args[0] == "scan" {
-        // An incomplete search is not a success, and says so first.
+        // A command whose search is incomplete does not succeed, and says so first.
         let is_partial = said.starts_with("NOT SEARCHED");
         assert_eq!(code == NOT_ALL, is_partial, "{what}: {code}: {said}");
     }
@@ -153,7 +154,7 @@ fn judged(situation: &Situation, built: &Built, what: &str, folder: &Folder) {
     let said = texts.concat();
     let code = code.expect("it ended by itself");
     assert!(matches!(code, 0 | 1 | 3), "{what}: {code} {said}");
-    // A program that fails by itself determines the exit code.
+    // If the program itself fails, its failure determines the exit code.
     assert!(
         code == 0 || !said.contains("PASSED"),
         "{what}: {code} {said}"

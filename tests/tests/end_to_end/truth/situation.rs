@@ -132,7 +132,7 @@ impl Situation {
         let listed = self.truth["builds"].as_array().expect("builds").iter();
         let mut builds: Vec<Vec<String>> = listed.map(texts).collect();
         if self.truth["releases"] == true {
-            // These builds use the C library of another release instead of this system's.
+            // These builds use the C library of another release instead of the system's C library.
             builds.extend(Release::all().iter().map(Release::flags));
         }
         let builds = builds.into_iter().enumerate();

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Maximum wait at the end for a reader that does not read.
+/// Maximum time to wait at the end for a reader that has stopped reading.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Observer of a trace whose events are written.

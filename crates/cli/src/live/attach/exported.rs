@@ -1,5 +1,5 @@
-//! Exports a trace directly to formats of other programs. The trace is recorded into an unnamed
-//! file, so that no file remains in any case.
+//! Exports a trace directly to formats of other programs. The trace is recorded to an unnamed file,
+//! so no file is left behind, whatever happens.
 
 use crate::report::{open, page_contents, presentable, write};
 use anyhow::{Context, bail};
@@ -23,8 +23,8 @@ pub struct Export {
 }
 
 impl Export {
-    /// Creates an export; `None` if the format is a report. `to` is the output, unless the output
-    /// is a recording.
+    /// Creates an export; `None` if the requested format is a report. `to` is the output, unless
+    /// the output is a recording.
     pub fn new(
         format: FormatChoice,
         to: Option<&Path>,
@@ -44,7 +44,7 @@ impl Export {
         if is_binary && to.is_none() && std::io::stdout().is_terminal() {
             bail!("this format is not for a terminal: add -o FILE");
         }
-        // The file is created next to the output, where there should be room for it.
+        // The file is created in the output's directory, where there should be enough space for it.
         let directory = to
             .and_then(Path::parent)
             .filter(|d| !d.as_os_str().is_empty());
@@ -56,8 +56,8 @@ impl Export {
         let unnamed = unnamed_file_in(&directory)?;
         Ok(Some(Export {
             format,
-            // The output is created before the target is touched, so that an error costs the target
-            // nothing.
+            // The output is created before the target is touched, so that an error here does not
+            // affect the target.
             to: to.map(|path| OutputFile::create(path, force)).transpose()?,
             is_packed: to.is_some_and(|path| path.extension().is_some_and(|e| e == "gz")),
             recording: own_name(&unnamed),

@@ -95,7 +95,7 @@ struct Several<'a> {
 impl Several<'_> {
     /// Returns the file in which a process is recorded.
     fn file(&self, name: &Path, pid: i32, program: u32) -> PathBuf {
-        // The name was checked at the start, so it can be completed.
+        // The name was checked at the start, so filling in the pid cannot fail.
         let of = |pid| output_name(name, pid).unwrap_or_else(|_| name.to_owned());
         let is_named = pid == self.head || of(pid) != of(0);
         Recording::path_of(&of(pid), (!is_named).then_some(pid), program)
@@ -115,7 +115,7 @@ impl Assigner for Several<'_> {
             .args
             .job(pid, &self.reports, self.config.depth)
             .titled();
-        // The start time of an executed program is unknown, and later than the start time of its
+        // The start time of an executed program is unknown, but later than the start time of its
         // process.
         if self.head != 0 && pid != self.head && program == 1 {
             job = job.of_child();

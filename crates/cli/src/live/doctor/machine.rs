@@ -1,5 +1,5 @@
-//! Facts about the machine, for `doctor` without a process: whether any process can be traced here,
-//! and by whom.
+//! Facts about the machine, for `doctor` without a process: whether processes can be traced here at
+//! all, and by whom.
 
 use memhook_process::{Check, proc_text};
 

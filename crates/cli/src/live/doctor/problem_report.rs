@@ -6,7 +6,7 @@ use memhook_foreign::{OutputFile, visible, visible_lines};
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-/// Notice at the top of the file, for the person who sends it.
+/// Notice at the top of the file, for the person who sends the file.
 pub const CONTENTS: &str = "versions, the kernel and its settings, the limits and the state of the process, its modules with their paths, \
      what is printed above, and the log; no contents of memory, no arguments and no environment. Read it before you send it";
 

@@ -1,5 +1,5 @@
 //! Table of the effects of each command on the process: the threads that it stops, the functions
-//! that it makes them call, the memory that it maps and writes.
+//! that it makes them call, and the memory that it maps and writes.
 
 use memhook_attach::Touches;
 use memhook_checkup::callable_allocator;

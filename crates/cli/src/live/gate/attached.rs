@@ -150,7 +150,7 @@ struct Watch {
     /// Time of the next count of survivors.
     next: Duration,
     pause: Duration,
-    /// Timer for the counts, whose pauses may be shorter than the pauses between turns.
+    /// Timer for the counts, which may be more frequent than the turns.
     moments: Receiver<Instant>,
     /// Surviving blocks of malloc's heap and of the described heaps.
     survivors: Option<(Survivors, Vec<Survivors>)>,

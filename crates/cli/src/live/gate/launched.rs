@@ -1,5 +1,5 @@
-//! Judges a program that `gate` starts, at its end, and the processes that the program starts, if
-//! they are followed.
+//! Judges a program that `gate` starts, when it ends. If its child processes are followed, judges
+//! them too.
 
 use super::scored::ScoreRecording;
 use super::{add_heaps, evidence, reached_of_heaps};
@@ -69,8 +69,8 @@ fn program_name(pid: i32) -> String {
     name.trim_start_matches('-').to_owned()
 }
 
-/// Finding about one process. The thread of the process sets it, or marks the process as not
-/// traced.
+/// Finding about one process. The thread that handles the process sets it, or marks the process as
+/// not traced.
 #[derive(Clone, Default)]
 struct Finding(Arc<Mutex<Slot>>);
 
@@ -78,7 +78,7 @@ struct Finding(Arc<Mutex<Slot>>);
 struct Slot {
     captured: Option<Result<Captured, memhook_heap::Error>>,
     evidence: Option<Evidence>,
-    /// True for the command, or a fork of it, if the command is a program of the system.
+    /// True for the command and its forks, if the command is a system program.
     is_commands: bool,
 }
 
@@ -111,8 +111,8 @@ struct Trial {
     results: Vec<Finding>,
     /// Rules that select the programs to judge.
     chosen: JudgedPrograms,
-    /// Name of the command if it is a program of the system. The command is then judged only if no
-    /// other process is.
+    /// Name of the command if it is a system program. The command is then judged only if no other
+    /// process is.
     of_command: String,
     /// Processes whose program is not judged.
     passed_over: HashSet<i32>,
@@ -234,7 +234,7 @@ impl Observer for Trial {
             self.passed_over.remove(&pid);
             return true;
         }
-        // A program that executes another one is still one process.
+        // A process that executes another program is still one process.
         if self.passed_over.insert(pid) {
             self.not_judged.push(program_name(pid));
         }

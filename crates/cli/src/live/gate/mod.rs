@@ -13,7 +13,8 @@ use memhook_heap::Snapshot;
 use memhook_report::claims::Seen;
 use memhook_symbols::{RunNames, SearchPath};
 
-/// Returns the places of a traced process's names. `known` has names that other processes needed.
+/// Returns the search path for the names of a traced process. `known` has names that other
+/// processes needed.
 fn search_path(session: &Session, known: &RunNames) -> SearchPath {
     SearchPath {
         run_names: Some(known.clone()),

@@ -8,7 +8,7 @@ use memhook_report::{HeapComparison, RssReport};
 
 impl ReportJob {
     /// Reads the number of bytes that malloc counts as handed out: once at the beginning, then for
-    /// each report. Only a trace of all blocks is comparable with it.
+    /// each report. Only a trace of all blocks can be compared with this number.
     pub(super) fn look_at_heap<O: Observer + Send>(&mut self, trace: &Trace<O>) {
         if self.is_selective {
             return;
@@ -39,7 +39,7 @@ impl ReportJob {
 
     pub(super) fn account<O: Observer + Send>(&self, trace: &Trace<O>) -> Option<RssReport> {
         let earlier = self.balance.as_ref().map(HeapBalance::earlier_bytes);
-        // If the process was traced from its start, nothing was allocated before.
+        // If the process was traced from its start, nothing had been allocated before.
         let earlier = earlier.filter(|_| !trace.session().is_from_start());
         let view = self.account_view();
         account_of_trace(trace.session(), trace.consumer(), earlier, view)

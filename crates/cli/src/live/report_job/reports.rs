@@ -31,8 +31,8 @@ impl Reports {
         self.output.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Waits until everything is written, and reports errors. An output without any report stays
-    /// unchanged. Returns true if everything was written.
+    /// Waits until everything is written, and reports errors. An output to which no report was
+    /// written stays unchanged. Returns true if everything was written.
     pub fn finish(&self) -> bool {
         let finished = self.output().finish();
         if let Err(error) = &finished {

@@ -1,4 +1,4 @@
-//! The debug information from which types of blocks are determined.
+//! The debug information that provides the types of blocks.
 
 use super::Args;
 use memhook_attach::module_file;
@@ -37,7 +37,7 @@ impl Args {
     }
 }
 
-/// Returns the file of a module that a snapshot names, if it certainly has not changed.
+/// Returns the file of a module that a snapshot names, if the file is certainly unchanged.
 fn saved(module: &ModuleInfo) -> Option<ModuleFile> {
     module.build_id.as_ref()?;
     Some(ModuleFile {

@@ -99,8 +99,8 @@ fn sleep(time: Duration) -> bool {
     false
 }
 
-/// Shows the chosen blocks as a leak report on standard error, because standard output has the
-/// rounds.
+/// Shows the chosen blocks as a leak report on standard error, because the results of the rounds go
+/// to standard output.
 fn show(args: &Args, found: &Candidates) {
     let snapshot = &found.captured.snapshot;
     let mut types = Types::new(snapshot, &found.captured.images);

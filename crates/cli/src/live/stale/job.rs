@@ -167,7 +167,7 @@ impl Job<Departures> for StaleJob {
         self.take_census(trace);
         self.last = self.watching.summary(trace.session(), now_ms(trace), true);
         if self.output.leaks {
-            // If two programs watch pages, the kernel refuses the second.
+            // If two programs watch pages, the kernel refuses the second one.
             self.watching.end();
             let moment_ms = now_ms(trace);
             match Progress::during("copying the memory", || {
@@ -185,8 +185,8 @@ impl Job<Departures> for StaleJob {
         // A process that has ended no longer has pages, so the last census counts.
         let last = self.last.take();
         let last = last.or_else(|| self.watching.summary(trace.session(), now_ms(trace), true));
-        // This comes before anything that may take long, so that nothing of ours stays in the
-        // process.
+        // This step precedes everything that may take long, so that nothing of ours stays in the
+        // process meanwhile.
         self.watching.end();
         if let Some((moment_ms, captured)) = self.captured.take() {
             let join = || {

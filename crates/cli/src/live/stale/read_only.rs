@@ -1,5 +1,5 @@
-//! `stale --read-only`: nothing is traced or protected. The memory is read twice, and blocks with
-//! unchanged contents may be stale.
+//! `stale --read-only`: traces and protects nothing. It reads the memory twice, and reports blocks
+//! with unchanged contents as possibly stale.
 
 use super::{Args, job};
 use crate::live::signals;
@@ -117,7 +117,7 @@ fn row(compared: &Compared, blocks: &EarlierBlocks) -> StaleSite {
     }
 }
 
-/// The memory at one moment: its blocks and their contents.
+/// Snapshot of the memory at one moment: its blocks and their contents.
 struct Look {
     blocks: EarlierBlocks,
     contents: Contents,

@@ -88,7 +88,7 @@ impl StaleSection {
         trace: &Trace<O>,
         memory: Option<&Snapshot>,
     ) -> Option<StaleReport> {
-        // A process that has ended no longer has pages, so the last census counts.
+        // A process that has ended no longer has pages, so the last census is used.
         let last = self.last.take();
         let last = last.or_else(|| self.watching.summary(trace.session(), now_ms(trace), true));
         self.watching.end();

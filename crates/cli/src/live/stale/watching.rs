@@ -14,7 +14,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::HashMap;
 use std::time::Instant;
 
-/// Time between two counts of the live blocks. It is longer if counts take long.
+/// Time between two counts of the live blocks. The time is longer if counting takes long.
 const CENSUS_MS: u32 = 1000;
 /// Inverse of the share of our time that counts may take.
 const CENSUS_SHARE: u32 = 10;
@@ -252,7 +252,7 @@ impl Watching {
         })
     }
 
-    /// Returns the report of a census. The last one waits for names.
+    /// Returns the report of a census. The last report waits for names.
     pub fn report(&mut self, session: &Session, summary: Summary) -> StaleReport {
         let Summary {
             sites,

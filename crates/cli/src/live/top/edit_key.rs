@@ -20,7 +20,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Pause before a program that has stopped itself is continued.
+/// Pause before a program that has stopped itself is resumed.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Opens source lines, one at a time.
@@ -36,7 +36,7 @@ enum State {
     Looking(Receiver<Result<Box<Command>, String>>),
     /// The command waits for the terminal.
     Waiting(Box<Command>, LentKeys),
-    /// The editor has the terminal. The channel reports an error, if any.
+    /// The editor owns the terminal. The channel reports an error, if any.
     Open(Receiver<Option<String>>, LentKeys),
 }
 
@@ -70,13 +70,13 @@ impl EditKey {
             );
         };
         let (to, looked) = bounded(1);
-        // The check has a separate thread, because a file system may not answer.
+        // The check runs in a separate thread, because a file system may not answer.
         std::thread::spawn(move || to.send(command(&editor, place)));
         self.state = State::Looking(looked);
         None
     }
 
-    /// Continues opening the line.
+    /// Continues to open the line.
     ///
     /// # Errors
     /// Fails if the terminal cannot be used any more.
@@ -157,7 +157,7 @@ fn command(editor: &Editor, place: SourceLine) -> Result<Box<Command>, String> {
     Ok(Box::new(command))
 }
 
-/// Like sudoedit(8), runs the editor as the user who called sudo, and not as root. A foreign
+/// Like sudoedit(8), runs the editor as the user who invoked sudo, and not as root. A foreign
 /// program provides the file name, and the editor may execute commands in the file (modelines).
 fn become_caller(command: &mut Command) -> Result<(), String> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
@@ -199,8 +199,8 @@ fn run(command: &mut Command) -> Option<String> {
     let pid = Pid::from_raw(child.id() as i32);
     loop {
         match waitpid(pid, Some(WaitPidFlag::WUNTRACED)) {
-            // The editor is continued and we do not stop with it, because no shell would get the
-            // terminal, and nobody could continue us.
+            // The editor is resumed, and we do not stop with it: no shell would take over the
+            // terminal, and nobody could resume us.
             Ok(WaitStatus::Stopped(..)) => {
                 std::thread::sleep(PAUSE);
                 let _ = kill(Pid::from_raw(0), Signal::SIGCONT);

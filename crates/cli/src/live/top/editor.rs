@@ -7,7 +7,7 @@ use memhook_report::top::SourceLine;
 use std::ffi::OsString;
 use std::str::FromStr;
 
-/// Editors with the names that the page of `view` also knows, and their commands.
+/// Editors whose names the page of `view` also knows, and their commands.
 const KNOWN: [(&str, &str); 4] = [
     ("vscode", "code"),
     ("vscodium", "codium"),
@@ -15,7 +15,7 @@ const KNOWN: [(&str, &str); 4] = [
     ("idea", "idea"),
 ];
 
-/// Programs that take a line in a form other than `+LINE FILE`.
+/// Programs that take a line number in a form other than `+LINE FILE`.
 const FORMS: [(&[&str], Form); 3] = [
     (
         &["code", "code-insiders", "code-oss", "codium", "cursor"],
@@ -42,7 +42,7 @@ const FORMS: [(&[&str], Form); 3] = [
 /// Way to pass a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// `+LINE FILE`: vi, vim, nvim, nano, emacs, emacsclient, micro, kak, and most others.
+    /// For `+LINE FILE`: vi, vim, nvim, nano, emacs, emacsclient, micro, kak, and most others.
     Plus,
     /// `--goto FILE:LINE`
     Goto,
@@ -52,7 +52,7 @@ enum Form {
     Option,
 }
 
-/// An editor: a command as typed in a shell, with or without options.
+/// An editor: a command as typed in a shell, possibly with options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Editor(String);
 
@@ -111,7 +111,8 @@ impl Editor {
             (_, None) => vec![place.file.clone()],
         };
         let command = if self.is_for_a_shell() {
-            // As in git, the shell interprets the user's command, and gets the rest as arguments.
+            // As in git, a shell interprets the user's command, and gets the other arguments as
+            // they are.
             let script = format!("{} \"$@\"", self.0);
             vec!["sh".into(), "-c".into(), script, self.0.clone()]
         } else {
@@ -127,7 +128,7 @@ impl Editor {
         form.map_or(Form::Plus, |(_, form)| *form)
     }
 
-    /// Returns true if the command is more than the name of a program. The rule is git's
+    /// Returns true if the command is more than the name of a program, by the same rule as git
     /// (`prepare_shell_cmd` in run-command.c).
     fn is_for_a_shell(&self) -> bool {
         self.0

@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Number of points of the activity's timeline, which is not shown.
+/// Number of points in the timeline of activity, which this screen does not show.
 const POINTS: usize = 1;
 /// Time to wait for keys between two lookups of names.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -38,7 +38,7 @@ pub fn run(file: &Path, interval: Duration, editor: Option<Editor>) -> anyhow::R
         );
     }
     let read = reader(file.to_owned(), interval);
-    // Errors of reading are reported before the screen is taken.
+    // Read errors are reported before the screen is taken over.
     let (recording, sample) = match read.recv() {
         Ok(first) => first?,
         Err(_) => bail!("{}: the recording is empty", file.display()),
@@ -90,7 +90,7 @@ struct View {
     board: Board,
     names: Names,
     edit: EditKey,
-    /// Names of the reports that a key wrote, which are printed at the end.
+    /// Names of the reports that were written at a key press. They are printed at the end.
     reports: Vec<String>,
 }
 

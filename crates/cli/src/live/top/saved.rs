@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Number of rows of a report. It is the default of `attach`.
+/// Number of rows of a report: the same as the default of `attach`.
 pub const ROWS: usize = 10;
 
 /// Writes reports about one traced process.
@@ -48,7 +48,7 @@ impl ReportKey {
         self.is_waiting = true;
     }
 
-    /// Writes the report after its names are known, and then returns the name of the file.
+    /// Writes the report once its names are known, and then returns the name of the file.
     pub fn turn(&mut self, trace: &Trace) -> Option<anyhow::Result<PathBuf>> {
         let reporter = self.reporter.as_mut().filter(|_| self.is_waiting)?;
         let mut report = reporter.poll(trace.session(), Duration::ZERO)?;

@@ -1,9 +1,9 @@
 //! `top --follow-fork`: a process and its children, with one of them at a time on the screen.
 //!
-//! Each process has a thread that traces it, counts, and fills its board. A separate thread has the
-//! terminal, which may stop accepting output (Ctrl-S). A dlopen(3) of a traced process waits for
-//! the thread that traces it, so that thread never waits for the terminal. If the board is being
-//! drawn, the tracing thread tries again later.
+//! Each process has a thread that traces it, counts, and fills its board. A separate thread owns
+//! the terminal, which may stop accepting output (Ctrl-S). A dlopen(3) of a traced process waits
+//! for the thread that traces it, so that thread never waits for the terminal. If the board is
+//! being drawn, the tracing thread tries again later.
 
 use super::edit_key::{EditKey, Told};
 use super::editor::Editor;
@@ -109,12 +109,12 @@ struct Desk {
     is_over: AtomicBool,
     /// Messages for the time after the terminal is restored.
     notices: Mutex<Vec<String>>,
-    /// Names of the reports that a key wrote, which are printed at the end.
+    /// Names of the reports that the user wrote with a key, which are printed at the end.
     reports: Mutex<Vec<String>>,
     /// The highest exit code of a trace that has ended.
     code: AtomicU8,
     has_gaps: AtomicBool,
-    /// Processes that are no longer traced, and their live memory.
+    /// The processes that are no longer traced, with their live memory.
     left: AtomicU64,
     live_at_end: AtomicU64,
 }
@@ -146,7 +146,7 @@ impl Desk {
         Some((Arc::clone(view), among))
     }
 
-    /// Draws the screen and handles keys until the end. An error of the terminal also ends it.
+    /// Draws the screen and handles keys until the end of the trace, or until the terminal fails.
     fn show(&self, editor: Option<Editor>) -> anyhow::Result<()> {
         let mut edit = EditKey::new(editor);
         let result = self.draw_and_listen(&mut edit);
@@ -160,7 +160,8 @@ impl Desk {
         let mut drawn = Among::default();
         let mut by = 0;
         while !self.is_over() {
-            // If the first process cannot be traced, the error is printed on a restored terminal.
+            // If the first process cannot be traced, the error is printed after the terminal is
+            // restored.
             let Some((view, among)) = self.choose(std::mem::take(&mut by)) else {
                 std::thread::sleep(TURN);
                 continue;

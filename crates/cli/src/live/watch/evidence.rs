@@ -1,5 +1,5 @@
-//! The directory of reports. Each report is completely on the disk before its name appears, and
-//! only the latest ones are kept.
+//! Directory of reports. Each report is completely on disk before its name appears, and only the
+//! latest reports are kept.
 
 use anyhow::Context;
 use crossbeam_channel::{Sender, unbounded};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 
-/// Queue of reports to the disk. A separate thread writes them, because the disk may be slow.
+/// Queue of reports to be written. A separate thread writes them, because the disk may be slow.
 pub struct Evidence {
     directory: PathBuf,
     count: u32,
@@ -93,7 +93,8 @@ impl Evidence {
         place
     }
 
-    /// Queues a report that replaces an earlier report. The earlier report remains until then.
+    /// Queues a report that replaces an earlier one. The earlier report stays until the new one is
+    /// written.
     pub fn replace(&mut self, place: Place, report: &WatchReport) {
         self.write(place, report, true);
     }
@@ -113,8 +114,8 @@ impl Evidence {
         }
     }
 
-    /// Waits until all reports are written and the commands after them have ended. Returns true if
-    /// every report was written.
+    /// Waits until all reports are written and the commands that follow them have ended. Returns
+    /// true if every report was written.
     pub fn finish(&mut self) -> bool {
         self.to = None;
         let writer = self.writer.take();
@@ -175,7 +176,7 @@ impl Shelf {
     }
 }
 
-/// Writes a file that appears under its name only when it is completely on the disk.
+/// Writes a file whose name appears only once the file is completely on disk.
 fn write_whole(path: &Path, contents: &[u8]) -> anyhow::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".part");

@@ -1,5 +1,5 @@
-//! The watch of one process, which writes reports when memory is scarce and when the process has
-//! ended.
+//! The watch of one process, which writes reports when memory becomes scarce and when the process
+//! has ended.
 
 use super::evidence::Place;
 use super::watched::Watched;
@@ -20,23 +20,23 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time between two lookups of names in advance, so that names are known when a report is due.
+/// Time between two lookups of names in advance, which make names available when a report is due.
 const NAMES_PERIOD: Duration = Duration::from_secs(2);
-/// Seconds between two moments of the history in the reports. Ten minutes are kept.
+/// Seconds between two points of the history in the reports, which covers ten minutes.
 const HISTORY_PAUSE: f64 = 5.0;
 const HISTORY_MOMENTS: usize = 120;
 /// Maximum wait of an urgent report for unknown names.
 const URGENT_WAIT: Duration = Duration::from_millis(20);
 /// Maximum number of reports that wait for names. Older reports keep the names that they have.
 const MOST_UNNAMED: usize = 16;
-/// Length of one wait for names at the end, after which signals are checked.
+/// Duration of one wait for names at the end, before signals are checked again.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
 /// A report that was written before its names were known.
 struct Unnamed {
     place: Place,
     report: WatchReport,
-    /// Suspended rest of the report; `None` for the report whose names are being looked up.
+    /// Suspended remainder of the report; `None` for the report whose names are being looked up.
     rest: Option<SetAside>,
 }
 
@@ -50,15 +50,16 @@ pub(super) struct Watch {
     own: Alarms,
     own_answered: u64,
     kills_before: Option<u64>,
-    /// Counters of the group at the last reading, because the group may disappear with the process.
+    /// Counters of the group when last read. They are stored because the group may disappear with
+    /// the process.
     kills: Option<u64>,
     reporter: Reporter,
     top: usize,
     next_names: Duration,
     /// History of the last minutes.
     history: VecDeque<WatchMoment>,
-    /// Reports written before their names were known, the latest first. The names of the first
-    /// report are being looked up.
+    /// Reports that were written before their names were known, latest first. The names of the
+    /// first one are being looked up.
     unnamed: VecDeque<Unnamed>,
     /// Wait status of the process, if it could be read.
     died: Option<i32>,
@@ -90,12 +91,12 @@ impl Watch {
     /// Returns the alarm if a report is due.
     fn alarmed(&mut self) -> Option<Alarm> {
         let of_group = self.alarm.check(&mut self.answered);
-        // In a group of many processes, the smaller ones are not the cause.
+        // In a group of many processes, a small process is not the cause.
         let of_group = of_group.filter(|_| self.watched.crowd().is_large(self.pid));
         of_group.or_else(|| self.own.check(&mut self.own_answered))
     }
 
-    /// Records the memory that the process uses, and the live memory from the report.
+    /// Records how much memory the process uses, and the live memory from the report.
     fn note(&mut self, report: &ReportModel) {
         let Some(found) = resident_counters(self.pid) else {
             return;
@@ -239,7 +240,7 @@ impl Job for Watch {
             self.reporter
                 .begin(trace.session(), trace.consumer(), false);
         }
-        // The report gives names to urgent reports that wait for them, and its live memory goes
+        // The report gives its names to urgent reports that wait for them, and its live memory goes
         // into the history.
         if let Some(report) = self.reporter.poll(trace.session(), Duration::ZERO) {
             self.replace_unnamed(&report);

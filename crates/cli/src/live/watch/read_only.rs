@@ -1,4 +1,4 @@
-//! `watch --read-only`: nothing is traced. The memory is read only when it is scarce.
+//! `watch --read-only`: traces nothing, and reads the process's memory only when memory is scarce.
 
 use super::Args;
 use super::watched::Watched;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// Time between two readings of the memory in use.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Time between two moments of the history. Ten minutes are kept.
+/// Interval between two points of the history, which covers ten minutes.
 const HISTORY_PAUSE: Duration = Duration::from_secs(5);
 const HISTORY_MOMENTS: usize = 120;
 /// The first note of each report.
@@ -105,7 +105,7 @@ pub(super) fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(watched.finish()))
 }
 
-/// Returns the account of resident memory, with the heap split.
+/// Returns the account of resident memory, in which the heap is split into its parts.
 fn account(args: &Args, pid: i32) -> Result<RssReport, memhook_heap::Error> {
     let limits = args.read_only.of(Limits::default());
     let Looked { mut account, meta } = look_at_memory(pid, limits, false)?;

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time without any process in the group after which the watch ends. A restarting service has no
+/// The watch ends when the group has had no process for this long. A restarting service has no
 /// process for a moment.
 const DESERTED: Duration = Duration::from_secs(2);
 

@@ -62,8 +62,8 @@ impl Watched {
         &self.directory
     }
 
-    /// Returns the watched processes, and the processes in this process's group, that the kernel
-    /// has killed.
+    /// Returns those processes that the kernel has killed, among the watched processes and among
+    /// all processes of this process's group.
     pub(super) fn killed(&self, pid: i32, group: Option<&Path>) -> Vec<KilledProcess> {
         let process = |kill: OomKill| KilledProcess {
             pid: kill.pid,
@@ -73,7 +73,7 @@ impl Watched {
         found.into_iter().map(process).collect()
     }
 
-    /// Begins to wait for names at the end of the watch of a process.
+    /// Begins to wait for names when the watch of a process ends.
     pub(super) fn name_wait(&self) -> NameWait {
         match self.is_one_of_several {
             true => NameWait::begin_beside_others(),

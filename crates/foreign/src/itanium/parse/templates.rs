@@ -51,8 +51,8 @@ impl<'a> Parser<'a> {
         Some(forward)
     }
 
-    /// Reads template arguments. `is_of_name`: the following parameters refer
-    /// to them.
+    /// Reads template arguments. `is_of_name`: true if the parameters that follow refer to these
+    /// arguments.
     pub(super) fn template_arguments(&mut self, is_of_name: bool) -> Option<Id> {
         self.must("I")?;
         let takes_arguments = std::mem::replace(&mut self.takes_arguments, true);

@@ -1,4 +1,5 @@
-//! Checks for live blocks in a running process, by their span and by all free lists of their class.
+//! Checks whether blocks of a running process are live, by their span and all free lists of their
+//! class.
 
 use super::spans::{Span, linked};
 use super::tables::{Caches, Central, PageMap, SizeMap};

@@ -21,7 +21,7 @@ use spans::{Free, SPAN_BYTES, Span, Spans};
 use std::sync::Arc;
 use tables::{Caches, Central, PageMap, SizeMap, data};
 
-/// Name of the allocator, which other parts of the program use too.
+/// Name of the allocator, also used by other parts of the program.
 const NAME: &str = "tcmalloc";
 /// Fraction (1/n) of spans that the program may have damaged.
 const SPANS_PER_DAMAGED: usize = 8;
@@ -158,7 +158,7 @@ impl<'a> Dissection<'a> {
         for (head, tail) in chains.changing {
             let chain = free.chain(snapshot, spans, head, class);
             if let Some(chain) = chain.filter(|chain| chain.last() == Some(&tail)) {
-                // The chain may already have moved to a thread, so some of its blocks may be in that thread's cache or
+                // The chain may already have moved to a thread, so some of its blocks may be in that thread's cache, or
                 // in use.
                 for &block in &chain {
                     let bytes = spans.block_bytes(block);
@@ -208,7 +208,7 @@ impl<'a> Dissection<'a> {
         } else if span.is_in_use {
             // The descriptor is in use before the requesting thread has the address.
             if in_hand.contains(&span.address) {
-                // Or an earlier call left the address there. That is no damage.
+                // Alternatively, an earlier call left the address there, which is not damage.
                 self.unparsed.push(span.range.clone());
                 return;
             }

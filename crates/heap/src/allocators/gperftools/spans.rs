@@ -10,7 +10,7 @@ use std::ops::Range;
 pub const SPAN_BYTES: u64 = 48;
 const OBJECTS: u64 = 32;
 const BITS: u64 = 40;
-/// First bits of the class and of the location in the bit fields. The count of blocks comes before them.
+/// Lowest bits of the size class and of the location in the bit fields. The number of blocks is stored below them.
 const CLASS_BIT: u32 = 16;
 const PLACE_BIT: u32 = 24;
 
@@ -53,7 +53,7 @@ impl Fields {
 }
 
 impl Span {
-    /// Returns the span with these fields, if its size class exists.
+    /// Returns the span with these fields, or `None` if its size class does not exist.
     fn with(address: u64, fields: &Fields, map: PageMap, sizes: &SizeMap) -> Option<Span> {
         let class = fields.bits >> CLASS_BIT & 0xff;
         let place = fields.bits >> PLACE_BIT & 3;
@@ -122,7 +122,7 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// Reads the spans that the table of pages leads to, and reports damage. Only the entries of the first and the last
+    /// Reads the spans that the page table points to, and reports damage. Only the entries of the first and the last
     /// page of a span are reliable; entries of other pages may be stale.
     pub fn of(
         snapshot: &Snapshot,
@@ -184,7 +184,7 @@ pub struct Free {
     /// First bit of each span.
     first_bits: Vec<usize>,
     bits: Vec<u64>,
-    /// Number of free blocks in each span's own list, and elsewhere.
+    /// Number of each span's free blocks in its own list, and in other lists.
     counts: Vec<(u64, u64)>,
 }
 
@@ -275,12 +275,12 @@ impl Free {
         }
     }
 
-    /// Returns the number of a span's free blocks in its own list, and elsewhere.
+    /// Returns the number of a span's free blocks in its own list, and in other lists.
     pub fn counts(&self, span: usize) -> (u64, u64) {
         self.counts[span]
     }
 
-    /// Returns the blocks of a span that are not free, as address and bytes.
+    /// Returns the blocks of a span that are in use, as address and size.
     pub fn live(&self, span: &Span, index: usize) -> Vec<(u64, u64)> {
         let blocks = 0..span.blocks() as usize;
         blocks

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 /// `kClassSizesMax`.
 const MOST_CLASSES: usize = 128;
-/// Lower bound on the number of size classes. Data with fewer is something else.
+/// Lower bound on the number of size classes. Data with fewer classes is something else.
 const FEWEST_CLASSES: usize = 20;
 /// The largest block in a size class (`kMaxSize`). Larger blocks consist of whole pages.
 const MOST_CLASS_BYTES: u32 = 256 << 10;
@@ -30,7 +30,8 @@ pub struct Central {
     classes: u64,
 }
 
-// Offsets from that span, which follows a lock and the number of the class (src/central_freelist.h, src/span.h).
+// Offsets from the head of the list of empty spans, which follows a lock and the number of the class
+// (src/central_freelist.h, src/span.h).
 const NONEMPTY: u64 = 48;
 const SPANS: u64 = 96;
 const COUNTER: u64 = 104;
@@ -57,7 +58,7 @@ pub struct PageMap {
     pub shift: u32,
 }
 
-/// Page sizes with which it can be built (configure.ac), the usual one first.
+/// Page sizes with which gperftools can be built (configure.ac), the usual one first.
 const SHIFTS: [u32; 7] = [13, 12, 14, 15, 16, 17, 18];
 const ADDRESS_BITS: u32 = 48;
 
@@ -99,8 +100,8 @@ impl SizeMap {
         if sizes.iter().any(|bytes| bytes % 8 != 0) {
             return None;
         }
-        // Next come the pages of each class, since 2.11 the smallest number of pages of any class, and the number of
-        // classes.
+        // Next come the pages of each class, then (since 2.11) the smallest number of pages of any class, and the
+        // number of classes.
         let pages = start + (index + MOST_CLASSES) as u64 * 4;
         let pages = pages.next_multiple_of(8);
         let has_pages = |class: u64| {
@@ -202,7 +203,7 @@ impl Central {
 }
 
 impl PageMap {
-    /// Finds the page map in this data, which leads to all of these spans except for `doubts`.
+    /// Finds the page map in this data. The map must lead to these spans, except for at most `doubts` of them.
     pub fn find(
         snapshot: &Snapshot,
         data: &[(u64, &[u8])],
@@ -292,7 +293,7 @@ impl Caches {
     /// threads. The data also leads to caches of threads that have ended.
     pub fn find(snapshot: &Snapshot, data: &[(u64, &[u8])], sizes: &SizeMap) -> Option<Caches> {
         let found = LINKS.map(|links| Caches::linked_by(snapshot, data, sizes, links));
-        // A wrong offset may have zeros there, like a list of one cache.
+        // At a wrong offset, there may be zeros, which look like a list of one cache.
         let found = found.into_iter().flatten();
         found.max_by_key(|caches| caches.all.len())
     }
@@ -467,7 +468,7 @@ mod tests {
     #[test]
     fn a_cache_of_a_thread_that_has_ended_is_none() {
         let list = vec![cache(0), cache(1)];
-        // This cache was after the second one, or before the first.
+        // In the list, this cache came after the second one, or before the first.
         for links in [(0, cache(1)), (cache(0), 0)] {
             assert_eq!(found(words_of(0, links.0, links.1)), Some(list.clone()));
         }

@@ -44,7 +44,7 @@ impl Found {
         }
     }
 
-    /// Returns the regions that are not free, as address and bytes.
+    /// Returns the regions that are not free, each as its address and size in bytes.
     pub fn taken(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let start = if self.bits.is_slab {
             self.pages.start
@@ -81,13 +81,13 @@ impl Found {
     }
 }
 
-/// All extents of a tree in address order, and contradictions, each with its pages and the reason.
+/// All extents of a tree in address order, and the contradictions between them, each with its pages and the reason.
 #[derive(Default)]
 pub struct Extents {
     pub sound: Vec<Found>,
     pub doubtful: Vec<Range<u64>>,
     pub findings: Vec<Finding>,
-    /// Size by which an extent exceeds its only block, in bytes.
+    /// Number of bytes by which an extent exceeds its only block.
     pub padding: u64,
 }
 
@@ -273,7 +273,7 @@ fn extent(
         _ => return doubt("was being divided or joined"),
     }
     if bits.class == CLASSES && !bits.is_slab {
-        // The extent is moving from or to the free extents, for example where its pages are returned to the kernel.
+        // The extent is moving to or from the free extents, for example while its pages are returned to the kernel.
         found.bits.state = STATE_DIRTY;
         return Ok(found);
     }

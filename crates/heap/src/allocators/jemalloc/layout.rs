@@ -13,7 +13,7 @@ pub const EXTENT_BYTES: u64 = 128;
 /// Offset of the bitmap.
 pub const BITMAP: u64 = 64;
 
-/// State of free pages that could be given back (`extent_state_dirty`).
+/// State of free pages that could be returned to the kernel (`extent_state_dirty`).
 pub const STATE_DIRTY: u64 = 1;
 
 /// Returns the usable bytes of a size class (`sz_index2size`): 8, then four classes up to 64, then four classes per
@@ -79,7 +79,7 @@ pub struct ExtentBits {
     pub arena: u32,
     /// True if it is divided into regions.
     pub is_slab: bool,
-    /// 0: active, 1: dirty, 2: muzzy, 3: retained. Any other value is a transition between two of them.
+    /// 0: active, 1: dirty, 2: muzzy, 3: retained. Any other value marks a transition between two states.
     pub state: u64,
     /// Index of the size class.
     pub class: u64,

@@ -1,4 +1,5 @@
-//! Checks for live regions in a running process, by their extent and by the caches of all threads.
+//! Checks whether regions of a running process are live, by their extents and the caches of all
+//! threads.
 
 use super::extents::only_block_bytes;
 use super::layout::{BITMAP, CLASSES, MOST_REGIONS, PAGE_BYTES, class_bytes};

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use thread_caches::ThreadCaches;
 use tree::Tree;
 
-/// If more than one extent in this number is doubtful, the heap has an unknown layout.
+/// If more than one in this many extents is doubtful, the layout of the heap is unknown.
 const SOUND_FOR_EACH_DOUBTFUL: usize = 20;
 /// Maximum number of findings that are kept.
 const MAX_FINDINGS: usize = 20;
@@ -186,7 +186,7 @@ fn is_known(snapshot: &Snapshot, tree: &Tree) -> bool {
     let has_root = |data: &Range<u64>| data.contains(&root);
     let mut modules = snapshot.meta.modules.iter();
     let module = modules.find(|m| m.data.iter().any(has_root));
-    // The functions that it calls are known only if the program also has a C library.
+    // The functions that this copy calls are known only if the program also has a C library.
     module.is_some_and(|m| !m.allocator_code.is_empty()) && snapshot.libc().is_some()
 }
 

@@ -1,4 +1,4 @@
-//! Thread caches (`tcache_t`, tcache_structs.h): free regions that their slabs call allocated.
+//! Thread caches (`tcache_t`, tcache_structs.h): free regions that their slabs count as allocated.
 //!
 //! An arena lists its caches, and each cache links to its neighbours. The list is found in the first block of an
 //! arena's own data, by two structures that point to each other. The search therefore does not depend on the kind of
@@ -104,7 +104,8 @@ pub fn find(snapshot: &Snapshot, blocks: &[Range<u64>], extents: &Extents) -> Th
             }
         });
     }
-    // jemalloc lists no caches if it was built without statistics (`--disable-stats`, as in most Rust programs).
+    // jemalloc lists no caches if it was built without statistics (`--disable-stats`), which is the case in most Rust
+    // programs.
     if seen.is_empty() {
         return of_threads(snapshot, blocks, extents);
     }
@@ -215,8 +216,8 @@ impl Cache {
         match self.version {
             Version::Two => {
                 let head = memory.word(bin)?;
-                // Each has only the low bits of an address in the list: the low-water mark, the full position, and the
-                // empty position.
+                // Each of these fields has only the low bits of an address in the list: the low-water mark, the full
+                // position, and the empty position.
                 let empty = (memory.word(bin + 16)? >> 32) as u16;
                 Some(head..head.checked_add(u64::from(empty.wrapping_sub(head as u16)))?)
             }

@@ -1,6 +1,6 @@
 //! The radix tree that leads from a page to its extent (`rtree_t`, rtree.h).
 //!
-//! The root is an array in the data of a module. A stripped library has no symbol for it, but the tree can be
+//! The root is an array in the data of a module. A stripped library has no symbol for the root, but the tree can be
 //! recognized: an extent states its own address, and that address is the path through the tree. So each entry of the
 //! root shows where the root begins.
 
@@ -11,7 +11,7 @@ use crate::snapshot::{CopiedRegion, Snapshot};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Number of entries of a node that are tried in the search for a sound extent.
+/// Number of entries of a node that the search for a valid extent tries.
 const TRIES: usize = 16;
 /// Offset of an extent's own address.
 const ADDRESS: u64 = 8;
@@ -111,7 +111,7 @@ pub fn find(snapshot: &Snapshot, layout: Layout, base: &mut BaseBlocks) -> Vec<T
 }
 
 impl Tree {
-    /// Returns the start of the root if the root's entry at `place` leads to `node`.
+    /// Returns the start of the root, if the root's entry at `place` leads to `node`.
     fn root_of(
         &self,
         snapshot: &Snapshot,
@@ -193,7 +193,7 @@ impl Tree {
                     return;
                 }
                 let entry = self.entry(snapshot, place, word);
-                // A page that has lost its extent keeps an invalid size class.
+                // A page that no longer belongs to an extent keeps an invalid size class.
                 if entry.descriptor != 0 {
                     each(Entry {
                         page: ((key << bits) + offset / step) << 12,
@@ -232,7 +232,7 @@ impl Tree {
     }
 }
 
-/// Returns a user-space address without the data in the upper bits of a leaf entry.
+/// Returns the user-space address in a leaf entry, without the data in its upper bits.
 fn address_of(word: u64) -> u64 {
     word & ((1 << 47) - 1)
 }

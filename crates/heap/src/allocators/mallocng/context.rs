@@ -21,7 +21,7 @@ const AREA_HEADER_BYTES: u64 = 24;
 const META_BYTES: u64 = 40;
 /// Number of slots (`nslots`) in every area.
 const SLOTS: u64 = (AREA_BYTES - AREA_HEADER_BYTES) / META_BYTES;
-/// Upper bound on the number of areas. Each area describes up to three thousand blocks.
+/// Upper bound on the number of metadata areas. Each area describes up to three thousand blocks.
 const MOST_AREAS: usize = 1 << 22;
 
 // Offsets in the context.
@@ -54,7 +54,7 @@ pub struct Meta {
     pub avail: u32,
     pub freed: u32,
     pub last: u64,
-    /// False for memory that the loader has given to the allocator.
+    /// False for memory that the loader has donated to the allocator.
     pub is_freeable: bool,
     pub class: u64,
     /// Number of pages in the group's own mapping; 0 if the group is in a slot of another group.
@@ -156,7 +156,7 @@ impl Meta {
     }
 }
 
-/// Returns bytes of data, up to the first byte that was not copied.
+/// Returns bytes of data up to the first byte that is not in the copy.
 fn in_memory(snapshot: &Snapshot, start: u64, end: u64) -> Option<&[u8]> {
     let region = snapshot.region(start)?;
     snapshot.bytes(start, end.min(region.end()).checked_sub(start)?)

@@ -23,9 +23,9 @@ use rustc_hash::FxHashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Maximum number of contradictions that the thread with the lock can cause. A group that is freed may be the last one
-/// in its slot of a larger group, which is then freed as well, up to four times (`free_group` of free.c). Each of these
-/// groups may contradict its descriptor, its list, its slot, and the count of its class.
+/// Maximum number of contradictions that the thread holding the lock can cause. A group that is freed may be the last
+/// one in its slot of a larger group, which is then freed as well, up to four times (`free_group` of free.c). Each of
+/// these groups may contradict its descriptor, its list, its slot, and the count of its class.
 const MOST_OF_LOCK_HOLDER: usize = 16;
 
 /// musl's mallocng.
@@ -94,7 +94,7 @@ struct Dissection<'a> {
     /// Number of groups and counts that contradict each other. A group counts once: while a thread moves its free slots
     /// from one mask to the other (`activate_group` of malloc.c), they are in neither mask.
     unclear: usize,
-    /// Fault that no thread in the middle of an operation can explain.
+    /// Inconsistency that cannot be the work of a thread in the middle of an operation.
     refuted: Option<String>,
 }
 

@@ -3,13 +3,15 @@
 /// Location of the first block of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageStart {
-    /// Blocks begin 384 bytes into the page if they are small (segment.c, `_mi_segment_page_start_from_slice`).
+    /// The first block begins 384 bytes into the page if blocks are small (segment.c,
+    /// `_mi_segment_page_start_from_slice`).
     Shifted,
-    /// The smallest blocks begin at the fourth or the second multiple of their size (same function).
+    /// For the smallest blocks, the first one begins at the fourth or second multiple of the block size (same
+    /// function).
     AtMultiple,
-    /// `mi_page_t` has the address at this offset.
+    /// `mi_page_t` contains its address at this offset.
     Field(u64),
-    /// `mi_page_t` has the distance from itself at this offset, as 32 bits in machine words.
+    /// `mi_page_t` contains its distance from the `mi_page_t` at this offset: 32 bits, in machine words.
     Distance(u64),
     /// Likewise, in bytes.
     DistanceInBytes(u64),
@@ -41,17 +43,16 @@ pub struct Layout {
     pub thread_free: u64,
     pub heap: u64,
     pub start: PageStart,
-    /// Keys that encode free lists, in builds with `MI_SECURE`.
+    /// Keys with which free lists are encoded, in builds with `MI_SECURE`.
     pub keys: Option<u64>,
     /// True if blocks have padding at their ends, as in secure builds since 2.1.
     pub has_padding: bool,
-    /// `mi_heap_t`: `thread_delayed_free`, which precedes the thread's id. Lists both offsets if build options change
-    /// it.
+    /// `mi_heap_t`: `thread_delayed_free`, which precedes the thread's id. Both offsets are listed if build options
+    /// change it.
     pub delayed: &'static [u64],
 }
 
-/// All layouts begin with the slices of a page, and share the offsets of these two fields and of the list of free
-/// blocks.
+/// All layouts begin with the page's slice count, and share the offsets of `capacity`, `reserved` and the free list.
 pub const SLICE_COUNT: u64 = 0;
 pub const CAPACITY: u64 = 10;
 pub const RESERVED: u64 = 12;

@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 /// Size of the padding at the end of a block in a secure build (`mi_padding_t`: a canary, and the number of bytes that
 /// were not requested).
 const PADDING_BYTES: u64 = 8;
-/// Distances in `mi_heap_t` from `thread_delayed_free` to the thread's id and to the keys of that list.
+/// Offsets in `mi_heap_t`, relative to `thread_delayed_free`, of the thread's id and of the keys of that list.
 const HEAP_THREAD: u64 = 8;
 const HEAP_KEYS: u64 = 32;
 
@@ -61,7 +61,7 @@ pub struct Listed {
     pub live: Vec<(u64, u64)>,
     /// Number of blocks in the lists of the page's own thread.
     pub free: u64,
-    /// Number of blocks that other threads have released, in the list of this page or of its heap.
+    /// Number of blocks released by other threads, in the list of this page or of its heap.
     pub released: u64,
 }
 

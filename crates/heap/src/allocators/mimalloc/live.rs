@@ -1,4 +1,5 @@
-//! Checks for live blocks in a running process, by their page, its lists, and the list of its heap.
+//! Checks whether blocks of a running process are live, using the block's page, the page's lists,
+//! and the list of the page's heap.
 
 use super::layout::Layout;
 use super::lists::{delayed_of_heap, free_of_page};
@@ -35,7 +36,7 @@ impl Live {
     /// Returns the free blocks of a page from all lists.
     fn free(&self, memory: &impl Memory, page: &Page) -> Option<FxHashSet<u64>> {
         let mut free = free_of_page(memory, &self.layout, page)?;
-        // A page whose thread has ended has no heap, and so no other list.
+        // A page whose thread has ended belongs to no heap, so it has no other list.
         if page.heap != 0 {
             free.extend(delayed_of_heap(
                 memory,

@@ -1,11 +1,11 @@
-//! mimalloc, as a library or linked into the program.
+//! mimalloc, either as a library or linked into the program.
 //!
 //! Version 3 has a map of all its pages ([`page_map`]). The memory of version 2 is in segments that begin at multiples
 //! of 32 MiB ([`segments`]). The header of a segment has the segment's address, mixed with a secret of the process that
-//! is also in the allocator's data. An address at which both match is a segment. A segment has pages of blocks of one
-//! size, and a page has three lists of free blocks ([`lists`]). Links between them are consistent at any moment. A
-//! thread in the middle of malloc or free therefore leaves at most a counter that is off by one, and a block that is
-//! only in a register.
+//! is also in the allocator's data. Where both match, there is a segment. A segment has pages of blocks of one size,
+//! and a page has three lists of free blocks ([`lists`]). Links between them are consistent at any moment. A thread in
+//! the middle of malloc or free therefore leaves at most a counter that is off by one, and a block that is only in a
+//! register.
 
 mod layout;
 mod lists;
@@ -31,9 +31,9 @@ use segments::{Page, SEGMENT_BYTES, Segment};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Name of the allocator, which other parts of the program use too.
+/// Name of the allocator, also used by other parts of memhook-rs.
 const NAME: &str = "mimalloc";
-/// Fraction (1/n) of pages that the program may have damaged.
+/// One page in this many may have been damaged by the program.
 const PAGES_PER_DAMAGED: usize = 8;
 
 /// mimalloc.
@@ -45,7 +45,7 @@ impl HeapDissector for Mimalloc {
     }
 
     fn dissect(&self, snapshot: &Snapshot) -> Option<Result<AllocatorHeap, NotDissected>> {
-        // Free blocks of the program may look like a map of pages, too.
+        // The program's free blocks may look like a page map, too.
         let mut wrong_map = None;
         for map in PageMap::candidates(snapshot) {
             match with_map(snapshot, &map) {
@@ -98,7 +98,7 @@ fn with_map(snapshot: &Snapshot, map: &PageMap) -> Result<AllocatorHeap, NotDiss
         if found.damage().is_none() {
             return Ok(found.finish());
         }
-        // With the layout of another release, no page may be found, and so no contradiction.
+        // With the layout of another release, there may be no page at all, and so no contradiction.
         let is_nearer = |other: &Dissection| found.unclear < other.unclear;
         if found.pages > 0 && nearest.as_ref().is_none_or(is_nearer) {
             nearest = Some(found);
@@ -108,7 +108,8 @@ fn with_map(snapshot: &Snapshot, map: &PageMap) -> Result<AllocatorHeap, NotDiss
     Err(reason.unwrap_or_else(|| NotDissected::Because("has an unknown layout".to_owned())))
 }
 
-/// Returns addresses at which segments may begin, in copied memory: a core file may claim areas of terabytes.
+/// Returns the addresses at which segments may begin. Only copied memory is considered, because a core file may claim
+/// to contain terabytes.
 fn candidates(snapshot: &Snapshot) -> Vec<u64> {
     let regions = snapshot.regions.iter();
     regions
@@ -133,7 +134,7 @@ fn most_frequent_secret(snapshot: &Snapshot, layout: &Layout, candidates: &[u64]
     most.map(|(secret, _)| secret)
 }
 
-/// Returns true if the data of a module contains this word, the `cookie` of the first heap, which is a variable.
+/// Returns true if the data of a module contains this word, the `cookie` of the first heap, which is a static variable.
 fn is_in_data(snapshot: &Snapshot, secret: u64) -> bool {
     let data = snapshot.meta.modules.iter().flat_map(|m| &m.data);
     let mut copied = data.filter_map(|range| {
@@ -158,11 +159,11 @@ struct Dissection<'a> {
     pages: usize,
     /// Number of pages and segments that contradict each other.
     unclear: usize,
-    /// Number of pages with one block more or less than their count.
+    /// Number of pages whose block count is off by one.
     off_by_one: usize,
-    /// Number of blocks in use, as counted by pages, and as found.
+    /// Number of blocks in use according to the pages, and the number found.
     used: (u64, u64),
-    /// Number of pages in use, as counted by segments, and as found.
+    /// Number of pages in use according to the segments, and the number found.
     counted_pages: (u64, u64),
 }
 
@@ -349,7 +350,7 @@ impl<'a> Dissection<'a> {
         });
     }
 
-    /// Returns the damage that neither threads in the middle of an operation nor a few damaged pages can explain.
+    /// Returns the damage that cannot be explained by threads in the middle of an operation or by a few damaged pages.
     fn damage(&self) -> Option<NotDissected> {
         let threads = self.snapshot.meta.threads.len().max(1);
         let most = threads + self.pages / PAGES_PER_DAMAGED;

@@ -1,9 +1,9 @@
 //! The map of mimalloc 3 from addresses to pages.
 //!
-//! A variable points to a table of tables, one entry for each 64 KiB of address space, and an entry to the `mi_page_t` of
-//! the page there (page-map.c). Tables of the first level end where their first entry points to, which is how the variable
-//! is told; since 3.6, they also begin with the number of their entries. A page states the address that led to it. Pages are
-//! in arenas, which begin with their own description, or in a mapping of their own.
+//! A variable points to a two-level table with one entry for each 64 KiB of address space. An entry points to the
+//! `mi_page_t` of the page there (page-map.c). The first-level table ends where its first entry points to, which is how
+//! the variable is recognized; since 3.6, the table also begins with the number of its entries. Each `mi_page_t` states
+//! the address that led to it. Pages are in arenas, which begin with their own description, or in separate mappings.
 
 use super::layout::{Layout, PageStart, SINCE_2_2};
 use super::segments::{Page, SLICE_BYTES};
@@ -14,50 +14,53 @@ use rustc_hash::FxHashSet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Number of entries in a table of the second level (`MI_PAGE_MAP_SUB_COUNT`).
+/// Number of entries in a second-level table (`MI_PAGE_MAP_SUB_COUNT`).
 const ENTRIES: u64 = 8192;
-/// Size of the first level in bytes for the largest number of address bits (`MI_PAGE_MAP_COUNT`, option `max_vabits`).
+/// Size of the first-level table in bytes, for the largest number of address bits (`MI_PAGE_MAP_COUNT`, option
+/// `max_vabits`).
 const MOST_TABLE_BYTES: u64 = 4 << 20;
 const PAGE_BYTES: u64 = 4096;
-/// Where a table of the first level has its entries since 3.6, behind their number, the distance to the table for address 0
-/// and the place of its own memory.
+/// Offset of the entries in a first-level table since 3.6. Before them come their number, the second-level table for
+/// address 0, and the location of the table's own memory.
 const HEADED_ENTRIES: u64 = 80;
-/// Since 3.6, memory of arenas has a table of descriptions (`mi_page_t`) at each multiple of this, for as many bytes.
+/// Since 3.6, an arena's memory has a table of page descriptions (`mi_page_t`) at each multiple of this size, which
+/// describes the pages of the following bytes up to the next multiple.
 const DESCRIBED_BYTES: u64 = 256 << 20;
 /// Size of such a table.
 const DESCRIPTIONS_BYTES: u64 = DESCRIBED_BYTES / SLICE_BYTES * 128;
-/// From the first bitmap of `mi_arena_t` to `pages`, the fifth.
+/// Distance from the first bitmap of `mi_arena_t` to `pages`, which is the fifth.
 const FIRST_BITMAP: u64 = 32;
 /// Offset of the bits in `mi_bitmap_t`, after the number of chunks and one bit for each chunk.
 const BITS: u64 = 128;
 const THREAD_FLAGS: u64 = 7;
-/// Kinds of memory with mappings of its own (`mi_memkind_t`), which that of memory in arenas follows.
+/// Number of memory kinds with separate mappings (`mi_memkind_t`). The next kind is memory in arenas.
 const KINDS_OF_ITS_OWN: u64 = 3;
-/// `memid` in the description of the allocator's own memory (`mi_meta_page_t`).
+/// Offset of `memid` in the description of the allocator's own memory (`mi_meta_page_t`).
 const META_ID: u64 = 8;
-/// Unit of the number of slices in an arena (`MI_BCHUNK_BITS`).
+/// The number of slices in an arena is a multiple of this (`MI_BCHUNK_BITS`).
 const ARENA_SLICES: u64 = 512;
-/// Upper bound on the slices of all arenas: 2 TiB (`MI_MAX_ARENAS`).
+/// Upper bound on the total number of slices in all arenas: 2 TiB (`MI_MAX_ARENAS`).
 const MOST_SLICES: u64 = 1 << 25;
-/// Upper bound on words of a program's data that may look like the address of a map.
+/// Upper bound on the number of words in a program's data that look like the address of a map.
 const MOST_CANDIDATES: usize = 16;
 
 /// Field offsets in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct MapLayout {
-    /// Layout of lists and blocks. Its other fields are for version 2.
+    /// Layout of lists and blocks. The other fields of this layout are for version 2.
     pub lists: Layout,
     page: PageFields,
     /// `memid` of `mi_page_t`.
     memid: u64,
     /// `memid.memkind` of memory in arenas.
     in_arena: u64,
-    /// From the beginning of an arena's memory to `mi_arena_t`.
+    /// Offset of `mi_arena_t` from the beginning of an arena's memory.
     arena: u64,
-    /// `slice_count` of `mi_arena_t`, which `info_slices` follows.
+    /// Offset of `slice_count` in `mi_arena_t`. `info_slices` follows it.
     slice_count: u64,
     /// Offset of `pages` in `mi_arena_t`, which points to a bitmap with one bit for each slice at which a page begins.
-    /// Set only for releases of which one keeps released pages in the map (3.0.1, `_mi_page_map_unregister`).
+    /// Set only for a layout shared with a version that keeps released pages in the map (3.0.1,
+    /// `_mi_page_map_unregister`).
     pages: Option<u64>,
 }
 
@@ -179,7 +182,7 @@ pub struct PageMap {
     entries: u64,
     /// The tables, that of the first level first.
     tables: Runs,
-    /// The addresses of all `mi_page_t`, each with the first 64 KiB unit that led to it.
+    /// Addresses of all `mi_page_t`, each with the first 64 KiB unit that led to it.
     pages: BTreeMap<u64, u64>,
 }
 
@@ -228,13 +231,13 @@ impl PageMap {
         };
         // The table for address 0 comes right behind.
         map.tables.push(table..entries.end + ENTRIES * 8);
-        // Parts of it that are not accessible yet have no entries.
+        // Parts of the first-level table that are not accessible yet have no entries.
         let copied = snapshot.region(table)?.end().min(entries.end);
         let second = words(snapshot.bytes(entries.start, copied.checked_sub(entries.start)?)?)
             .enumerate()
             .skip(1);
         for (index, table) in second.filter(|&(_, table)| table != 0) {
-            // The data are not a map if this is not a table, or if two entries lead to the same table.
+            // The data is not a map if this is not a table, or if two entries lead to the same table.
             if !seen.insert(table) {
                 return None;
             }
@@ -316,7 +319,7 @@ impl PageMap {
 }
 
 impl Mapped {
-    /// Takes the rest of an arena: its description, and its free memory.
+    /// Adds the rest of an arena: its description, and its free memory.
     fn take_arena(&mut self, snapshot: &Snapshot, layout: &MapLayout, arena: u64, used: &Runs) {
         let Some((slices, info)) = arena_at(snapshot, layout, arena) else {
             return;
@@ -352,7 +355,7 @@ impl Mapped {
     }
 }
 
-/// The first table of a map at this address, if there may be one, and its entries.
+/// Returns the first-level table of a map at this address, and the range of its entries; `None` if no map can be there.
 fn first_table(snapshot: &Snapshot, table: u64) -> Option<(u64, Range<u64>)> {
     if table == 0 || !table.is_multiple_of(PAGE_BYTES) {
         return None;
@@ -380,7 +383,7 @@ enum Source {
     Own(Range<u64>),
 }
 
-/// Arena, number of the slice and how many there are, which `memid` has at this address.
+/// Returns the arena, the index of the first slice and the number of slices from the `memid` at this address.
 fn place(snapshot: &Snapshot, layout: &MapLayout, memid: u64) -> Option<(u64, u64, u64)> {
     let half = |offset: u64| snapshot.half(memid.checked_add(offset)?).map(u64::from);
     let kind = half(16)?;
@@ -392,7 +395,7 @@ fn place(snapshot: &Snapshot, layout: &MapLayout, memid: u64) -> Option<(u64, u6
 fn arena_at(snapshot: &Snapshot, layout: &MapLayout, arena: u64) -> Option<(u64, u64)> {
     let at = arena.checked_add(layout.slice_count)?;
     let (slices, info) = (snapshot.word(at)?, snapshot.word(at + 8)?);
-    // Behind a table of descriptions, an arena states where its memory begins.
+    // After a table of page descriptions, an arena states where its memory begins.
     let follows_table = || {
         arena % DESCRIBED_BYTES == layout.arena
             && snapshot.word(at - 8) == Some(arena - layout.arena)
@@ -403,8 +406,8 @@ fn arena_at(snapshot: &Snapshot, layout: &MapLayout, arena: u64) -> Option<(u64,
         && slices <= MOST_SLICES
         && (1..slices).contains(&info)
         && layout.pages.is_none_or(|at| {
-            // All bitmaps of the arena follow `pages`. At the offset of the first bitmap in later releases, there is no
-            // bitmap yet.
+            // All bitmaps of the arena follow `pages`. At the offset where later versions have the first bitmap, this
+            // version has none yet.
             let own = arena..arena + info * SLICE_BYTES;
             let place = |at: u64| {
                 snapshot
@@ -435,8 +438,8 @@ fn memory_of(snapshot: &Snapshot, layout: &MapLayout, page: u64, slice: u64) -> 
     is_there.then_some(Source::Own(range))
 }
 
-/// Returns true if a page in the map has been released: its arena says so, or it is in no arena and has no other valid
-/// origin. Without `pages`, the map contains no released pages.
+/// Returns true if a page in the map has been released: its arena says so, or it is not in an arena and has no other
+/// valid origin. Without `pages`, the map contains no released pages.
 fn is_released(
     snapshot: &Snapshot,
     layout: &MapLayout,
@@ -462,7 +465,7 @@ fn is_released(
     begins_there() == Some(false)
 }
 
-/// Returns the page that is described at this address and has these slices, and the end of its last block.
+/// Returns the page whose description is at this address and which has these slices, and the end of its last block.
 fn described(
     memory: &impl Memory,
     layout: &MapLayout,
@@ -508,7 +511,7 @@ fn described(
     is_sound.then_some((page, end))
 }
 
-/// Returns the page at this address, which was found through this slice and has these slices.
+/// Returns the page whose description is at this address. This slice led to the page, which has these slices.
 fn page(
     snapshot: &Snapshot,
     layout: &MapLayout,
@@ -527,7 +530,7 @@ fn page(
     Ok(page)
 }
 
-/// The page that a first table's entries lead to, of a running process.
+/// Returns the page that the entries of a first-level table lead to, in a running process.
 pub fn page_of(
     memory: &impl Memory,
     layout: &MapLayout,

@@ -16,7 +16,7 @@ const SLICE: u64 = 64 << 10;
 const TABLE_BYTES: u64 = 4096;
 /// Where a table of 3.6 has its entries.
 const HEAD: u64 = 80;
-/// Of `pages`, the bits of an arena of 3.0 that say where pages begin.
+/// Bits of `pages` in an arena of 3.0, which mark the start of each page.
 const BITMAP: u64 = ARENA + 0x8000;
 const DESCRIPTION: u64 = 136;
 const PAGES: u64 = 8;
@@ -32,9 +32,9 @@ enum Release {
     In3_1,
     In3_3,
     Since3_4,
-    /// Descriptions are in a table at the beginning of the arena.
+    /// Descriptors are in a table at the beginning of the arena.
     In3_6,
-    /// Builds with encoded lists, whose keys are zero here: links are as they are, but for the last one.
+    /// Builds with encoded lists, whose keys are zero here, so that all links except the last are stored unchanged.
     Secure3_1,
     Secure3_4,
 }
@@ -300,7 +300,7 @@ fn what_is_released_is_live_no_more() {
     assert_eq!(live(&heap, &snapshot, &found[..2]), [false, true]);
 }
 
-/// Otherwise a program could make us search one table half a million times.
+/// Without a limit, a program could make us search one table half a million times.
 #[test]
 fn a_table_for_two_places_is_none() {
     let mut snapshot = heap();
@@ -321,7 +321,7 @@ fn a_block_that_looks_like_a_map_hides_none() {
     }
 }
 
-/// Arenas that claim more than there can be are not walked.
+/// Arenas that claim an impossible size are not walked.
 #[test]
 fn arenas_without_measure_are_damaged() {
     for release in [In3_3, In3_6] {

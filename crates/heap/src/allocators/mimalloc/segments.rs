@@ -9,7 +9,7 @@ pub const SEGMENT_BYTES: u64 = 32 << 20;
 pub const SLICE_BYTES: u64 = 64 << 10;
 /// Slices of a segment, and entries of its table of them.
 const SLICES: u64 = SEGMENT_BYTES / SLICE_BYTES;
-/// The table takes one or two slices, and a guard page may follow it.
+/// The table occupies one or two slices, and a guard page may follow it.
 const MOST_INFO_SLICES: u64 = 4;
 /// A block whose size does not fit into 32 bits (`MI_HUGE_BLOCK_SIZE`) fills its page.
 const HUGE_BLOCK_BYTES: u64 = 2 << 30;
@@ -60,7 +60,7 @@ impl Segment {
         (cookie != 0).then_some(cookie ^ address)
     }
 
-    /// Returns the segment at this address, if its header is sound.
+    /// Returns the segment at this address, if its header is valid.
     pub fn at(memory: &impl Memory, layout: &Layout, address: u64) -> Option<Segment> {
         let word = |offset: u64| memory.word(address + offset);
         let slices = word(layout.segment_slices)?;

@@ -8,7 +8,7 @@
 
 /// One container.
 pub(super) struct Shape {
-    /// The class that has the pointers, without template arguments.
+    /// Name of the class that holds the pointers, without template arguments.
     pub family: &'static str,
     /// Index of the template argument that is the type of the elements.
     pub element: usize,
@@ -47,7 +47,7 @@ pub(super) enum Walk {
     /// Chunks of elements, and a block of pointers to them. The pointers are valid from `first` to
     /// `last`, both included.
     Chunks { map: u64, first: u64, last: u64 },
-    /// Chunks like these, whose pointers are valid up to `end`, which is excluded.
+    /// Like the previous layout, but the pointers are valid up to `end`, exclusive.
     ChunksBefore { map: u64, first: u64, end: u64 },
     /// The element itself, after a header.
     InPlace { header: u64 },

@@ -58,7 +58,7 @@ const STEPS_A_LOOK: u32 = 1 << 14;
 /// Largest difference between the size of a block and the requested size. malloc rounds up, and
 /// keeps a remainder that is too small for a chunk.
 const MOST_ROUNDING: u64 = 31;
-/// Number of elements that have to fit before a block is called an array.
+/// Maximum number of elements to check before a block is called an array.
 const ELEMENTS_CHECKED: u64 = 1024;
 /// Lowest address that programs use. Smaller words are numbers.
 const LOWEST_ADDRESS: u64 = 1 << 16;
@@ -214,7 +214,7 @@ impl<'a, 's> Claims<'a, 's> {
                 let Some(last) = after.checked_sub(1) else {
                     continue;
                 };
-                // Each compilation unit that knows a variable has an entry for it.
+                // Each compilation unit that declares a variable has an entry for it.
                 let address = variables[last].address;
                 let first = variables.partition_point(|v| v.address < address);
                 if holding.last() != Some(&(after - 1)) {
@@ -440,8 +440,8 @@ impl<'a, 's> Claims<'a, 's> {
         layout.pointers.iter().any(|&(_, to)| to == of)
     }
 
-    /// Returns true if an object of this type is possible here: the words at its pointer members
-    /// are addresses.
+    /// Returns true if this may be an object of this type: the words at its pointer members are
+    /// addresses.
     fn looks_right(&self, address: u64, layout: &Layout) -> bool {
         let pointers = layout.pointers.iter().map(|&(offset, _)| offset);
         let containers = layout.containers.iter().map(|&(offset, _)| offset);

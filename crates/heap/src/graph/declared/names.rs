@@ -1,6 +1,6 @@
 //! Names of types as programs write them.
 
-/// Template arguments that programs leave out for containers of the library.
+/// Template arguments of the library's containers that programs leave out.
 const LEFT_OUT: &[&str] = &[
     "std::allocator<",
     "std::less<",
@@ -9,7 +9,7 @@ const LEFT_OUT: &[&str] = &[
     "std::char_traits<",
     "std::default_delete<",
 ];
-/// Inline namespaces of the libraries between `std` and a name.
+/// Inline namespaces that the standard libraries insert between `std` and a name.
 const INLINE: &[&str] = &["std::__cxx11::", "std::__1::"];
 /// Maximum depth of templates that are shortened.
 const DEEPEST: usize = 24;
@@ -52,7 +52,7 @@ fn shortened(name: &str, depth: usize) -> String {
     }
 }
 
-/// Returns the template arguments that begin at a bracket, and the place where they end.
+/// Returns the template arguments that begin at a bracket, and the position at which they end.
 fn arguments(name: &str, open: usize) -> Option<(Vec<&str>, usize)> {
     let (mut depth, mut begin) = (0u32, open + 1);
     let mut found = Vec::new();

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 
 /// Maximum number of names of a block. A block with more names gets no label.
 const MOST_NAMES: usize = 3;
-/// Maximum length of a chain of pointers to pointers that gets a name.
+/// Maximum length of a pointer-to-pointer chain that gets a name.
 const DEEPEST: usize = 4;
 
 impl Claims<'_, '_> {

@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 /// Holder of blocks that no single holder retains.
 const TOGETHER: &str = "several holders together";
 
-/// The blocks of a heap, each with its holder and its type.
+/// The blocks of a heap, each with its holder and type.
 pub struct Attributed {
     blocks: BlockTable,
     /// Holder and type of each block.
@@ -29,7 +29,7 @@ pub struct HeapGrowth {
     pub old: Sum,
     /// All blocks of the newer snapshot.
     pub new: Sum,
-    /// Blocks that only the newer snapshot has, compared by address and size.
+    /// Blocks that exist only in the newer snapshot, compared by address and size.
     pub added: Sum,
     /// Blocks that only the older snapshot has.
     pub gone: Sum,
@@ -103,7 +103,8 @@ impl Retained {
     /// Returns each block with the innermost holder that retains it, and its type.
     pub fn attributed(self, heap: Heap, types: &Types) -> Attributed {
         let mut of = vec![(0, 0); heap.blocks.len() as usize];
-        // Holders that retain the current position, with the end of the part that each retains.
+        // Holders that retain the block at the current position, each with the end of the range
+        // that it retains.
         let mut open: Vec<(u32, u32)> = Vec::new();
         for position in 0..self.tree.len() {
             while open.pop_if(|&mut (end, _)| end <= position).is_some() {}

@@ -1,10 +1,10 @@
 //! Immediate dominators, by the semi-NCA algorithm (Georgiadis, Tarjan: "Finding dominators in practice", 2004).
 //!
 //! The algorithm needs the predecessors of each node, but a block in memory only contains its successors. Most edges
-//! need no list of predecessors: the search itself keeps the predecessor with the lowest number that was reached before
-//! a node. This leaves only edges to lower numbers, which belong to cycles and to shared blocks. They are collected for
-//! as many nodes at a time as fit into the available space. For this, the blocks are read in address order, which is
-//! far faster than the order of the search. A node takes twenty bytes, and an edge four.
+//! need no list of predecessors: for each node, the search itself keeps the lowest-numbered predecessor that was
+//! reached before the node. This leaves only edges to lower numbers, which belong to cycles and to shared blocks. They
+//! are collected for as many nodes at a time as fit into the available space. For this, the blocks are read in address
+//! order, which is far faster than in search order. A node takes twenty bytes, and an edge four.
 //!
 //! Iterating over the edges to a fixed point (Cooper, Harvey, Kennedy) takes fewer arrays, but
 //! walks up the tree for each edge. For a list of a million nodes that a table also points to, that
@@ -33,7 +33,7 @@ pub(crate) struct Dominators {
 struct Link {
     /// A node further up.
     above: u32,
-    /// The lowest semidominator on the path from the node up to, but without, `above`.
+    /// The lowest semidominator on the path from the node up to `above`, exclusive.
     lowest: u32,
 }
 
@@ -88,19 +88,18 @@ pub(crate) fn dominators(graph: &impl Edges, numbered: Numbered, edges: u64) -> 
     Dominators { node, dominator }
 }
 
-/// Paths up a tree that grows at its leaves. Each node has a shortcut to a node further up, such
-/// that any ancestor is found in a logarithmic number of steps (Myers: "An applicative
-/// random-access stack", 1983). Without shortcuts, a long list with many references to its end
-/// takes time that is quadratic in its length.
+/// Paths up a tree that grows at its leaves. Each node has a shortcut to a node further up, so any ancestor is found in
+/// a logarithmic number of steps (Myers: "An applicative random-access stack", 1983). Without shortcuts, a long list
+/// with many references to its end takes time that is quadratic in its length.
 struct Ways {
     /// Distance of each node from the top.
     depth: Vec<u32>,
-    /// The target of each node's shortcut; the top's is the top itself.
+    /// The target of each node's shortcut; the root's shortcut points to itself.
     shortcut: Vec<u32>,
 }
 
 impl Ways {
-    /// Prepares a tree that consists of its top and will have `count` nodes.
+    /// Prepares a tree that consists of its root and will have `count` nodes.
     fn new(count: u32) -> Ways {
         Ways {
             depth: filled(count as usize, 0),
@@ -141,7 +140,7 @@ fn window(numbered: &Numbered, nodes: u32, high: u32, edges: u64) -> Range<u32> 
     let mut low = high - 1;
     let mut bucket = Numbered::bucket(nodes, low);
     let mut sum = numbered.returning[bucket];
-    // At least one bucket is taken, regardless of the number of its edges.
+    // At least one bucket is taken, however many edges it has.
     loop {
         while low > 1 && Numbered::bucket(nodes, low - 1) == bucket {
             low -= 1;
@@ -157,8 +156,8 @@ fn window(numbered: &Numbered, nodes: u32, high: u32, edges: u64) -> Range<u32> 
     }
 }
 
-/// Returns the edges from higher numbers to numbers of the window, in one list for each searching
-/// thread. Each edge is one word with the lower number in the upper half, and the lists are sorted.
+/// Returns the edges from higher numbers to numbers within the window, in one list for each searching thread. Each edge
+/// is one word with the lower number in the upper half, and the lists are sorted.
 fn returning(graph: &impl Edges, numbered: &Numbered, window: &Range<u32>) -> Vec<Vec<u64>> {
     let nodes = graph.nodes();
     let buckets =
@@ -221,7 +220,7 @@ fn edges_of(
     edges
 }
 
-/// Prefetches the first two links for edges that come next. Otherwise the lookups would wait for memory at random
+/// Prefetches the first two links needed for upcoming edges. Otherwise the lookups would wait for memory at random
 /// addresses.
 fn ask_ahead(links: &[Link], edges: &[u64]) {
     let from = |before: usize| Some(edges[edges.len().checked_sub(before)?] as u32);
@@ -233,8 +232,8 @@ fn ask_ahead(links: &[Link], edges: &[u64]) {
     }
 }
 
-/// Returns the lowest semidominator on the path up from a node, without the nodes whose numbers are
-/// `end` or lower. Halves the path for the next call.
+/// Returns the lowest semidominator on the path up from a node, excluding nodes whose numbers are `end` or lower.
+/// Halves the path for later calls.
 fn lowest_above(links: &mut [Link], node: u32, end: u32) -> u32 {
     let mut lowest = NONE;
     let mut at = node as usize;

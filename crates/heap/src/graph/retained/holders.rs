@@ -11,10 +11,10 @@ use memhook_process::ModuleImage;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-/// Largest mapping with a thread's control block that counts as the thread's memory. The loader
-/// makes such a mapping for the initial thread.
+/// Maximum size of a mapping that counts as a thread's memory because it contains the thread's
+/// control block. The loader creates such a mapping for the initial thread.
 const THREAD_BYTES: u64 = 64 << 10;
-/// Number of consecutive words with pointers that count as one array variable.
+/// Minimum number of consecutive words with pointers that count as one array variable.
 const ARRAY_WORDS: usize = 64;
 
 /// Kind of a holder.
@@ -63,8 +63,8 @@ pub struct Holder {
 pub(crate) struct Holders {
     /// The holders. The process comes first and the leaked blocks last.
     pub all: Vec<Holder>,
-    /// Index in `targets` at which the targets of each holder begin, plus the end of the last
-    /// holder's targets.
+    /// Index into `targets` of each holder's first target, followed by the end of the last holder's
+    /// targets.
     starts: Vec<u32>,
     /// Nodes: blocks by their number, then holders.
     targets: Vec<u32>,
@@ -74,7 +74,7 @@ pub(crate) struct Holders {
 pub(crate) const PROCESS: u32 = 0;
 
 impl Holders {
-    /// Collects the holders of a snapshot. The holder of leaked blocks has no targets yet.
+    /// Collects the holders of a snapshot. The holder of leaked blocks has no targets at first.
     pub fn of(
         snapshot: &Snapshot,
         heap: &Heap,
@@ -284,7 +284,7 @@ impl Found<'_> {
     }
 
     fn finish(mut self, blocks: u32) -> Holders {
-        // The process holds all that no other holder does, and modules hold their variables.
+        // The process holds everything that no other holder does, and a module holds its variables.
         for (number, holder) in self.all.iter().enumerate() {
             let by = match (holder.kind, holder.of) {
                 // These holders are searched after all others.

@@ -1,4 +1,4 @@
-//! Types and sizes of blocks as numbers, by position in the tree.
+//! Numbers for the types and sizes of blocks, by position in the tree.
 
 use super::tree::Tree;
 use crate::dissect::Heap;
@@ -23,7 +23,7 @@ impl Kinds {
         let mut kinds = vec![(types.number_of("smaller holders"), 0)];
         let cache = types.number_of("malloc's cache of a thread");
         let mut numbers: FxHashMap<(u32, u64), u32> = FxHashMap::default();
-        // Blocks are visited in address order, in which reading memory is far faster.
+        // Visits blocks in address order, because reading memory in that order is far faster.
         let mut by_block = with_room(heap.blocks.len() as usize);
         for (number, block) in heap.blocks.iter() {
             let number = match heap.caches.contains(&block.address) {

@@ -51,7 +51,7 @@ const FEWEST_EDGES: u64 = 1 << 16;
 pub struct Retained {
     tree: Tree,
     holders: Holders,
-    /// Number of blocks. Nodes from this number on are holders.
+    /// Number of blocks. Nodes with this number or a higher one are holders.
     blocks: u32,
     /// Positions of the holders in the tree, in order.
     holder_positions: Vec<u32>,

@@ -1,4 +1,4 @@
-//! The dominator tree as a picture shows it: bounded, with related blocks merged into one node.
+//! The dominator tree as it is drawn: of limited size, with related blocks merged into one node.
 //!
 //! In memory, a map of a million nodes is a million blocks that hold each other. Blocks of one type
 //! and size that retain one another directly form one structure. A block that any of them retains
@@ -14,7 +14,8 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Number of nodes at which splitting stops. The children of the last split node may exceed it.
+/// Number of nodes at which splitting stops. The children of the node that is split last may exceed
+/// this number.
 const NODES: usize = 2000;
 /// Maximum number of children of a node, in addition to the children that are summed up.
 const CHILDREN: usize = 60;
@@ -172,8 +173,9 @@ impl Retained {
         rows.collect()
     }
 
-    /// Returns the structure at a position, and then repeatedly the largest child of the last
-    /// structure, as long as the child has half of the bytes that its parent retains.
+    /// Returns the structure at a position, followed by its largest child, the largest child of
+    /// that child, and so on, as long as each child has at least half of the bytes that its parent
+    /// retains.
     fn way_down(&self, heap: &Heap, types: &Types, position: u32) -> Vec<StructureStep> {
         let mut steps: Vec<StructureStep> = Vec::new();
         let mut at = position;
@@ -251,8 +253,8 @@ pub struct LargestBlock {
     pub retained_bytes: u64,
     /// Number of blocks that it retains.
     pub retained_blocks: u64,
-    /// The structure that begins with the block, then the structures that contain most of the
-    /// retained bytes.
+    /// The structure that begins with the block, followed by the structures that contain most of
+    /// the retained bytes.
     pub path: Vec<StructureStep>,
 }
 
@@ -301,7 +303,7 @@ impl Drawing<'_, '_> {
             kind,
             name,
             address: address.map(|address| format!("{address:#x}")),
-            // In a structure that is not split, the first block represents all blocks.
+            // If a structure is not split, its first block represents all of its blocks.
             blocks: u64::from(is_block),
             bytes: if is_block {
                 self.retained.tree.own(position)

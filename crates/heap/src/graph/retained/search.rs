@@ -16,8 +16,8 @@ pub(crate) trait Edges: Sync {
     /// Number of nodes.
     fn nodes(&self) -> u32;
 
-    /// Calls `found` with the step and the target of each edge of a node, beginning with this step.
-    /// A node's steps are in ascending order, and several edges may share a step.
+    /// Calls `found` with the step and the target of each edge of a node, starting from the given
+    /// step. A node's steps are in ascending order, and several edges may share a step.
     fn each(&self, node: u32, from: u32, found: impl FnMut(u32, u32) -> ControlFlow<()>);
 }
 
@@ -58,14 +58,14 @@ struct Waiting {
     targets: Vec<u32>,
     /// Remaining targets of each node, by its number.
     left: Vec<u8>,
-    /// Nodes with more edges than `targets` holds, and the step at which to resume.
+    /// Nodes with more edges than fit into `targets`, and the step at which to resume each.
     more: Vec<(u32, u32)>,
     /// Maximum number of waiting targets, unless there is only one node.
     most: usize,
 }
 
 impl Numbered {
-    /// Prepares for `nodes` nodes. At first, none is reached. At most `most` targets may wait.
+    /// Prepares for `nodes` nodes, none of which has been reached. At most `most` targets may wait.
     pub fn new(nodes: u32, most: usize) -> Numbered {
         let count = nodes as usize;
         Numbered {
@@ -94,7 +94,7 @@ impl Numbered {
         (u64::from(number) * BUCKETS as u64 / u64::from(nodes).max(1)) as usize
     }
 
-    /// Returns true if an edge from a node to a node with a lower number counts.
+    /// Returns true if an edge from a node to a lower-numbered node is to be counted.
     #[inline]
     pub fn returns(&self, from: u32, to: u32) -> bool {
         // The number of searches is very small.
@@ -116,7 +116,7 @@ impl Numbered {
         let at = self.len();
         self.reached.insert(node);
         let number = &mut self.number[node as usize];
-        // The first parent that has reached the node has the lowest number of all candidates.
+        // The parent that reached the node first has the lowest number of all candidates.
         self.lowest.push(parent.min(*number));
         *number = at;
         self.parent.push(parent);
@@ -187,8 +187,8 @@ impl Numbered {
         }
     }
 
-    /// Returns the next target of a node that nothing has reached. All nodes after it on the path
-    /// are done.
+    /// Returns the next target of a node that has not been reached yet. All nodes that follow this
+    /// node on the path must be done.
     fn next(&mut self, graph: &impl Edges, at: u32) -> Option<u32> {
         loop {
             let left = &mut self.waiting.left[at as usize];
@@ -208,7 +208,7 @@ impl Numbered {
     }
 }
 
-/// Returns true if an edge from a node to a node with a lower number counts, given the first
+/// Returns true if an edge from a node to a lower-numbered node is to be counted, given the first
 /// numbers of all searches.
 #[inline]
 fn returns(searches: &[u32], from: u32, to: u32) -> bool {

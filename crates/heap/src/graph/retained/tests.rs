@@ -32,7 +32,7 @@ impl Edges for Listed {
     }
 }
 
-/// Returns the nodes that can be reached from a node without passing another given node.
+/// Returns the nodes that can be reached from a node without passing through another given node.
 fn reachable(edges: &[Vec<u32>], from: u32, without: u32) -> BTreeSet<u32> {
     let mut seen = BTreeSet::new();
     let mut waiting = vec![from];
@@ -68,8 +68,7 @@ fn check(edges: Vec<Vec<u32>>, window: u64) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The node has more targets than may wait at a time, and the targets are connected among each
-/// other.
+/// The node has more targets than may be pending at a time, and the targets point to each other.
 #[test]
 fn a_node_with_many_targets_is_read_in_parts() {
     let count = 400;
@@ -83,9 +82,8 @@ fn a_node_with_many_targets_is_read_in_parts() {
     }
 }
 
-/// A long list whose last node has many children, and whose first node also points to these
-/// children. The first node dominates each of the children, and the path up to it from the last
-/// node is long.
+/// A long list whose last node has many children, to which the first node points too. The first
+/// node dominates each child, and the path from the last node up to the first is long.
 struct Ladder {
     length: u32,
 }
@@ -143,9 +141,9 @@ proptest! {
         check(listed.clone(), u64::MAX)?;
         check(listed, 1)?;
     }
-    /// A block retains the blocks that become unreachable without it. Reachable means from
-    /// variables and memory first, then from stacks and registers, then from leaked blocks that
-    /// nothing points to.
+    /// A block retains the blocks that become unreachable without it. Blocks are reached first from
+    /// variables and other memory, then from stacks and registers, then from leaked blocks to which
+    /// nothing points.
     #[test]
     fn what_a_block_retains_vanishes_with_it(graph in graphs()) {
         let (snapshot, heap, edges, _) = lay_out(&graph);

@@ -16,7 +16,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Lays out a tree. `bytes` returns the bytes of a node itself.
+    /// Lays out a tree. `bytes` returns a node's own bytes.
     pub fn new(dominators: Dominators, bytes: impl Fn(u32) -> u64) -> Tree {
         let Dominators { node, dominator } = dominators;
         let count = node.len();
@@ -24,7 +24,7 @@ impl Tree {
         for at in (1..count).rev() {
             sizes[dominator[at] as usize] += sizes[at];
         }
-        // The position of each number overwrites the dominator, which is no longer needed.
+        // Positions overwrite the dominators, which are no longer needed.
         let mut positions = dominator;
         let mut free = filled(count, 0u32);
         for at in 0..count {
@@ -102,7 +102,7 @@ impl Tree {
         })
     }
 
-    /// Returns the positions on the path from the top to this position, including both.
+    /// Returns the positions on the path from the root to this position, including both.
     pub fn path(&self, to: u32) -> Vec<u32> {
         let mut path = vec![0];
         let mut at = 0;

@@ -21,8 +21,8 @@ impl Variables {
         for image in images {
             add_symbols(image, &mut all);
         }
-        // If a variable has several names, the shortest name is used. The other names are internal
-        // to the library.
+        // If a variable has several names, the shortest is used, because the others are internal to
+        // the library.
         all.sort_by_key(|v| (v.start, Reverse(v.end), v.name.len()));
         all.dedup_by_key(|v| v.start);
         Variables { all }

@@ -1,4 +1,4 @@
-//! Time stamp counter, with which code in the target measures its time limit.
+//! Time stamp counter, which code in the target uses to measure its time limit.
 
 use std::time::{Duration, Instant};
 
@@ -34,8 +34,8 @@ impl Clock {
     }
 }
 
-/// Reads both clocks at the same moment. If the thread lost its processor between the two reads, the measured rate
-/// would be far too low or too high.
+/// Reads both clocks at the same moment. If the thread were preempted between the two reads, the measured rate would be
+/// far too low or too high.
 fn both() -> (Instant, u64) {
     let read = || {
         let (at, count) = (Instant::now(), count());

@@ -33,12 +33,12 @@ const RESTORER_SHORT: [u8; 7] = [0xb8, SIGRETURN, 0, 0, 0, 0x0f, 0x05];
 
 const POP_RAX_RET: [u8; 2] = [0x58, 0xc3];
 
-/// Number of bytes of code that are searched at a time. C libraries have both sequences among their first functions.
-/// The page faults of a larger buffer would cost more than the smaller number of reads saves.
+/// Number of bytes of code to search at a time. C libraries have both sequences among their first functions. A larger
+/// buffer would cost more in page faults than it saves in reads.
 const SEARCH_BYTES: usize = 64 << 10;
 
-/// Offsets of the code in the last C library, from the beginning of the mapping. Most targets of one run share a C
-/// library, and searching it takes longer than all other preparations of a hold.
+/// Offsets of the code in the last C library that was searched, from the beginning of the mapping. Most targets of one
+/// run share a C library, and searching it takes longer than all other preparations for a hold.
 static LAST: Mutex<Option<(FileId, [u64; 2])>> = Mutex::new(None);
 
 /// Device and inode.
@@ -122,7 +122,7 @@ impl Gadgets {
         })
     }
 
-    /// Returns the first words of a signal frame: the stack of a thread that returns into it.
+    /// Returns the first words of a signal frame: the words that a thread's `ret` pops to enter rt_sigreturn.
     pub(crate) fn frame_entry(&self) -> Vec<u64> {
         match self.signal_return {
             SignalReturn::Restorer(at) => vec![at.0],
@@ -152,7 +152,7 @@ fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
     (!place.is_null()).then(|| place.addr() - haystack.addr())
 }
 
-/// Reads a mapping in pieces that overlap, so that no pattern is split, until `more` returns false.
+/// Reads a mapping in overlapping pieces, so that no pattern is split, until `more` returns false.
 fn for_each_chunk(mem: &File, mapping: &Mapping, mut more: impl FnMut(u64, &[u8]) -> bool) {
     let mut at = mapping.start;
     let mut buffer = vec![0; SEARCH_BYTES];

@@ -1,4 +1,4 @@
-//! x86-64: registers, calling convention, instructions, and Linux's use of them.
+//! x86-64: registers, calling convention, instruction encodings, and how Linux uses them.
 
 pub(crate) mod clock;
 pub(crate) mod gadgets;

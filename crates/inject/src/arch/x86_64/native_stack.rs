@@ -1,9 +1,9 @@
 //! Unused memory in a thread's own stack.
 //!
-//! At the first remote call, the target has no memory of ours, but the frames that lead home must be written before the
-//! thread does anything. They cannot be below the stack pointer, because the original stack of a thread cannot be told
-//! apart from another stack inside it: the stack of a coroutine or a signal handler may be a local array of main, with
-//! main's other data below it.
+//! At the first remote call, the target has no memory of ours, but the frames through which the thread returns must be
+//! written before it executes anything. They cannot be below the stack pointer, because the stack pointer may point
+//! into another stack that lies inside the thread's original one: a coroutine or a signal handler may run on a local
+//! array of main, with main's other data below it.
 //!
 //! The lowest part of the thread's original stack is unused as long as it contains only zeros. Either the thread has
 //! never used that part, or its true stack pointer is in that part, and then so is a return address. So the frames are
@@ -18,9 +18,9 @@ use std::ops::Range;
 /// Size of the unused part. The frames take 2 to 24 KiB of it, depending on the vector state.
 pub(crate) const ROOM_BYTES: u64 = 32 * 1024;
 /// Number of bytes at the lower end of the part for the timeout of a repeated call. The kernel reads the timeout when
-/// the thread already runs, so it is never overwritten with zeros.
+/// the thread is already running again, so it is never zeroed.
 const TIMEOUT_BYTES: u64 = 16;
-/// Mark after the timeout, followed by address, length and hash of the frames.
+/// Mark, stored after the timeout and followed by the address, length and hash of the frames.
 const MARK: &[u8; 16] = b"memhook-way-home";
 /// Bytes below the frames.
 pub(crate) const RESERVED_BYTES: u64 = 64;
@@ -52,8 +52,8 @@ pub(crate) fn room(
         return Err(format!("thread {tid} has no known stack at {rsp:#x}"));
     };
     let has_descriptor = stack.contains(thread_pointer);
-    // The main thread's descriptor is elsewhere. A descriptor in this stack belongs to another thread, which runs on a
-    // part of this stack.
+    // The main thread's descriptor is not in its stack. A descriptor in this stack belongs to another thread, which
+    // runs on a part of this stack.
     if stack.path == "[stack]" && !has_descriptor {
         let lowest = stack.start..stack.start.saturating_add(ROOM_BYTES);
         if lowest.end <= rsp && is_unused(&lowest, &read) {
@@ -98,7 +98,7 @@ pub(crate) fn room(
 }
 
 impl Room {
-    /// Returns the mark of frames at an address, and the mark's address.
+    /// Returns the mark of the frames at an address, and the address of the mark.
     pub(crate) fn mark(&self, at: u64, frames: &[u8]) -> (u64, Vec<u8>) {
         let words = [at, frames.len() as u64, hash(frames)];
         let words = words.iter().flat_map(|word| word.to_le_bytes());
@@ -142,8 +142,8 @@ fn forget_frames(start: u64, bytes: &mut [u8]) -> Option<()> {
 
 /// Returns the start of a thread's stack. The mapping is not enough, because below a stack without a guard page, or a
 /// stack from pthread_attr_setstack, there may be other memory. `struct pthread` has `stackblock` and `stackblock_size`
-/// in sequence, at an offset that differs between versions. They are found as two words that describe a range around
-/// the descriptor; if there are several such pairs, the pair with the smallest range.
+/// in sequence, at an offset that differs between versions. They are recognized as two words that describe a range
+/// around the descriptor. If several pairs do, the smallest range wins.
 fn begin(descriptor: &[u8], thread_pointer: u64) -> Option<u64> {
     let (words, _) = descriptor.as_chunks::<8>();
     let ends = thread_pointer..=thread_pointer.saturating_add(REACH_BYTES);
@@ -172,7 +172,7 @@ mod tests {
             stack(0x10_0000, 0x20_0000, ""),
             stack(0x70_0000, 0x72_0000, "[stack]"),
         ];
-        // The contents of `struct pthread`, after an unrelated word, and memory that is zero except for one byte.
+        // The contents of `struct pthread` after an unrelated word, in memory that is zero except for one byte.
         let at = |rsp, fs_base, (block, bytes): (u64, u64), used: u64| {
             let mut registers = crate::regs::zeroed();
             (registers.rsp, registers.fs_base) = (rsp, fs_base);
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(piece(0x17_0000), there(0x16_0000, false));
         assert!(piece(0x16_1000).is_err(), "others are below");
         assert!(piece(0x15_8000).is_err(), "others' stack");
-        // Frames that a killed attacher has left, unchanged and changed.
+        // Frames left by a killed attacher, both unchanged and changed.
         for (byte, is_left) in [(7, true), (8, false)] {
             let range = 0x70_0000..0x70_0000 + ROOM_BYTES;
             let (at, mark) = Room {
@@ -228,7 +228,8 @@ mod tests {
         assert!(on_main(0x71_1000).is_err());
     }
 
-    /// glibc reports the right bounds of a thread in this process, whose stack is part of a larger memory area.
+    /// The stack of a thread in this process is part of a larger memory area, and the bounds found are those that glibc
+    /// reports.
     #[test]
     fn bounds_are_those_that_the_thread_was_given() {
         const PIECE_BYTES: usize = 256 * 1024;

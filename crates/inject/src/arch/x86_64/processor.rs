@@ -1,4 +1,4 @@
-//! Processor features that our code needs, and that a thread may have disabled for itself.
+//! Processor features that our code needs and that a thread may have disabled for itself.
 
 use crate::Error;
 use crate::held::Held;
@@ -11,7 +11,7 @@ const HEADER: usize = 512;
 const PKRU: u32 = 9;
 
 impl Held {
-    /// Fails if the thread may not use the time stamp counter. The check precedes all code of ours in the thread,
+    /// Fails if the thread may not use the time stamp counter. The check precedes all of our code in the thread,
     /// because that code uses the counter. Only the thread itself can ask the kernel.
     pub(crate) fn check_processor(&mut self, way: WayHome) -> Result<(), Error> {
         let Some(scratch) = self.work.scratch else {
@@ -26,7 +26,7 @@ impl Held {
         let mut mode = [0; 4];
         match asked {
             Ok(_) => self.read(scratch.words(), &mut mode)?,
-            // A filter refuses the call, or might kill the thread for it.
+            // A seccomp filter refuses the call, or might kill the thread for it.
             Err(Error::RemoteSyscall { .. } | Error::CallIsFiltered { .. }) => return Ok(()),
             Err(error) => return Err(error),
         }
@@ -40,9 +40,9 @@ impl Held {
     }
 }
 
-/// Returns `Err` with the reason if the thread may not read or write ordinary memory at the moment, as between two
-/// wrpkru instructions of a program that isolates parts of itself (pkeys(7)). Code of ours in the thread could not
-/// either.
+/// Returns `Err` with the reason if the thread may not read or write ordinary memory at the moment, for example between
+/// two wrpkru instructions of a program that isolates parts of itself (pkeys(7)). Our code could not do so in that
+/// thread either.
 pub(crate) fn check_keys(tid: i32, extended: &[u8]) -> Result<(), String> {
     // Offset of the component in the standard form of the area. SAFETY: cpuid only reads, and every processor of this
     // architecture has it.
@@ -55,7 +55,7 @@ pub(crate) fn check_keys(tid: i32, extended: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns true if access or writing is denied for key 0, the key of all memory without another key.
+/// Returns true if reading or writing is denied for key 0, the key of all memory that has no other key.
 fn denies_all(extended: &[u8], offset: usize) -> bool {
     let word = |at: usize| Some(u32::from_le_bytes(*extended.get(at..)?.first_chunk()?));
     let is_there = offset > HEADER && word(HEADER).is_some_and(|set| set & 1 << PKRU != 0);

@@ -12,10 +12,10 @@ pub(crate) const NT_PRSTATUS: usize = libc::NT_PRSTATUS as usize;
 pub(crate) const NT_X86_XSTATE: usize = 0x202;
 const NT_X86_SHSTK: usize = 0x204;
 
-/// Size of the buffer for the XSAVE area, which has 11 KiB with AVX-512 and AMX today.
+/// Size of the buffer for the XSAVE area, which takes 11 KiB with AVX-512 and AMX today.
 pub(crate) const XSTATE_ROOM_BYTES: usize = 32 * 1024;
 
-/// Direction flag, which the psABI (3.2.1) requires to be clear on function entry.
+/// The direction flag, which the psABI (3.2.1) requires to be clear at function entry.
 pub(crate) const EFLAGS_DF: u64 = 1 << 10;
 /// Trap flag.
 pub(crate) const EFLAGS_TF: u64 = 1 << 8;
@@ -26,7 +26,7 @@ pub(crate) fn zeroed() -> Registers {
     unsafe { std::mem::zeroed() }
 }
 
-/// Reads one register set of a stopped thread into `room`; returns its size in bytes.
+/// Reads one register set of a stopped thread into `room`, and returns its size in bytes.
 ///
 /// # Safety
 /// `room` points to this number of writable bytes, of a type for which any bytes are a value.

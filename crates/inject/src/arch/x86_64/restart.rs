@@ -56,8 +56,8 @@ const NEVER_RESTARTED: &[i64] = &[
     libc::SYS_connect,
 ];
 
-/// Returns true if a thread blocked in call `nr` is a poor choice because a stop would end the call. A listed call that
-/// a stop ends only in some cases counts as restartable.
+/// Returns true if a thread blocked in call `nr` should not be chosen, because a stop would end the call. A listed call
+/// that a stop ends only in some cases counts as restartable.
 pub(crate) fn is_disturbed_by_a_stop(nr: i64) -> bool {
     matches!(
         nr,
@@ -126,9 +126,9 @@ pub(crate) fn resumed(saved: &Registers, lasted: Duration) -> Registers {
     }
 }
 
-/// Returns the registers for a thread that goes home through rt_sigreturn, after which the kernel restarts nothing
-/// (restore_sigcontext). They repeat the interrupted call. If that was restart_syscall, they repeat the call that
-/// restart_syscall continues (`original`, if known). The call ends late, but never with EINTR.
+/// Returns the registers for a thread that resumes its own work through rt_sigreturn, after which the kernel restarts
+/// no call (restore_sigcontext). They repeat the interrupted call. If that was restart_syscall, they repeat the call
+/// that restart_syscall continues (`original`, if known). The call ends late, but never with EINTR.
 pub(crate) fn unattended(saved: &Registers, lasted: Duration, original: Option<i64>) -> Registers {
     let mut registers = resumed(saved, lasted);
     if registers.orig_rax as i64 >= 0 && is_restart_code(registers.rax as i64) {

@@ -58,7 +58,7 @@ pub(crate) mod word {
     /// have closed the descriptor and opened a file of the target under the same number.
     pub(crate) const DEVICE: u64 = 96;
     pub(crate) const INODE: u64 = 104;
-    /// Result of fstat(2): on x86-64 it begins with device and inode, and has 144 bytes (asm/stat.h).
+    /// Result of fstat(2): on x86-64 it begins with the device and inode, and is 144 bytes long (asm/stat.h).
     pub(crate) const STATUS: u64 = 112;
     /// Counter of the time for which the thread has waited for permission to make a system call; [`TAKEN`] once the
     /// thread has used the permission.
@@ -288,9 +288,9 @@ pub(crate) fn stub() -> &'static [u8] {
     unsafe { std::slice::from_raw_parts(begin, bytes) }
 }
 
-/// Address of the scratch mapping, chosen before the mapping is made, so that the thread can be left with the order to
-/// unmap it. The address is random, in the middle of the largest gap between mappings. The kernel does not choose such
-/// an address by itself, and neither the heap nor stacks grow to it.
+/// Address of the scratch mapping, chosen before the mapping is made, so that a thread that we leave behind can unmap
+/// it. The address is random, in the middle of the largest gap between mappings. The kernel does not choose such an
+/// address by itself, and neither the heap nor stacks grow to it.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     /// Middle half of the gap.

@@ -1,10 +1,10 @@
-//! Signal frames that take a thread back to its state at the stop without our help.
+//! Signal frames that return a thread to its state at the stop without our help.
 //!
 //! When this process is killed, the kernel detaches from the held thread, which continues with the current registers.
-//! So every remote operation ends, unless the thread is stopped first, in rt_sigreturn(2) with a frame that describes
+//! So unless the thread is stopped first, every remote operation ends in rt_sigreturn(2), with a frame that describes
 //! the state at the first stop.
 //!
-//! While the scratch memory is being made, another frame precedes the first. It makes the thread unmap the scratch
+//! While the scratch memory is being mapped, another frame precedes that one. It makes the thread unmap the scratch
 //! memory, whose address was chosen beforehand. So no mapping remains if the tracer dies directly after the mmap,
 //! before it has seen the result.
 //!
@@ -13,14 +13,14 @@
 
 use crate::Registers;
 
-/// Flags of a 64-bit kernel: UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS.
+/// Flags that a 64-bit kernel sets: UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS.
 const UC_FLAGS: u64 = 0x7;
 
-/// Invalid flags of a signal stack. do_sigaltstack refuses them, and restore_altstack ignores the refusal, so the
+/// Invalid flags for a signal stack. do_sigaltstack refuses them, and restore_altstack ignores the refusal, so the
 /// thread keeps its alternate signal stack, which ptrace cannot read.
 const ALTSTACK_FLAGS_REFUSED: u64 = 0x7;
 
-/// Number of bytes up to the end of the signal mask. The kernel reads nothing after it.
+/// Number of bytes up to the end of the signal mask. The kernel reads nothing beyond it.
 const UCONTEXT_BYTES: usize = 304;
 const UC_STACK_FLAGS: usize = 24;
 const UC_REGISTERS: usize = 40;
@@ -40,7 +40,7 @@ const FP_XSTATE_MAGIC2: u32 = 0x4650_5845;
 
 /// Two adjacent frames to write.
 pub(crate) struct Frames {
-    /// Address of the lower frame, which makes a system call and leads to the other frame.
+    /// Address of the lower frame, which makes a system call and continues in the other frame.
     pub call: u64,
     /// Address of the upper frame, which leads home.
     pub home: u64,
@@ -74,7 +74,7 @@ pub(crate) fn build(
 ) -> Frames {
     let xsave = used_xsave(extended);
     let xsave_at = (end - xsave.len() as u64 - 4) & !(XSAVE_ALIGN - 1);
-    // At `ret`, the stack pointer is aligned as at a function entry.
+    // At `ret`, the stack pointer must be aligned as at function entry.
     let frame_bytes = (entry.len() * 8 + UCONTEXT_BYTES) as u64;
     let home_at = (xsave_at - frame_bytes) & !15;
     let call_at = (home_at - frame_bytes) & !15;
@@ -129,7 +129,7 @@ fn user_context(registers: &Registers, mask: u64, xsave_at: u64) -> [u8; UCONTEX
     for (index, word) in in_order.into_iter().enumerate() {
         put(UC_REGISTERS + index * 8, word);
     }
-    // These are u16 cs, gs, fs, ss. The kernel uses only cs and ss; fs and gs keep their bases.
+    // The fields are u16 cs, gs, fs, ss. The kernel uses only cs and ss; fs and gs keep their bases.
     put(
         UC_SEGMENTS,
         (registers.cs & 0xffff) | (registers.ss & 0xffff) << 48,
@@ -157,7 +157,7 @@ fn used_xsave(extended: &[u8]) -> &[u8] {
 /// Returns the area with the fields that the kernel requires for restoring more than x87 and SSE.
 fn sigframe_xsave(xsave: &[u8]) -> Vec<u8> {
     let mut area = xsave.to_vec();
-    // In a register set the first software word is XCR0 (fpu/xstate.c, xstate_fx_sw_bytes).
+    // In a register set, the first software word is XCR0 (fpu/xstate.c, xstate_fx_sw_bytes).
     let features = word(xsave, SOFTWARE_BYTES);
     let bytes = xsave.len() as u32;
     let software = &mut area[SOFTWARE_BYTES..HEADER];

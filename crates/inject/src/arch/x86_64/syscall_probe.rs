@@ -1,8 +1,8 @@
-//! Places at which a program stops for its tracer, without any effect if there is no tracer.
+//! Places at which a program stops for its tracer, and which have no effect if there is no tracer.
 //!
-//! A breakpoint kills a program whose tracer has died, because the SIGTRAP is not handled. A debug register and a
-//! single step also kill it, because the kernel does not clear them when a tracer ends. A system call has no such
-//! effect. Two calls are suitable:
+//! A breakpoint kills a program whose tracer has died, because the SIGTRAP is not handled. A debug register or a single
+//! step also kills it, because the kernel does not clear them when the tracer exits. A system call has no such effect.
+//! Two calls are suitable:
 //!
 //! - The program sends itself [`SIGNAL`]. The kernel queues even an ignored signal for a traced thread (`sig_ignored`
 //!   in kernel/signal.c), so the tracer sees the thread stop with it. Without a tracer, a signal that is ignored by
@@ -25,8 +25,8 @@ pub(crate) const SIGNAL: i32 = libc::SIGURG;
 const RET: u8 = 0xc3;
 /// `endbr64`
 const LANDING: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
-/// First instructions of crt1.o in glibc and others, and in musl: `xor %ebp, %ebp; mov %rdx, %r9`, and `xor %rbp, %rbp;
-/// mov %rsp, %rdi`. Both sequences work at any address, and neither is shorter than a jump.
+/// First instructions of crt1.o, first in glibc and others, then in musl: `xor %ebp, %ebp; mov %rdx, %r9`, and `xor
+/// %rbp, %rbp; mov %rsp, %rdi`. Both sequences work at any address, and neither is shorter than a jump.
 const STARTS: [&[u8]; 2] = [
     &[0x31, 0xed, 0x49, 0x89, 0xd1],
     &[0x48, 0x31, 0xed, 0x48, 0x89, 0xe7],
@@ -36,13 +36,13 @@ const LONGEST_START: usize = 6;
 const JUMP: u8 = 0xe9;
 const JUMP_BYTES: u64 = 5;
 
-/// Functions begin at multiples of this, and the bytes up to the next multiple are padding.
+/// Alignment of functions. The bytes up to the next multiple are padding.
 const FUNCTION_ALIGN: u64 = 16;
 
 /// Method by which a probe stops a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StopBy {
-    /// The tracer stops the thread at the entry and the exit of its system call.
+    /// The tracer stops the thread at the entry to and exit from its system call.
     SystemCall,
     /// The thread sends itself [`SIGNAL`]. The number is the program's process id in its own namespace.
     Signal(u32),
@@ -74,7 +74,7 @@ pub(crate) struct Probe {
     pub resume: u64,
     /// Address after its `syscall` instruction.
     after_call: u64,
-    /// Addresses and original bytes of the overwritten code, in the order of restoring.
+    /// Addresses and original bytes of the overwritten code, in the order in which they are restored.
     originals: Vec<(u64, Vec<u8>)>,
 }
 
@@ -103,7 +103,8 @@ impl Probe {
     }
 
     /// Makes a probe at the entry point of a program, in the mapping `text`: the code takes a detour through the unused
-    /// end of the mapping's last page. `None` if there is no unused end, or if the code does not begin in a known way.
+    /// end of the mapping's last page. Returns `None` if that page has no unused end, or if the code begins with
+    /// unknown instructions.
     pub fn at_entry(mem: &File, entry: u64, text: &Mapping) -> io::Result<Option<Probe>> {
         let mut code = [0; LANDING.len() + LONGEST_START];
         mem.read_exact_at(&mut code, entry)?;
@@ -114,7 +115,7 @@ impl Probe {
             return Ok(None);
         };
         let bytes = CALL.len() + begin.len() + JUMP_BYTES as usize;
-        // The room needs some more bytes, because the last instruction of the program may end in zeros.
+        // Some spare bytes are required, because the program's last instruction may end in zero bytes.
         let mut room = vec![0; bytes + 16];
         let room_start = text.end - room.len() as u64;
         mem.read_exact_at(&mut room, room_start)?;
@@ -161,7 +162,7 @@ impl Probe {
         now.rip == self.after_call && now.rax as i64 != -i64::from(libc::ENOSYS)
     }
 
-    /// Restores the original code. No thread may be inside the probe.
+    /// Restores the original code. No thread may be executing the probe.
     pub fn remove(self, mem: &File) -> io::Result<()> {
         for (address, original) in &self.originals {
             mem.write_all_at(original, *address)?;
@@ -172,7 +173,7 @@ impl Probe {
     }
 }
 
-/// Encodes a jump; `None` if the distance is too large, because text may be larger than the 2 GiB that a jump reaches.
+/// Encodes a jump. Returns `None` if the target is out of range: the text may exceed the 2 GiB that a jump can span.
 fn jump(from: u64, to: u64) -> Option<[u8; JUMP_BYTES as usize]> {
     let distance = to.wrapping_sub(from + JUMP_BYTES) as i64;
     let distance = i32::try_from(distance).ok()?;

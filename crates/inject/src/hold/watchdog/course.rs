@@ -1,4 +1,4 @@
-//! Conclusions from the watchdog's checks of a holder, which distinguish a starved holder from a stuck one.
+//! Evaluates the watchdog's looks at a holder, and distinguishes a starved holder from a stuck one.
 
 use super::look::Look;
 
@@ -11,7 +11,7 @@ const PATIENCE_NS: u64 = 400_000_000;
 /// release its target, or it was told to release its target and did not, although it could. Looks are counted instead
 /// of time, because after a pause of the whole machine no holder is late.
 const LOOKS: u32 = 10;
-/// Like `LOOKS`, if the target has been released: the target is not harmed, and only our own caller waits.
+/// Like `LOOKS`, after the target has been released: the target can no longer be harmed, and only our own caller waits.
 const FREE_LOOKS: u32 = 600;
 /// Running time without a step of its work after which a holder must release its target.
 const PATIENCE_WITH_RUNNING_NS: u64 = 2_000_000_000;
@@ -38,7 +38,7 @@ pub(super) enum Verdict {
 /// Ways to release the target while the holder lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// No way at the moment: the holder's work needs all threads to be stopped, or no signal is free.
+    /// No way at the moment: the holder's work requires that all threads are stopped, or no signal is available.
     None,
     /// The holder releases it as soon as it gets a signal.
     Signal,
@@ -50,8 +50,8 @@ pub(super) enum Way {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Course {
     before: Option<Look>,
-    /// Weights of looks without progress of the holder, and of looks at which the holder did not react although it
-    /// could.
+    /// Weights of the looks at which the holder made no progress, and of the looks at which it did not react although
+    /// it could.
     still: u32,
     unanswered: u32,
     is_asked: bool,
@@ -72,8 +72,8 @@ pub(super) struct Seen {
 }
 
 impl Course {
-    /// Judges a look. `share`: weight of a look at which the holder makes no progress; `starves`: true if a thread that
-    /// the holder may wait for gets no processor.
+    /// Evaluates a look. `share`: weight of a look at which the holder makes no progress; `starves`: true if a thread
+    /// that the holder may wait for gets no processor.
     pub(super) fn judge(
         &mut self,
         seen: &Seen,
@@ -87,7 +87,7 @@ impl Course {
             (Some(before), Some(turns)) => before.turns == Some(turns),
             (Some(_), None) => matches!(now.state, b'T' | b't'),
         };
-        // The holder runs, or waits for a processor, which it would also need in order to be killed.
+        // In state R, the holder runs or waits for a processor, which it would also need in order to be killed.
         let is_still = has_no_turn && now.state != b'R';
         let waited = |look: Look| look.turns.map_or(0, |turns| turns[1]);
         let waited = waited(now).saturating_sub(before.map_or(waited(now), waited));
@@ -98,7 +98,7 @@ impl Course {
         if !is_still {
             self.still = 0;
         }
-        // Each signal wakes a frozen holder for a moment, which counts as a turn.
+        // Each signal wakes a frozen holder for a moment, and that moment counts as a turn.
         let is_silent = self.is_asked && seen.way == Way::Signal && now.state != b'R';
         let is_silent = is_silent && (is_still || !is_starved);
         if (is_still || is_silent) && !starves() {
@@ -185,7 +185,7 @@ mod tests {
             }
         }
 
-        /// Looks until there is a verdict. Returns the number of looks, at most a thousand.
+        /// Repeats looks until there is a verdict. Returns the number of looks, at most a thousand.
         fn verdict(
             &mut self,
             state: u8,

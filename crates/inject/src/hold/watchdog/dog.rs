@@ -16,7 +16,7 @@ use super::{CONTINUED, LATE, Shared, let_go};
 use crate::precedence::{SHORTEST_NS, set_turn};
 use memhook_process::cgroup_root;
 
-/// Flag of clone3(2). In the libc crate it is an `int`, which is too small.
+/// Flag of clone3(2). In the libc crate, it is a `c_int`, which is too small.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// Starts the watchdog and returns its id.
@@ -55,7 +55,7 @@ fn mask(how: i32, set: &u64, before: Option<&mut u64>) {
     unsafe { call(libc::SYS_rt_sigprocmask, arguments) };
 }
 
-/// Like `libc::clone`, into a cgroup.
+/// Like `libc::clone`, but into a cgroup.
 ///
 /// # Safety
 /// The same as for [`spawn`].
@@ -65,7 +65,7 @@ unsafe fn clone_into(cgroup: i32, shared: *const Shared, stack_end: *mut u8) -> 
     let none: libc::clone_args = unsafe { std::mem::zeroed() };
     let arguments = libc::clone_args {
         flags: libc::CLONE_VM as u64 | CLONE_INTO_CGROUP,
-        // The kernel only adds the two numbers, so the assumed size of the stack does not matter.
+        // The kernel merely adds the two numbers, so the assumed size of the stack does not matter.
         stack: stack_end.addr().wrapping_sub(STACK_BYTES) as u64,
         stack_size: STACK_BYTES as u64,
         cgroup: cgroup as u64,
@@ -122,7 +122,8 @@ extern "C" fn watch(shared: *const Shared) -> ! {
     let name = c"memhook-watch".as_ptr().addr();
     plain(libc::SYS_prctl, libc::PR_SET_NAME as usize, name, 0);
     close_descriptors();
-    // A look is short, and on a busy machine the target would also wait for it.
+    // Each check is short, so a short time slice suffices. On a busy machine, the target would also have to wait until
+    // the watchdog runs.
     set_turn(SHORTEST_NS);
     shared.ready.store(1, SeqCst);
 
@@ -184,7 +185,7 @@ extern "C" fn watch(shared: *const Shared) -> ! {
     }
 }
 
-/// Returns the way in which the holder can release the target now.
+/// Returns how the holder can release the target now.
 fn way(shared: &Shared, hold: u32) -> Way {
     if shared.let_go.load(SeqCst) == hold {
         Way::Done
@@ -218,7 +219,7 @@ pub(in crate::hold) fn continue_holder(pid: i32) {
     }
 }
 
-/// Closes all descriptors except standard error, because a pipe or a lock of ours must end with us.
+/// Closes all descriptors except standard error, because our pipes and file locks must not outlive us.
 fn close_descriptors() {
     let last = u32::MAX as usize;
     plain(libc::SYS_close_range, 0, 1, 0);
@@ -260,7 +261,7 @@ const BEHIND_PID: &[u8] = b", which continues\n";
 
 /// Kills the attacher, reports this, and exits.
 fn end(shared: &Shared, why: &[u8]) -> ! {
-    // Otherwise this process would end together with the attacher, before it has reported the reason.
+    // Otherwise, this process would end together with the attacher, before it could report the reason.
     plain(libc::SYS_prctl, libc::PR_SET_PDEATHSIG as usize, 0, 0);
     if plain(libc::SYS_getppid, 0, 0, 0) != i64::from(shared.pid) {
         exit();

@@ -1,9 +1,10 @@
 //! Early release of a target by its holder.
 //!
-//! ptrace requests must come from the thread that seized, so no other thread can release the target. But a signal makes
-//! the holder release it in any state of the holder: in an endless loop, waiting for a lock of another thread of ours,
-//! or behind sixty runnable processes. Each held thread has its way home prepared (`way_home.rs`). So the effect is the
-//! same as if this process were killed at that moment, and the kill tests cover this case too.
+//! ptrace requests must come from the thread that seized the target, so no other thread can release it. But a signal
+//! makes the holder release it in any state of the holder: in an endless loop, waiting for a lock of another thread of
+//! ours, or waiting for a processor behind sixty runnable processes. Each held thread has been prepared to resume its
+//! own work (`way_home.rs`). So the effect is the same as if this process were killed at that moment, and the kill
+//! tests cover this case too.
 //!
 //! The handler runs between two instructions of the holder. Work that it must not interrupt is done while a [`Kept`]
 //! lives: a write into the memory of a held thread, which must not happen after the thread has resumed, and all work

@@ -9,7 +9,7 @@ use super::raw::{Path, each_thread, leading_number, read};
 pub(super) struct Look {
     /// State letter of proc_pid_stat(5).
     pub state: u8,
-    /// Time on a processor, time waiting for a processor (both in nanoseconds), and number of turns
+    /// Time on a processor, time waiting for a processor (both in nanoseconds), and number of timeslices
     /// (Documentation/scheduler/sched-stats). `None` if the kernel keeps no such figures.
     pub turns: Option<[u64; 3]>,
 }
@@ -55,7 +55,7 @@ fn figures_in(text: &[u8; 64]) -> Option<[u64; 3]> {
 }
 
 /// A thread that gets less than this fraction (1/n) of a processor is starved. A quota grants some milliseconds per 100
-/// ms, so requiring no turn at all would be too strict.
+/// ms, so requiring that the thread gets no timeslice at all would be too strict.
 const STARVED_SHARE: u64 = 8;
 
 /// Maximum number of remembered runnable threads.

@@ -28,7 +28,7 @@ pub(super) fn plain(nr: i64, a: usize, b: usize, c: usize) -> i64 {
     unsafe { call(nr, [a, b, c, 0, 0, 0]) }
 }
 
-/// Fills the buffer from a file; if that fails, the buffer stays unchanged.
+/// Fills the buffer from a file. Leaves the buffer unchanged on failure.
 pub(super) fn read(path: &CStr, into: &mut [u8]) {
     let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
     let (at, path) = (libc::AT_FDCWD as usize, path.as_ptr().addr());
@@ -209,7 +209,8 @@ mod tests {
                     found.intersection(&again).count() > 100
                 }) && found.intersection(&listed).count() > 100
             };
-            // Other tests start and end threads meanwhile, and the kernel may omit the threads after one that ends.
+            // Other tests start and end threads at the same time, and when a thread ends, the kernel may omit the
+            // threads after it.
             assert!((0..1000).any(|_| is_listed_alike()));
             drop(done);
         });

@@ -1,4 +1,4 @@
-//! Calls in code of AArch64 (Arm Architecture Reference Manual, C6.2).
+//! Calls in AArch64 code (Arm Architecture Reference Manual, C6.2).
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use std::collections::HashSet;
 const BR: u32 = 0xd61f_0000;
 const BLR: u32 = 0xd63f_0000;
 
-/// Returns the instructions of a piece of code, as their addresses and words.
+/// Returns the instructions of a piece of code, as addresses and instruction words.
 fn instructions(svma: u64, code: &[u8]) -> impl Iterator<Item = (u64, u32)> {
     let words = code.as_chunks::<4>().0.iter();
     words
@@ -32,8 +32,8 @@ fn loaded(place: u64, adrp: u32, ldr: u32) -> Option<(u64, u32)> {
 }
 
 /// Finds calls through slots. `blr` of a value loaded from a slot is a call. `br` of such a value is a PLT entry, and
-/// calls of that entry count too. Between load and jump, a PLT entry adds (`add x16, x16, #offset`), and a call without
-/// PLT may set up arguments.
+/// calls of that entry count too. Between load and jump, a PLT entry has an addition (`add x16, x16, #offset`), and a
+/// call without PLT may set up arguments.
 pub(crate) fn slot_jumps(
     svma: u64,
     code: &[u8],

@@ -4,7 +4,7 @@ use super::super::variables::{VARIABLES, Variable};
 use super::{FUNCTIONS, Formula, FormulaError, LONGEST, LONGEST_NAME, RESERVED_NAMES, Step};
 use memhook_foreign::visible;
 
-/// Maximum number of open parentheses, calls and signs, because the parser recurses on them.
+/// Maximum nesting depth of parentheses, calls and signs, on which the parser recurses.
 const DEEPEST: usize = 50;
 
 type Result<T> = std::result::Result<T, FormulaError>;
@@ -142,7 +142,7 @@ fn tokens(text: &str, first_column: usize) -> Result<Vec<(Token, usize)>> {
     Ok(found)
 }
 
-/// Reads a number at the start of some characters: `12`, `.5`, `1e6`.
+/// Reads a number at the start of the characters: `12`, `.5`, `1e6`.
 fn number(characters: &[char], column: usize) -> Result<(Token, usize)> {
     let digits = |from: usize| {
         let rest = characters.get(from..).unwrap_or_default();
@@ -189,7 +189,7 @@ impl Parser {
         &self.tokens[self.at].0
     }
 
-    /// Returns the next token and its column, without going past the end.
+    /// Returns the next token and its column. Does not advance past the end token.
     fn next(&mut self) -> (Token, usize) {
         let found = self.tokens[self.at].clone();
         self.at = (self.at + 1).min(self.tokens.len() - 1);

@@ -152,8 +152,8 @@ fn formulas_are_bounded() {
     assert!(what.contains("1000 characters"), "{what}");
 }
 
-/// Returns a correct formula, and its value by Rust's own arithmetic; `None` if a part of the
-/// formula has no value.
+/// Returns a valid formula, and its value computed in Rust; `None` if a part of the formula has no
+/// value.
 fn right_formula() -> impl Strategy<Value = (String, Option<f64>)> {
     let leaf = prop_oneof![
         Just(("size".to_owned(), Some(100.0))),
