@@ -96,10 +96,7 @@ impl TargetJob {
             passes: 0,
             began_unix_ms: 0,
             growth: Growth::default(),
-            numbers: Numbers {
-                sample_bytes: tracing.sample_bytes.unwrap_or(0),
-                ..Numbers::default()
-            },
+            numbers: Numbers::default(),
             memory: CgroupMemory::of(pid),
             rule,
             _root: root,
@@ -280,6 +277,7 @@ impl Job<SampledSites> for TargetJob {
         let session = trace.session();
         let (attach, held) = (session.attach_time(), session.held_time());
         self.numbers.attach = (attach.as_secs_f64(), held.as_secs_f64());
+        self.numbers.sample_bytes = trace.consumer().sample_bytes_now().unwrap_or(0);
         self.link.tell(&self.numbers);
         self.link.tell_attached();
     }
