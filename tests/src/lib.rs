@@ -201,6 +201,7 @@ impl Drop for Target {
 /// A running attacher; dropping it kills the process.
 pub struct Attacher {
     child: Child,
+    output: Option<BufReader<ChildStdout>>,
     errors: BufReader<std::process::ChildStderr>,
 }
 
@@ -257,6 +258,13 @@ impl Attacher {
         Attacher::spawn(&[binary], options)
     }
 
+    /// Like [`Attacher::to`], with a log on standard error. `filter`: value of MEMHOOK_LOG.
+    pub fn logging(filter: &str, options: &[&str]) -> Attacher {
+        let binary = binary().to_str().expect("UTF-8");
+        let variable = format!("MEMHOOK_LOG={filter}");
+        Attacher::spawn(&["env", &variable, binary], options)
+    }
+
     fn spawn(words: &[&str], options: &[&str]) -> Attacher {
         let mut child = Command::new(words[0])
             .args(&words[1..])
@@ -267,7 +275,11 @@ impl Attacher {
             .spawn()
             .expect("memhook-rs starts");
         let errors = BufReader::new(child.stderr.take().expect("piped"));
-        Attacher { child, errors }
+        Attacher {
+            output: child.stdout.take().map(BufReader::new),
+            child,
+            errors,
+        }
     }
 
     /// Reads standard error up to the line with this prefix, and returns that line.
@@ -311,9 +323,21 @@ impl Attacher {
         }
     }
 
+    /// Reads reports up to the first one with this property.
+    pub fn report_where(&mut self, is: impl Fn(&serde_json::Value) -> bool) {
+        let output = self.output.as_mut().expect("open");
+        loop {
+            let line = patience::line(output);
+            let report = serde_json::from_str(&line);
+            if is(&report.unwrap_or_else(|e| panic!("{e}: {line:?}"))) {
+                return;
+            }
+        }
+    }
+
     /// Closes the pipe for reports.
     pub fn close_output(&mut self) {
-        self.child.stdout = None;
+        self.output = None;
     }
 
     /// Asks the attacher to detach, and returns the final report.
@@ -359,7 +383,7 @@ impl Attacher {
     /// after the first line.
     pub fn outcome(mut self) -> (ExitStatus, String, String) {
         let mut output = String::new();
-        if let Some(mut pipe) = self.child.stdout.take() {
+        if let Some(pipe) = &mut self.output {
             pipe.read_to_string(&mut output).expect("readable");
         }
         let mut errors = String::new();

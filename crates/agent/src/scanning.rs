@@ -449,6 +449,7 @@ mod tests {
         // The search waits for its turn until the agent has to leave the process.
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| second.turn().map(drop));
+            // A search that does not wait would end within this time.
             std::thread::sleep(2 * TURN);
             assert!(!waiting.is_finished());
             second.link.ask_back();

@@ -328,6 +328,9 @@ impl Following {
             } else {
                 self.obstacle(pid)
             };
+            if let Some(obstacle) = &obstacle {
+                tracing::debug!(pid, ?obstacle, "not attached to yet");
+            }
             let Some(member) = self.members.get_mut(&pid) else {
                 continue;
             };

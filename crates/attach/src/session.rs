@@ -246,8 +246,10 @@ impl Session {
     /// Checks for new seccomp filters. Call this periodically. The rules of a new filter are unknown, so after a filter
     /// is found, the hook makes no system calls.
     pub fn look_at_filters(&self) {
-        if seccomp_filters(self.pid()) > self.prepared.filters {
+        let is_new = seccomp_filters(self.pid()) > self.prepared.filters;
+        if is_new && !self.region().syscalls_filtered() {
             self.region().set_syscalls_filtered(true);
+            tracing::debug!(pid = self.pid(), "a new seccomp filter");
         }
     }
 

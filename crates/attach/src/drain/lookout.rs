@@ -240,6 +240,7 @@ impl Watched {
         };
         if filters.now() > *before && !self.region.syscalls_filtered() {
             self.region.set_syscalls_filtered(true);
+            tracing::debug!(pid = self.pid, "a new seccomp filter");
         }
     }
 

@@ -167,6 +167,7 @@ mod tests {
                 assert!(sleep.is_some());
                 let_go_later(pid, pid);
                 seized.send(()).unwrap();
+                // The hold has begun by then. If it has not, it finds the thread released.
                 std::thread::sleep(Duration::from_millis(200));
                 wait_for_late_threads(Duration::from_secs(20));
                 assert!(!has_late_threads());

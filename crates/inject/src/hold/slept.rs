@@ -182,6 +182,7 @@ mod tests {
         let pid = program.pid();
         wait_until_blocked(pid);
         let blocked = Instant::now();
+        // The test compares two measurements of this time.
         std::thread::sleep(Duration::from_millis(300));
         // The thread's processor may be busy with other threads, and the host with other machines.
         let (mut best, mut good) = (Duration::ZERO, 0);

@@ -202,16 +202,18 @@ fn a_process_whose_initial_thread_has_ended_is_chosen() {
     let more = "memory_above = \"64K\"\nmode = \"summary\"";
     let agent = Agent::start(&folder, &rule(Path::new(&program), more));
     agent.await_phase(before.pid(), "traced");
-    let after = start();
-    agent.await_phase(after.pid(), "traced");
-    // The process also stays selected later.
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    for target in [&before, &after] {
+    // The processes also stay selected later: to find another one, the agent examines all of them.
+    let after = [(); 3].map(|()| {
+        let target = start();
+        agent.await_phase(target.pid(), "traced");
+        target
+    });
+    for target in after.iter().chain([&before]) {
         agent.await_phase(target.pid(), "traced");
     }
     let (code, said) = agent.end();
     assert_eq!(code, Some(0), "{said}");
-    for mut target in [before, after] {
+    for mut target in after.into_iter().chain([before]) {
         expect_untouched(target.pid());
         target.go();
         target.expect("done");

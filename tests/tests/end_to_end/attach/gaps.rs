@@ -89,10 +89,12 @@ fn tracing_goes_on_when_the_recorder_is_back() {
     let folder = Folder::new("gaps");
     let file = folder.path("run.mhk");
     let mut target = Target::start(&build_target("forsaken", &[]), &[]);
-    let mut attacher = Attacher::start(&target, &["-o", &file]);
+    let pid = target.pid().to_string();
+    let options = [&pid, "-i", "100ms", "--on-full", "wait", "-o", &file];
+    let mut attacher = Attacher::to(&options);
+    attacher.says(&format!("Attached to {pid} "));
     told(&mut target, "b");
-    // The recorder has drained the rings by then, even on a busy machine.
-    std::thread::sleep(Duration::from_secs(1));
+    attacher.report_where(|report| of_function(report, "before") == (100, 0));
     forsake(&mut target, &attacher);
     come_back(&mut attacher);
     told(&mut target, "a");

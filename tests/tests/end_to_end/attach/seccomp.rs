@@ -172,11 +172,21 @@ fn libraries_opened_under_a_filter_that_kills() {
 #[test]
 fn a_filter_that_comes_later() {
     let mut target = Target::start(&program(), &["late"]);
-    let attacher = Attacher::start(&target, &["--set", "ring-size=64K"]);
+    let pid = target.pid().to_string();
+    let options = [
+        &pid,
+        "-i",
+        "1h",
+        "--on-full",
+        "wait",
+        "--set",
+        "ring-size=64K",
+    ];
+    let mut attacher = Attacher::logging("memhook_attach=debug", &options);
+    attacher.says(&format!("Attached to {pid} "));
     target.go();
     target.expect("filtered");
-    // By then the attacher has checked for a filter, even if it was descheduled for a while.
-    std::thread::sleep(Duration::from_secs(6));
+    attacher.wait_for("a new seccomp filter");
     target.go();
     target.expect("done");
     if !can_pass_by_filters() {

@@ -11,6 +11,9 @@ use std::process::{Command, ExitStatus};
 /// Index of the child that a short-lived process forks, so that its ancestor cannot be determined.
 const ORPHAN: usize = 2;
 
+/// Log of the processes that an attacher has found and does not trace yet.
+const LOG: &str = "memhook_attach::following=debug";
+
 /// Makes the server fork one child of each kind.
 fn fork_children(server: &mut Target) -> Vec<String> {
     server.send("f");
@@ -253,12 +256,16 @@ fn recordings_of_a_family() {
 #[test]
 fn a_child_in_its_parents_memory_is_let_be() {
     let mut server = server();
-    let mut attacher = Attacher::start(&server, &["--follow-fork"]);
+    let pid = server.pid().to_string();
+    let mut attacher = Attacher::logging(LOG, &[&pid, "--follow-fork", "-i", "1h"]);
+    attacher.says(&format!("Attached to {pid} "));
     server.send("v");
     let line = server.expect("child ");
     let child = line.trim()["child ".len()..].to_owned();
-    // The attacher examines the child during this time, and must do nothing.
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    // The attacher examines the child, and must do nothing.
+    for _ in 0..2 {
+        attacher.wait_for(&format!("pid={child} obstacle=BorrowsMemory"));
+    }
     server.send("x");
     let attached = format!("Attached to {child} ");
     attacher.says(&attached);
@@ -279,9 +286,10 @@ fn a_process_that_opens_a_library_is_waited_for() {
     memhook_tests::patiently(|| {
         let mut target = Target::start(&build_target("modules_in_change", &[]), &[]);
         let pid = target.pid().to_string();
-        let mut attacher = Attacher::to(&[&pid, "--follow-fork", "-i", "1h"]);
-        // The attacher finds the list changing during this time.
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        let mut attacher = Attacher::logging(LOG, &[&pid, "--follow-fork", "-i", "1h"]);
+        for _ in 0..2 {
+            attacher.wait_for(&format!("pid={pid} obstacle=Error(StillLoaded"));
+        }
         target.go();
         target.expect("consistent");
         attacher.says(&format!("Attached to {pid} "));

@@ -4,7 +4,6 @@ use memhook_tests::programs::{Client, Folder, installed, nginx_configuration, se
 use memhook_tests::{Attacher, Target, build_library, leave, run, sites, until};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 fn json_of_attach(pid: &str) -> serde_json::Value {
     json_of_attach_for(pid, "300ms")
@@ -132,18 +131,14 @@ fn postgresql_and_its_backends() {
     // These backends are forked during the trace of the postmaster, and outlive the trace.
     let attacher = Attacher::start(&postmaster, &[]);
     // pgbench is killed below. It also exits if it loses a backend.
-    let mut load = quiet(&mut pgbench(&folder, &["-c", "3", "-T", "600"]));
-    // The backend for pgbench's first queries may still be exiting.
-    let mut backends = Vec::new();
-    until("three backends", || {
-        let before = std::mem::replace(&mut backends, backends_of(postmaster.pid()));
-        // Only backends that have already existed for some time are permanent.
-        std::thread::sleep(Duration::from_millis(200));
-        backends.len() == 3 && backends == before
-    });
+    let mut load = pgbench(&folder, &["-c", "3", "-T", "600"]);
+    let mut load = quiet(load.env("PGAPPNAME", "load"));
+    let mut session = Session::open(&folder);
+    let backends = session.backends_at_work(3);
+    assert!(session.0.finish().success());
     allocates(&backends[0]);
     attacher.finish();
-    for backend in &backends[..3] {
+    for backend in &backends {
         let (code, output, errors) = run(&["detach", backend]);
         assert_eq!(code, 0, "{output}{errors}");
         allocates(backend);
@@ -181,6 +176,20 @@ impl Session {
         self.0.send(&format!("{statement};\n"));
         self.0.expect("").trim().to_owned()
     }
+
+    /// Waits until this many backends work for the pgbench named `load`. Another backend, for its
+    /// first queries, precedes them.
+    fn backends_at_work(&mut self, count: usize) -> Vec<String> {
+        let pids = "SELECT coalesce(string_agg(pid::text, ' '), '-') FROM pg_stat_activity";
+        let working = "application_name = 'load' AND query ~ '^(BEGIN|UPDATE|INSERT|END)'";
+        let mut backends = Vec::new();
+        until("the backends are at work", || {
+            let pids = self.ask(&format!("{pids} WHERE {working}"));
+            backends = pids.split(' ').map(str::to_owned).collect();
+            backends.len() == count
+        });
+        backends
+    }
 }
 
 /// One attacher traces the postmaster and all of its children. Checks that killing the attacher is
@@ -207,18 +216,10 @@ fn every_backend_of_postgresql_is_followed() {
     let pids = sessions
         .each_mut()
         .map(|session| session.ask("SELECT pg_backend_pid()"));
-    // pgbench is killed below. It also exits if it loses a backend. A third backend, for the
-    // initial queries, precedes the two that work.
+    // pgbench is killed below. It also exits if it loses a backend.
     let mut load = pgbench(&folder, &["-c", "2", "-T", "600"]);
     let mut load = quiet(load.env("PGAPPNAME", "load"));
-    let mut of_load = Vec::new();
-    until("two backends are at work", || {
-        let pids = "SELECT coalesce(string_agg(pid::text, ' '), '-') FROM pg_stat_activity";
-        let working = "application_name = 'load' AND query ~ '^(BEGIN|UPDATE|INSERT|END)'";
-        let pids = sessions[0].ask(&format!("{pids} WHERE {working}"));
-        of_load = pids.split(' ').map(str::to_owned).collect();
-        of_load.len() == 2
-    });
+    let of_load = sessions[0].backends_at_work(2);
     let short = quiet(&mut pgbench(&folder, &["-c", "2", "-t", "20", "-C"]));
     let wanted = |pid: &String| format!("Attached to {pid} ");
     let mut awaited: Vec<String> = pids.iter().chain(&of_load).map(wanted).collect();
