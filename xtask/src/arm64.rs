@@ -53,7 +53,7 @@ fn ended(args: &Args) -> Result<ExitCode, String> {
         machine.put(&build_for_glibc(name), &format!("bin/{}", stem(name)));
     }
     for name in &args.musl {
-        let program = build_for_musl(machine.root(), name);
+        let program = build_for_musl(machine.root(), name, &[]);
         machine.put(&program, &format!("bin/{}-musl", stem(name)));
     }
     for file in &args.file {

@@ -5,7 +5,8 @@
 //! bits  8..16  how the caller's rbp is     bits 32..64  offset for the CFA, signed, in bytes
 //! ```
 //!
-//! The return address is at CFA - 8 (x86-64 psABI, 3.2.2).
+//! On x86-64, the return address is at CFA - 8 (psABI, 3.2.2). On AArch64, rsp stands for sp and rbp for x29, and bits 8
+//! to 16 also say where the return address is, which a call leaves in x30.
 
 /// The frame cannot be unwound, so the backtrace is cut.
 pub const STOP: u64 = 0;
@@ -31,6 +32,13 @@ pub const RBP_AT_CFA: u64 = 1;
 /// The caller's rbp is at rbp + offset.
 pub const RBP_AT_RBP: u64 = 2;
 
+/// AArch64: x29 has the caller's value, and the return address is in x30.
+pub const LINK_SAME: u64 = 3;
+/// AArch64: the caller's x29 is at CFA + offset, and the return address 8 bytes above it (a frame record).
+pub const RECORD_AT_CFA: u64 = 4;
+/// AArch64: x29 has the caller's value, and the return address is at CFA + offset.
+pub const LINK_AT_CFA: u64 = 5;
+
 /// Composes a rule.
 pub const fn pack(cfa: u64, cfa_offset: i32, rbp: u64, rbp_offset: i16) -> u64 {
     cfa | rbp << 8 | (rbp_offset as u16 as u64) << 16 | (cfa_offset as u32 as u64) << 32
@@ -46,7 +54,7 @@ pub const fn cfa_offset(rule: u64) -> i64 {
     rule as i64 >> 32
 }
 
-/// Returns how the caller's rbp is found: [`RBP_SAME`], [`RBP_AT_CFA`] or [`RBP_AT_RBP`].
+/// Returns how the caller's rbp is found: [`RBP_SAME`] to [`LINK_AT_CFA`].
 pub const fn rbp_kind(rule: u64) -> u64 {
     rule >> 8 & 0xff
 }

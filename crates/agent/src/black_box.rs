@@ -4,9 +4,9 @@
 //! threads that have work to do.
 
 use crate::board::Link;
-use memhook_attach::{Alarm, Alarms, Condition, Crowd};
 use memhook_process::{OomKill, ended_with};
 use memhook_report::{Death, KilledProcess, Kills};
+use memhook_triggers::{Alarm, Alarms, Condition, Crowd};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -33,7 +33,6 @@ mod session;
 mod survey;
 mod trace;
 mod tracing_budget;
-mod triggers;
 mod turn_loop;
 mod unwinding;
 
@@ -72,7 +71,7 @@ pub use probes::{
     EventOptions, FunctionCount, PlannedFunction, ProbePlan, Probes, RefusedFunction, ThreadCount,
     plan_probes,
 };
-pub use probes::{PadPreview, ProbeOptions, ProbePreview, module_file, preview_probes};
+pub use probes::{PadPreview, ProbeOptions, ProbePreview, preview_probes};
 pub use program::leaving::{Left, Outcome, leaving};
 pub use program::{Observer, Program, Work};
 pub use reclaiming::{ReclaimError, Reclaiming};
@@ -90,9 +89,5 @@ pub use session::Session;
 pub use survey::known_files::SharedFiles;
 pub use survey::limits::refuse;
 pub use trace::Trace;
-pub use triggers::{
-    Action, Again, Alarm, Alarms, Condition, ConditionError, Crowd, GrowthForecast, Measured,
-    Quantity, Triggers,
-};
 pub use unwinding::keeper::finish_keeping_tables;
 pub use unwinding::tables::UnwindTables;

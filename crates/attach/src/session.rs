@@ -31,12 +31,12 @@ use crate::leave::inherited::close_inherited;
 use crate::pads::TracedHeap;
 use crate::plan::hooking::Planned;
 use crate::plan::safe_thread::refuse_own_answers;
-use crate::probes::module_file;
 use crate::survey::known_files::{KnownFiles, SharedFiles};
 use crate::survey::memory_allowance::allowance_now;
 use cleared::{Cleared, clear_after_failure};
 use found::Found;
 use marks::Marks;
+use memhook_heap::module_file;
 use memhook_process::{
     Mapping, ModuleImage, TargetRoot, has_ended, mappings, seccomp_filters, thread_state,
 };

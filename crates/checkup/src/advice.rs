@@ -1,11 +1,12 @@
 //! Advice from a recording.
 
-use crate::allocator::said_by_allocator;
 use crate::descendants::larger_child;
+use crate::said_by_allocator;
 use memhook_advice::{Advice, Facts, advise};
 use memhook_gate::{FoundLeaks, Search};
 use memhook_heap::{
-    Error as HeapError, Limits, Looked, Part, Request, capture_settled, look_at_memory,
+    ALLOCATOR_NOT_ASKED, Error as HeapError, Limits, Looked, Part, Request, capture_settled,
+    look_at_memory,
 };
 use memhook_ledger::{Ledger, LedgerOptions, SampledAllocations};
 use memhook_process::process_name;
@@ -13,10 +14,6 @@ use memhook_recording::Recording;
 use memhook_report::recorded::{Contents, Window, account, profile, stale};
 use memhook_report::{Leaks, Profile, RssPart, RssReport, RssView, Target};
 use memhook_symbols::Symbolizer;
-
-/// Note for a look at a process whose allocator could report its own contents.
-pub const ALLOCATOR_NOT_ASKED: &str =
-    "read only: the allocator was not asked what it holds, which takes a call";
 
 /// Reason why a recording leads to no advice.
 #[derive(Debug, thiserror::Error)]

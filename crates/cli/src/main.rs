@@ -24,12 +24,12 @@ mod target;
 mod tracing;
 mod view;
 
-/// Commands that need `memhook-attach`, which must be ported to each processor. Each command that holds or traces a
-/// process is a module here, and has a line in `not_ported.rs`.
+/// Commands that look at processes, hold or trace them. Those that need `memhook-attach`, which must be ported to each
+/// processor, have a line in `live/not_ported.rs`.
 #[cfg(target_arch = "x86_64")]
 mod live;
 #[cfg(not(target_arch = "x86_64"))]
-#[path = "not_ported.rs"]
+#[path = "live/not_ported.rs"]
 mod live;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};

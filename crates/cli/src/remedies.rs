@@ -3,6 +3,7 @@
 use memhook_foreign::OutputError;
 use memhook_gate::Error as GateError;
 use memhook_heap::Error as HeapError;
+use memhook_inject::Error as InjectError;
 use memhook_process::{CoreError, SelectionError};
 use memhook_recording::{Error as RecordingError, WhyNoScores};
 use memhook_report::recorded::NotSearched;
@@ -146,6 +147,7 @@ fn of_snapshot(error: &(dyn Error + 'static)) -> Option<String> {
         HeapError::LongCall { needed_ms, .. } => {
             format!(": --max-hold {:.0}ms allows it", 1.5 * needed_ms + 1.0)
         }
+        HeapError::Inject(InjectError::NotPorted { .. }) => "; add --read-only".to_owned(),
         HeapError::HeapOfMusl { .. } => {
             ": attach --leaks and gate find leaks among the blocks that they trace".to_owned()
         }

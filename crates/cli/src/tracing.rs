@@ -339,6 +339,16 @@ fn memory(text: &str) -> Result<u64, String> {
 }
 
 impl Tracing {
+    /// Refuses sampled accesses if nothing uses them.
+    pub fn refuse_sampled_accesses(&self, command: &str) -> anyhow::Result<()> {
+        if self.access.access == Access::Sampled {
+            anyhow::bail!(
+                "{command} has no scores of sampled accesses: use attach or run with --access sampled, or leave it out"
+            );
+        }
+        Ok(())
+    }
+
     /// Sets a default depth.
     pub fn with_depth(&self, depth: u32) -> Tracing {
         Tracing {

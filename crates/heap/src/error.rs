@@ -8,6 +8,16 @@ use std::time::Duration;
 /// Failure of a scan. Its text is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// Pages of this kernel are larger than those that copies are made of.
+    #[error(
+        "process {pid} cannot be copied: pages of this kernel have {bytes} bytes, and only those of 4096 bytes are known"
+    )]
+    LargePages {
+        /// Process id.
+        pid: i32,
+        /// Bytes of a page.
+        bytes: u64,
+    },
     /// The process could not be examined.
     #[error(transparent)]
     Process(#[from] memhook_process::Error),
@@ -15,7 +25,6 @@ pub enum Error {
     #[error(transparent)]
     Core(#[from] memhook_process::CoreError),
     /// The threads of the process could not be held.
-    #[cfg(target_arch = "x86_64")]
     #[error(transparent)]
     Inject(#[from] memhook_inject::Error),
     /// A file of /proc could not be read.

@@ -15,7 +15,6 @@ pub(crate) fn filled<T: Clone>(count: usize, value: T) -> Vec<T> {
     list
 }
 
-#[cfg(target_arch = "x86_64")]
 fn prefer_huge_pages<T>(memory: &mut [T]) {
     /// Size from which a list is worth the system call.
     const LARGE_BYTES: usize = 4 << 20;
@@ -23,8 +22,3 @@ fn prefer_huge_pages<T>(memory: &mut [T]) {
         memhook_inject::prefer_huge_pages(memory);
     }
 }
-
-/// Does nothing. Machines without a tracer only search snapshots from other machines, and use
-/// ordinary pages for that.
-#[cfg(not(target_arch = "x86_64"))]
-fn prefer_huge_pages<T>(_: &mut [T]) {}

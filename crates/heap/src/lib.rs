@@ -17,12 +17,11 @@
 extern crate memhook_tests;
 
 mod allocators;
+mod arch;
 mod blocks;
-#[cfg(target_arch = "x86_64")]
 mod capture;
 mod dissect;
 mod error;
-#[cfg(target_arch = "x86_64")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod glibc;
@@ -30,35 +29,29 @@ mod graph;
 mod large_lists;
 mod live_memory;
 pub mod ranges;
-#[cfg(target_arch = "x86_64")]
 mod reclaim;
-#[cfg(target_arch = "x86_64")]
 mod resident;
 mod room;
 mod scan;
-#[cfg(target_arch = "x86_64")]
 mod settled;
 mod snapshot;
 #[cfg(test)]
 mod testing;
 
 pub use allocators::dissector::{Counted, Extent, ExtentKind, NotDissected};
-#[cfg(target_arch = "x86_64")]
-pub use allocators::{AllocatorStatistics, Counter, KnownAllocator, ReleasedMemory};
+pub use allocators::{
+    ALLOCATOR_NOT_ASKED, AllocatorStatistics, Counter, KnownAllocator, ReleasedMemory,
+};
 pub use blocks::{Block, BlockSet, BlockTable, Segment, SegmentKind};
-#[cfg(target_arch = "x86_64")]
 pub use capture::core_dump::capture_core;
-#[cfg(target_arch = "x86_64")]
 pub use capture::limits::Limits;
-#[cfg(target_arch = "x86_64")]
+pub use capture::modules::module_file;
 pub use capture::residency::Residency;
-#[cfg(target_arch = "x86_64")]
 pub use capture::{Captured, Request, capture, capture_ending, usual_method};
 pub use dissect::{Cause, Heap, OtherHeap, Undissected, dissect};
 pub use error::Error;
 pub use glibc::arenas::Parameters;
 pub use glibc::dissect::ArenaReport;
-#[cfg(target_arch = "x86_64")]
 pub use glibc::given_out::{Footprint, GivenOut, given_out};
 pub use glibc::walk::{Counts, Finding};
 pub use graph::census::{Census, CensusClass, CensusType, census};
@@ -75,11 +68,9 @@ pub use graph::twice::{Fingerprints, fingerprints};
 pub use graph::types::{Evidence, Types, TypesTold};
 pub use graph::unknown_memory::unknown_memory;
 pub use graph::why::{Why, WhyStep, why};
-#[cfg(target_arch = "x86_64")]
 pub use reclaim::{
     Candidates, HoldAtSafePoint, Reclaimer, Refusal, Released, Verdict, foreign_callback, refusal,
 };
-#[cfg(target_arch = "x86_64")]
 pub use resident::{
     Account, ArenaUse, ClassName, Holding, LiveSizes, Looked, MemoryCopy, NetGrowth, Part, Pinned,
     TracedBlock, TracedHeap, Trimmed, Trimmer, account_of, account_of_mappings, account_of_trace,
@@ -87,7 +78,6 @@ pub use resident::{
 };
 pub use room::Room;
 pub use scan::Scan;
-#[cfg(target_arch = "x86_64")]
 pub use settled::capture_settled;
 pub use snapshot::{
     Area, AreaKind, Backing, CopiedRegion, EarlierLook, MUSL, Meta, Method, ModuleInfo,

@@ -12,7 +12,6 @@ pub fn run_bytes(runs: &[Range<u64>]) -> u64 {
 }
 
 /// Returns the parts of ranges that are in areas. Both lists are sorted.
-#[cfg(target_arch = "x86_64")]
 pub(crate) fn within(ranges: &[Range<u64>], areas: &[crate::snapshot::Area]) -> Runs {
     let areas: Runs = areas.iter().map(|area| area.start..area.end).collect();
     intersection(ranges, &areas)

@@ -17,6 +17,7 @@ pub fn snapshot(memory: Vec<(u64, Vec<u8>)>) -> Snapshot {
     Snapshot {
         meta: Meta {
             pid: 1,
+            processor: std::env::consts::ARCH.to_owned(),
             identity: None,
             method: Method::Stop,
             held_ms: 0.0,
@@ -51,7 +52,6 @@ pub fn snapshot(memory: Vec<(u64, Vec<u8>)>) -> Snapshot {
 
 /// Returns a copy of a shell with a few thousand blocks, allocated by the system's allocator or by
 /// a library.
-#[cfg(target_arch = "x86_64")]
 pub fn shell_on(library: Option<&str>) -> Snapshot {
     use memhook_tests::programs::installed_library;
     use std::io::{BufRead, BufReader};

@@ -36,6 +36,15 @@ pub enum Error {
     /// Another process now has the id.
     #[error(transparent)]
     Replaced(#[from] memhook_process::Replaced),
+    /// Changing a process is not written for this processor.
+    #[error(
+        "process {pid} can only be looked at on {}: stops that change something in a process are written for x86-64 only",
+        std::env::consts::ARCH
+    )]
+    NotPorted {
+        /// Process id.
+        pid: i32,
+    },
     /// We may not trace the target.
     #[error(
         "no permission to trace process {pid}: {cause} (run as the same user with CAP_SYS_PTRACE, or check kernel.yama.ptrace_scope)"

@@ -47,7 +47,7 @@ const SLEEP_LIMIT: Duration = Duration::from_millis(20);
 pub struct SeenThread {
     /// Thread id.
     pub tid: i32,
-    /// Registers of the thread. If the thread was not stopped: number and arguments of its call, `rip` and `rsp`.
+    /// Registers of the thread. If it was not stopped: number and arguments of its call, stack pointer and program counter.
     pub registers: Registers,
     /// Whole extended state (vector registers); empty for a thread that was not stopped.
     pub extended: Vec<u8>,
@@ -226,23 +226,15 @@ fn registers_of(line: &str) -> Option<Registers> {
         .map(|field| u64::from_str_radix(field.trim_start_matches("0x"), 16).ok())
         .collect();
     let values = values?;
-    // Outside a call, only the last two are present.
-    let &[.., rsp, rip] = values.as_slice() else {
+    let &[.., sp, pc] = values.as_slice() else {
         return None;
     };
-    let argument = |n: usize| values.get(n).copied().filter(|_| values.len() == 8);
-    Some(Registers {
-        orig_rax: number as u64,
-        rdi: argument(0).unwrap_or(0),
-        rsi: argument(1).unwrap_or(0),
-        rdx: argument(2).unwrap_or(0),
-        r10: argument(3).unwrap_or(0),
-        r8: argument(4).unwrap_or(0),
-        r9: argument(5).unwrap_or(0),
-        rsp,
-        rip,
-        ..regs::zeroed()
-    })
+    // A thread that sleeps outside of a call has no arguments.
+    let arguments = match values.first_chunk() {
+        Some(arguments) if values.len() == 8 => *arguments,
+        _ => [0; 6],
+    };
+    Some(regs::in_call(number, arguments, sp, pc))
 }
 
 /// Threads that are being stopped.
@@ -372,7 +364,9 @@ impl Stopping {
             return;
         }
         self.seized.remove(&tid);
-        let read = read_registers(tid).and_then(|r| Ok((r, read_extended(tid)?)));
+        let read_set = |set: usize, room: &mut [u8]| read_set(tid, set, room);
+        let read = regs::read_by(read_set);
+        let read = read.and_then(|r| Ok((r, regs::read_extended_by(read_set)?)));
         match read {
             Ok((registers, extended)) => self.seen.threads.push(SeenThread {
                 tid,
@@ -387,11 +381,9 @@ impl Stopping {
 
     /// Returns the threads that, since they were examined, have begun a call that a stop ends.
     fn cut_short(&self) -> Vec<i32> {
-        let is_cut =
-            |r: &Registers| r.orig_rax as i64 >= 0 && r.rax as i64 == -i64::from(libc::EINTR);
         let stopped = self.seen.threads.iter().filter(|thread| thread.is_stopped);
         stopped
-            .filter(|thread| is_cut(&thread.registers))
+            .filter(|thread| restart::is_cut_short(&thread.registers))
             .map(|thread| thread.tid)
             .collect()
     }
@@ -423,33 +415,14 @@ unsafe fn ask(request: Request, tid: i32, address: usize, data: usize) -> io::Re
     }
 }
 
-/// Reads a register set into `room`, which must be large enough; returns its size in bytes.
-///
-/// # Safety
-/// `room` points to this number of writable bytes, of a type for which any bytes are a value.
-unsafe fn read_set(tid: i32, set: usize, room: *mut u8, bytes: usize) -> io::Result<usize> {
+/// Reads a register set into `room`; returns its size in bytes.
+fn read_set(tid: i32, set: usize, room: &mut [u8]) -> io::Result<usize> {
     let mut vector = libc::iovec {
-        iov_base: room.cast(),
-        iov_len: bytes,
+        iov_base: room.as_mut_ptr().cast(),
+        iov_len: room.len(),
     };
     let place = (&raw mut vector) as usize;
-    // SAFETY: `vector` is live, and describes memory that the kernel may write, which the caller guarantees.
+    // SAFETY: `vector` is live, and describes memory that the kernel may write.
     unsafe { ask(Request::GetRegisters, tid, set, place)? };
     Ok(vector.iov_len)
-}
-
-fn read_registers(tid: i32) -> io::Result<Registers> {
-    let mut registers = regs::zeroed();
-    let room = (&raw mut registers).cast();
-    // SAFETY: `registers` is live, and is integers only.
-    unsafe { read_set(tid, regs::NT_PRSTATUS, room, size_of::<Registers>())? };
-    Ok(registers)
-}
-
-fn read_extended(tid: i32) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0u8; regs::XSTATE_ROOM_BYTES];
-    // SAFETY: `bytes` is live for its whole length.
-    let length = unsafe { read_set(tid, regs::NT_X86_XSTATE, bytes.as_mut_ptr(), bytes.len())? };
-    bytes.truncate(length);
-    Ok(bytes)
 }

@@ -6,8 +6,8 @@
 //! the processor with the group's heaviest threads. With a quota, the other threads, including holders of targets, then
 //! hardly run on the other processors.
 
+use crate::raw_calls::call;
 use crate::urgency::Urgency;
-use crate::watchdog::call;
 
 /// Shortest time slice that may be requested, in nanoseconds.
 pub(crate) const SHORTEST_NS: u64 = 100_000;

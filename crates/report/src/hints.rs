@@ -156,14 +156,8 @@ fn elsewhere(model: &ReportModel) -> Option<String> {
     ))
 }
 
-#[cfg(target_arch = "x86_64")]
 fn has_account(model: &ReportModel) -> bool {
     model.rss.is_some()
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn has_account(_: &ReportModel) -> bool {
-    false
 }
 
 /// Released bytes below which a hint is not worthwhile.

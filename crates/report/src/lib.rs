@@ -41,7 +41,6 @@ pub mod recorded;
 mod report_writer;
 mod resident_over_time;
 mod rows;
-#[cfg(target_arch = "x86_64")]
 mod rss;
 mod same_code;
 mod scan;
@@ -55,14 +54,12 @@ mod style;
 mod text;
 pub mod top;
 mod tree;
-#[cfg(target_arch = "x86_64")]
 mod two_looks;
 mod types;
 mod unhit;
 mod units;
 mod unreachable;
 pub mod view;
-#[cfg(target_arch = "x86_64")]
 mod watch;
 mod who_frees;
 mod wrap;
@@ -119,9 +116,7 @@ pub use read_back::{ReadBackError, read_back};
 pub use report_writer::{ReportStream, ReportWriter, shown};
 pub use resident_over_time::{ArenaResident, ResidentPoint};
 pub use rows::{RowsBy, SortBy};
-#[cfg(target_arch = "x86_64")]
 pub use rss::{PinRow, RssHolding, RssPart, RssReport, RssSnapshot, RssView, TrimReport};
-#[cfg(target_arch = "x86_64")]
 pub use scan::ReclaimRound;
 pub use scan::{
     CensusReport, GrowthReport, LeakGroup, RetainedReport, ScanReport, ScanTotals, SnapshotPart,
@@ -140,14 +135,12 @@ pub use stale::{
 pub use static_page::{Curve, StaticPage};
 pub use style::Style;
 pub use tree::{Tree, TreeNode, tree};
-#[cfg(target_arch = "x86_64")]
 pub use two_looks::{MappedSite, StackGrowth, TwoLooks};
 pub use types::{one_spelling, type_of_stack};
 pub use units::{
     bytes, change, count, counted, duration as duration_in_words, milliseconds, percent,
 };
 pub use unreachable::{UnreachableAtEnd, UnreachableSite, unreachable_note};
-#[cfg(target_arch = "x86_64")]
 pub use watch::{Death, KilledProcess, Kills, WatchMoment, WatchReport};
 pub use who_frees::{Freed, WhoFrees, who_frees};
 pub use wrap::wrapped;

@@ -106,7 +106,6 @@ pub struct ReportModel {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mappings: Option<Box<crate::Mappings>>,
     /// Resident memory, with `--rss`.
-    #[cfg(target_arch = "x86_64")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rss: Option<Box<crate::RssReport>>,
     /// Resident bytes of the process when last read, in a live report.

@@ -100,7 +100,6 @@ pub struct Profile {
     #[serde(skip)]
     pub addresses: Vec<AddressMap>,
     /// Growth since the start, if the memory was examined then.
-    #[cfg(target_arch = "x86_64")]
     #[serde(skip)]
     pub looks: Option<Box<crate::TwoLooks>>,
     /// Arenas of glibc's malloc at the end, if the recording has an account of the resident memory.

@@ -86,17 +86,11 @@ fn over_time(out: &mut String, model: &ReportModel) -> Result {
 }
 
 /// Describes the resident memory, if the user asked for it.
-#[cfg(target_arch = "x86_64")]
 fn resident(out: &mut String, model: &ReportModel, style: Style) -> Result {
     match &model.rss {
         Some(account) => writeln!(out, "\n{}", account.text(style).trim_end()),
         None => Ok(()),
     }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn resident(_: &mut String, _: &ReportModel, _: Style) -> Result {
-    Ok(())
 }
 
 /// Describes the latest marks.

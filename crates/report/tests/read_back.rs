@@ -78,7 +78,6 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         more_rows: 0,
         mappings: None,
         resident: Vec::new(),
-        #[cfg(target_arch = "x86_64")]
         rss: None,
         rss_bytes: None,
         leaks: None,

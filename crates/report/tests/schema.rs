@@ -28,7 +28,6 @@ fn full_report() -> ReportModel {
             at_s: 0.5,
         }],
         resident: vec![ResidentPoint::default()],
-        #[cfg(target_arch = "x86_64")]
         rss: None,
         rss_bytes: None,
         schema: "memhook-rs/report/1",

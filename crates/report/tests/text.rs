@@ -124,7 +124,6 @@ fn report() -> ReportModel {
         more_rows: 1,
         mappings: None,
         resident: Vec::new(),
-        #[cfg(target_arch = "x86_64")]
         rss: None,
         rss_bytes: None,
         leaks: None,

@@ -1,11 +1,8 @@
 //! Compiles `.eh_frame` to rows.
 
-use crate::arch::native::RETURN_ADDRESS_FROM_CFA;
+use crate::arch::{Frames, native};
 use crate::{Error, Sections};
-use gimli::{
-    CfaRule, CieOrFde, DebugFrame, EhFrame, LittleEndian, Operation, Reader, RegisterRule,
-    UnwindContext, UnwindSection, UnwindTableRow, X86_64,
-};
+use gimli::{CieOrFde, DebugFrame, EhFrame, LittleEndian, Reader, UnwindContext, UnwindSection};
 use memhook_abi::unwind_rule as rule;
 use std::{collections::HashMap, ops::Range};
 
@@ -53,6 +50,9 @@ impl UnwindTable {
     }
 }
 
+/// Rule of signal trampolines.
+const SIGNAL: u64 = rule::pack(rule::SIGNAL, 0, rule::RBP_SAME, 0);
+
 /// A row before packing: start and end (svma), and rule.
 type Span = (u64, u64, u64);
 
@@ -68,25 +68,60 @@ const LONGEST_CIE: usize = 1024;
 /// # Errors
 /// The file has no such section, or its outermost structure is damaged. A damaged FDE becomes a gap.
 pub fn compile(elf: &[u8]) -> Result<UnwindTable, Error> {
-    let sections = Sections::of(elf)?;
-    let (spans, inexpressible) = if sections.eh_frame.is_empty() {
-        let mut frames = DebugFrame::new(&sections.debug_frame, LittleEndian);
-        frames.set_address_size(8);
-        collect(&frames, &sections, MOST_ROWS)
-    } else {
-        let mut frames = EhFrame::new(&sections.eh_frame, LittleEndian);
-        frames.set_address_size(8);
-        collect(&frames, &sections, MOST_ROWS)
+    compile_for::<native::Code>(elf)
+}
+
+/// Like [`compile`], for a processor that may not be this one.
+pub(crate) fn compile_for<P: Frames>(elf: &[u8]) -> Result<UnwindTable, Error> {
+    let trampolines = P::trampolines(elf);
+    let (mut spans, inexpressible) = match Sections::of(elf) {
+        Ok(sections) => rows_of_sections::<P>(&sections),
+        Err(Error::NoFrames) if !trampolines.is_empty() => (Vec::new(), 0),
+        Err(error) => return Err(error),
     };
+    for code in trampolines {
+        // The kernel makes a handler return to the first byte of a trampoline, and a return address is looked up by the
+        // byte before it.
+        let before = code.start.saturating_sub(1);
+        cut(&mut spans, before..code.end);
+        spans.push((before, code.end, SIGNAL));
+    }
     Ok(UnwindTable {
         inexpressible,
         ..pack(spans)
     })
 }
 
+/// Removes a piece of code from the rows.
+fn cut(spans: &mut Vec<Span>, piece: Range<u64>) {
+    let parts = |(start, end, packed): Span| {
+        [
+            (start, end.min(piece.start), packed),
+            (start.max(piece.end), end, packed),
+        ]
+    };
+    let left = spans.drain(..).flat_map(parts);
+    *spans = left.filter(|(start, end, _)| start < end).collect();
+}
+
+fn rows_of_sections<P: Frames>(sections: &Sections) -> (Vec<Span>, usize) {
+    if sections.eh_frame.is_empty() {
+        let mut frames = DebugFrame::new(&sections.debug_frame, LittleEndian);
+        frames.set_address_size(8);
+        frames.set_vendor(P::VENDOR);
+        collect::<P, _, _>(&frames, sections, MOST_ROWS)
+    } else {
+        let mut frames = EhFrame::new(&sections.eh_frame, LittleEndian);
+        frames.set_address_size(8);
+        frames.set_vendor(P::VENDOR);
+        collect::<P, _, _>(&frames, sections, MOST_ROWS)
+    }
+}
+
 /// Returns the rows of all FDEs, and the number of rows that no rule can express.
-fn collect<'a, S, R>(frames: &S, sections: &Sections, most_rows: usize) -> (Vec<Span>, usize)
+fn collect<'a, P, S, R>(frames: &S, sections: &Sections, most_rows: usize) -> (Vec<Span>, usize)
 where
+    P: Frames,
     R: Reader<Offset = usize> + 'a,
     S: UnwindSection<R>,
     S::Offset: gimli::UnwindOffset<R::Offset>,
@@ -130,9 +165,9 @@ where
                 continue;
             }
             let packed = if signal {
-                rule::pack(rule::SIGNAL, 0, rule::RBP_SAME, 0)
+                SIGNAL
             } else {
-                match rule_of(row, frames, encoding) {
+                match P::rule_of(row, frames, encoding) {
                     Some(packed) => packed,
                     None => {
                         inexpressible += 1;
@@ -144,106 +179,6 @@ where
         }
     }
     (spans, inexpressible)
-}
-
-fn rule_of<R, S>(
-    row: &UnwindTableRow<R::Offset>,
-    frames: &S,
-    encoding: gimli::Encoding,
-) -> Option<u64>
-where
-    R: Reader<Offset = usize>,
-    S: UnwindSection<R>,
-{
-    match row.register(X86_64::RA) {
-        Some(RegisterRule::Undefined) => return Some(rule::END),
-        // The return address is below the CFA in all code that uses `call`.
-        Some(RegisterRule::Offset(RETURN_ADDRESS_FROM_CFA)) => {}
-        _ => return None,
-    }
-    let (cfa, cfa_offset) = match row.cfa() {
-        CfaRule::RegisterAndOffset { register, offset } => {
-            let base = match *register {
-                X86_64::RSP => rule::RSP,
-                X86_64::RBP => rule::RBP,
-                _ => return None,
-            };
-            (base, i32::try_from(*offset).ok()?)
-        }
-        CfaRule::Expression(expression) => {
-            let expression = expression.get(frames).ok()?;
-            cfa_expression(&operations(expression, encoding)?)?
-        }
-    };
-    let (rbp, rbp_offset) = match row.register(X86_64::RBP) {
-        None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => (rule::RBP_SAME, 0),
-        Some(RegisterRule::Offset(offset)) => (rule::RBP_AT_CFA, i16::try_from(offset).ok()?),
-        Some(RegisterRule::Expression(expression)) => {
-            let expression = expression.get(frames).ok()?;
-            match operations(expression, encoding)?[..] {
-                [
-                    Operation::RegisterOffset {
-                        register: X86_64::RBP,
-                        offset,
-                        ..
-                    },
-                ] => (rule::RBP_AT_RBP, i16::try_from(offset).ok()?),
-                _ => return None,
-            }
-        }
-        _ => return None,
-    };
-    Some(rule::pack(cfa, cfa_offset, rbp, rbp_offset))
-}
-
-fn operations<R: Reader>(
-    expression: gimli::Expression<R>,
-    encoding: gimli::Encoding,
-) -> Option<Vec<Operation<R>>> {
-    let mut found = Vec::new();
-    let mut iterator = expression.operations(encoding);
-    while let Some(operation) = iterator.next().ok()? {
-        if found.len() > 16 {
-            return None;
-        }
-        found.push(operation);
-    }
-    Some(found)
-}
-
-/// Recognizes the two CFA expressions that compilers and linkers emit: "the word at rbp + n" for a realigned stack,
-/// and "rsp + 8, and 8 more if rip & 15 >= 11" for the PLT.
-fn cfa_expression<R: Reader>(operations: &[Operation<R>]) -> Option<(u64, i32)> {
-    match operations {
-        [
-            Operation::RegisterOffset {
-                register: X86_64::RBP,
-                offset,
-                ..
-            },
-            Operation::Deref { space: false, .. },
-        ] => Some((rule::AT_RBP, i32::try_from(*offset).ok()?)),
-        [
-            Operation::RegisterOffset {
-                register: X86_64::RSP,
-                offset: 8,
-                ..
-            },
-            Operation::RegisterOffset {
-                register: X86_64::RA,
-                offset: 0,
-                ..
-            },
-            Operation::UnsignedConstant { value: 15 },
-            Operation::And,
-            Operation::UnsignedConstant { value: 11 },
-            Operation::Ge,
-            Operation::UnsignedConstant { value: 3 },
-            Operation::Shl,
-            Operation::Plus,
-        ] => Some((rule::PLT, 0)),
-        _ => None,
-    }
 }
 
 /// Sorts the rows, fills gaps with stops, merges equal rows, and numbers the rules.
@@ -355,7 +290,7 @@ mod tests {
             debug_frame: Default::default(),
             bases: gimli::BaseAddresses::default().set_eh_frame(0),
         };
-        collect(&frames, &sections, most).0
+        collect::<native::Code, _, _>(&frames, &sections, most).0
     }
 
     #[test]

@@ -1,16 +1,20 @@
 //! Slow and general unwinder that handles every register and every expression, directly from the sections.
 
-use crate::arch::native::{self, RBP, RETURN_ADDRESS as RA, RSP};
+use crate::arch::Frames;
+use crate::arch::native::{Code, REGISTERS};
 use crate::{Error, Sections};
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, EhFrame, EvaluationResult, LittleEndian, Location, Reader,
-    RegisterRule, UnwindContext, UnwindSection, Value, X86_64,
+    RegisterRule, UnwindContext, UnwindSection, Value,
 };
 use std::ops::Range;
 
-/// Registers at the start of an unwinding, by DWARF number (x86-64 psABI, figure 3.36): 6 is rbp, 7 rsp, 16 the program
-/// counter. `None` if unknown.
-pub type Registers = [Option<u64>; native::REGISTERS];
+const SP: usize = Code::STACK_POINTER;
+const PC: usize = Code::PC;
+
+/// Registers of a frame, by DWARF number (x86-64 psABI, figure 3.36; AArch64 DWARF ABI, 4.1), and where the processor has no
+/// such register, the program counter behind them. `None` if unknown.
+pub type Registers = [Option<u64>; REGISTERS];
 
 /// Reads a word of the unwound memory at an address (avma).
 pub type ReadWord<'a> = &'a dyn Fn(u64) -> Option<u64>;
@@ -61,19 +65,27 @@ struct Index {
     bases: BaseAddresses,
     /// Code range (svma) of each FDE and the FDE's offset, in order.
     fdes: Vec<(Range<u64>, usize)>,
+    /// Signal trampolines (svma) that no FDE describes.
+    trampolines: Vec<Range<u64>>,
 }
 
 /// Modules of a process.
 #[derive(Default)]
 pub struct Unwinder {
     modules: Vec<Module>,
+    signature: u64,
 }
 
 impl Index {
     fn of(elf: &[u8]) -> Result<Index, Error> {
-        let sections = Sections::of(elf)?;
+        let trampolines = Code::trampolines(elf);
+        let sections = match Sections::of(elf) {
+            Err(Error::NoFrames) if !trampolines.is_empty() => Sections::empty(),
+            sections => sections?,
+        };
         let mut frames = EhFrame::new(&sections.eh_frame, LittleEndian);
         frames.set_address_size(8);
+        frames.set_vendor(Code::VENDOR);
         let mut fdes = Vec::new();
         let mut entries = frames.entries(&sections.bases);
         while let Ok(Some(entry)) = entries.next() {
@@ -89,6 +101,7 @@ impl Index {
             bases: sections.bases.clone(),
             eh_frame: sections.eh_frame.into_owned(),
             fdes,
+            trampolines,
         })
     }
 }
@@ -102,6 +115,14 @@ impl Unwinder {
             range,
             index: Index::of(elf).ok(),
         });
+    }
+
+    /// Returns an unwinder of threads whose return addresses have a signature in these bits.
+    pub fn with_signature(signature: u64) -> Unwinder {
+        Unwinder {
+            signature,
+            ..Unwinder::default()
+        }
     }
 
     /// Unwinds from `registers`.
@@ -122,12 +143,14 @@ impl Unwinder {
     ) -> Option<Registers> {
         let mut exact = true;
         for _ in 0..depth {
-            let pc = registers[RA]?.checked_sub(u64::from(!exact))?;
+            let pc = registers[PC]?.checked_sub(u64::from(!exact))?;
             if !range.contains(&pc) {
                 return Some(registers);
             }
             match self.step(&registers, pc, read)? {
-                Step::Caller(caller, false) if caller[RSP] > registers[RSP] => registers = *caller,
+                Step::Caller(caller, false) if is_further_out(&caller, &registers, exact) => {
+                    registers = *caller
+                }
                 _ => return None,
             }
             exact = false;
@@ -144,17 +167,17 @@ impl Unwinder {
         depth: usize,
     ) -> Result<Start, Option<u64>> {
         let mut exact = true;
-        let mut lowest = registers[RSP].ok_or(None)?;
+        let mut lowest = registers[SP].ok_or(None)?;
         for _ in 0..depth {
-            let pc = registers[RA].filter(|&pc| pc != 0).ok_or(None)?;
+            let pc = registers[PC].filter(|&pc| pc != 0).ok_or(None)?;
             let lookup = pc - u64::from(!exact);
             match self.step(&registers, lookup, read) {
                 Some(Step::Caller(caller, is_signal))
-                    if is_signal || caller[RSP] > registers[RSP] =>
+                    if is_signal || is_further_out(&caller, &registers, exact) =>
                 {
                     registers = *caller;
                     exact = is_signal;
-                    lowest = lowest.min(registers[RSP].ok_or(None)?);
+                    lowest = lowest.min(registers[SP].ok_or(None)?);
                 }
                 Some(Step::Caller(..)) | None => return Err(Some(lookup)),
                 Some(Step::Bottom(function)) => {
@@ -178,7 +201,7 @@ impl Unwinder {
     ) -> End {
         let mut exact = true;
         loop {
-            let Some(pc) = registers[RA].filter(|&pc| pc != 0) else {
+            let Some(pc) = registers[PC].filter(|&pc| pc != 0) else {
                 return End::Bottom;
             };
             frames.push(pc);
@@ -187,7 +210,7 @@ impl Unwinder {
             }
             match self.step(&registers, pc - u64::from(!exact), read) {
                 Some(Step::Caller(caller, is_signal))
-                    if is_signal || caller[RSP] > registers[RSP] =>
+                    if is_signal || is_further_out(&caller, &registers, exact) =>
                 {
                     registers = *caller;
                     exact = is_signal;
@@ -201,6 +224,11 @@ impl Unwinder {
     fn step(&self, registers: &Registers, lookup: u64, read: ReadWord) -> Option<Step> {
         let module = self.modules.iter().find(|m| m.range.contains(&lookup))?;
         let index = module.index.as_ref()?;
+        let pc = registers[PC]?.wrapping_sub(module.base);
+        if index.trampolines.iter().any(|code| code.contains(&pc)) {
+            let interrupted = interrupted(registers[SP]?, read);
+            return Some(Step::Caller(Box::new(interrupted), true));
+        }
         let svma = lookup.wrapping_sub(module.base);
         let after = index.fdes.partition_point(|(range, _)| range.start <= svma);
         let (range, offset) = &index.fdes[after.checked_sub(1)?];
@@ -209,6 +237,7 @@ impl Unwinder {
         }
         let mut frames = EhFrame::new(&index.eh_frame, LittleEndian);
         frames.set_address_size(8);
+        frames.set_vendor(Code::VENDOR);
         let fde = frames
             .fde_from_offset(
                 &index.bases,
@@ -233,13 +262,13 @@ impl Unwinder {
             CfaRule::Expression(expression) => evaluate(expression, None)?,
         };
         let mut caller = *registers;
-        caller[RSP] = Some(cfa);
+        caller[SP] = Some(cfa);
         for (number, slot) in caller.iter_mut().enumerate() {
             let register = gimli::Register(number as u16);
             let value = match row.register(register) {
-                None if number == RA => return None,
+                None if number == Code::RETURN_ADDRESS && Code::CALLS_PUSH => return None,
                 None | Some(RegisterRule::SameValue) => continue,
-                Some(RegisterRule::Undefined) if number == RA => {
+                Some(RegisterRule::Undefined) if number == Code::RETURN_ADDRESS => {
                     let avma = |svma: u64| svma.wrapping_add(module.base);
                     return Some(Step::Bottom(avma(range.start)..avma(range.end)));
                 }
@@ -257,13 +286,19 @@ impl Unwinder {
             };
             *slot = value;
         }
+        let is_signal = fde.cie().is_signal_trampoline();
         // Unreadable memory is not the end.
-        caller[RA]?;
-        Some(Step::Caller(
-            Box::new(caller),
-            fde.cie().is_signal_trampoline(),
-        ))
+        let return_address = caller[Code::RETURN_ADDRESS]?;
+        // A register with the return address holds that of the caller's own call, and not where the caller returns to.
+        caller[Code::RETURN_ADDRESS] = None;
+        caller[PC] = Some(return_address & !self.signature);
+        Some(Step::Caller(Box::new(caller), is_signal))
     }
+}
+
+/// Returns the registers that the kernel has saved in a signal frame at the stack pointer.
+fn interrupted(sp: u64, read: ReadWord) -> Registers {
+    std::array::from_fn(|number| read(sp.wrapping_add(Code::SAVED[number])))
 }
 
 enum Step {
@@ -320,17 +355,23 @@ fn evaluate<R: Reader<Offset = usize>>(
 
 /// Returns the stack pointer in a set of registers.
 pub fn stack_pointer(registers: &Registers) -> Option<u64> {
-    registers[RSP]
+    registers[SP]
 }
 
 /// Returns the registers that unwinding needs for a thread inside a function.
-pub fn at(pc: u64, sp: u64, rbp: u64) -> Registers {
-    let mut registers = [None; 17];
-    registers[RA] = Some(pc);
-    registers[RSP] = Some(sp);
-    registers[RBP] = Some(rbp);
+pub fn at(pc: u64, sp: u64, frame_pointer: u64) -> Registers {
+    let mut registers = [None; REGISTERS];
+    registers[PC] = Some(pc);
+    registers[SP] = Some(sp);
+    registers[Code::FRAME_POINTER] = Some(frame_pointer);
     registers
 }
 
-const _: () = assert!(X86_64::RA.0 as usize == RA && X86_64::RSP.0 as usize == RSP);
-const _: () = assert!(X86_64::RBP.0 as usize == RBP);
+/// Returns true if the caller's frame lies further out, as each does except one: a function that calls none may have no
+/// frame, if calls push nothing.
+fn is_further_out(caller: &Registers, registers: &Registers, is_innermost: bool) -> bool {
+    match Code::CALLS_PUSH || !is_innermost {
+        true => caller[SP] > registers[SP],
+        false => caller[SP] >= registers[SP],
+    }
+}

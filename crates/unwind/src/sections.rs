@@ -19,6 +19,15 @@ pub struct Sections<'a> {
 }
 
 impl<'a> Sections<'a> {
+    /// Returns the sections of a file without any.
+    pub(crate) fn empty() -> Self {
+        Sections {
+            eh_frame: Cow::default(),
+            debug_frame: Cow::default(),
+            bases: BaseAddresses::default(),
+        }
+    }
+
     /// Finds the sections of an ELF file by section headers, or by PT_GNU_EH_FRAME if the headers
     /// were stripped (as may be the case in the vDSO).
     pub fn of(elf: &'a [u8]) -> Result<Self, Error> {

@@ -67,13 +67,13 @@ pub fn build_for_glibc(name: &str) -> PathBuf {
     to
 }
 
-/// Builds `tests/targets/NAME.c` for AArch64 and musl; returns the program's path.
-pub fn build_for_musl(root: &Root, name: &str) -> PathBuf {
-    let to = folder().join(format!("{name}-aarch64-musl"));
+/// Builds `tests/targets/NAME.c` for AArch64 and musl with these options for the linker; returns the program's path.
+pub fn build_for_musl(root: &Root, name: &str, linking: &[&str]) -> PathBuf {
+    let to = folder().join(format!("{name}-aarch64-musl{}", linking.concat()));
     let specs = root.musl_specs();
     once(&to, |to| {
         let mut compiler = Command::new(C_COMPILER);
-        compile(compiler.arg("-specs").arg(&specs), name, to);
+        compile(compiler.arg("-specs").arg(&specs).args(linking), name, to);
     });
     to
 }

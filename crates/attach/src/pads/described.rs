@@ -2,9 +2,10 @@
 
 use super::planned::{PadPlan, PlannedPad};
 use crate::error::Error;
-use crate::probes::{FunctionCode, find_function, module_file, plan_functions};
+use crate::probes::{FunctionCode, find_function, plan_functions};
 use crate::survey::process::Surveyed;
 use memhook_abi::{DescribedFunction, DescribedRole, FIRST_DESCRIBED};
+use memhook_heap::module_file;
 use memhook_probe::{Allocator, may_take_stack_arguments, original_of};
 use memhook_process::{ModuleImage, TargetRoot};
 use memhook_symbols::{FunctionSymbol, SearchPath, demangle, functions};

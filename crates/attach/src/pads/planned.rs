@@ -1,9 +1,10 @@
 //! Choice of the functions that get a pad.
 
 use crate::hook::loading::leaves_alone;
-use crate::probes::{FunctionCode, module_file, plan_functions};
+use crate::probes::{FunctionCode, plan_functions};
 use crate::survey::process::Surveyed;
 use memhook_abi::{DescribedFunction, HOOKED_FUNCTIONS, Role};
+use memhook_heap::module_file;
 use memhook_probe::{Plan, calls_unknown_code};
 use memhook_process::{ModuleImage, TargetRoot, own_allocator_functions};
 use memhook_symbols::{FunctionSymbol, SearchPath, functions};

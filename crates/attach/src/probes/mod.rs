@@ -19,7 +19,6 @@ mod threads;
 pub use events::EventOptions;
 pub(crate) use gaps::map_near;
 pub use placed::{FunctionCount, Probes, ThreadCount};
-pub use planned::module_file;
 pub(crate) use planned::{FunctionCode, find_function, plan_functions};
 pub use planned::{PlannedFunction, ProbeOptions, ProbePlan, RefusedFunction, plan_probes};
 pub use preview::{PadPreview, ProbePreview, preview_probes};

@@ -4,6 +4,7 @@ use super::code_of_module::{ModuleCode, file_of};
 use super::error::ProbeError;
 use super::events::EventOptions;
 use crate::error::Error;
+use memhook_heap::module_file;
 use memhook_probe::{
     Code, Condition, CountsLayout, FunctionSelector, JUMP_BYTES, MOST_EVENTS, MOST_LATENCIES, Plan,
     Wanted, nearest, original_of, plan, plan_exits,
@@ -11,7 +12,7 @@ use memhook_probe::{
 use memhook_process::{
     Mapping, ModuleFiles, ModuleImage, RemoteAddress, TargetRoot, mappings, modules, read_memory,
 };
-use memhook_symbols::{FunctionSymbol, ModuleFile, SearchPath, demangle, functions, inlined_at};
+use memhook_symbols::{FunctionSymbol, SearchPath, demangle, functions, inlined_at};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -161,21 +162,6 @@ fn has_lahf() -> bool {
     facts
         .lines()
         .any(|line| line.starts_with("flags") && line.split(' ').any(|flag| flag == "lahf_lm"))
-}
-
-/// Returns the file with the names of a module's functions.
-pub fn module_file(module: &ModuleImage) -> ModuleFile {
-    ModuleFile {
-        path: module.path.clone(),
-        image: module.bytes.in_memory().cloned(),
-        opened: module.bytes.file().cloned(),
-        candidates: vec![module.file.clone()],
-        build_id: module.build_id.clone(),
-        base: module.base,
-        start: module.start,
-        end: module.end,
-        named_by: None,
-    }
 }
 
 /// Finds the only function that matches a selector, and the number of its module. `symbols`: the symbols of each

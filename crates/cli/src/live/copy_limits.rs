@@ -2,11 +2,8 @@
 
 use crate::options::HoldLimit;
 use crate::remedies::in_words;
-use memhook_attach::Consumer;
-use memhook_checkup::LastLook;
 use memhook_foreign::units::size;
 use memhook_heap::{Error as HeapError, Limits, Request};
-use memhook_ledger::Observer;
 
 /// Limits of the cost of a copy of the memory.
 #[derive(clap::Args, Clone, Copy)]
@@ -44,15 +41,6 @@ impl CopyLimits {
             only_looks: false,
         }
     }
-}
-
-/// A traced process's memory at the end of the trace.
-pub fn last_look<O: Observer + Send>(
-    pid: i32,
-    consumer: &Consumer<O>,
-    hold: HoldLimit,
-) -> LastLook {
-    LastLook::take(pid, consumer, hold.to_search(), words_of_a_search)
 }
 
 /// Describes why a copy for a search was not made, with the option that helps if there is one.

@@ -1,5 +1,6 @@
 //! Commands that hold, trace or read live processes, and the code that they share.
 
+mod advice;
 pub mod advise;
 pub mod agent;
 pub mod attach;
@@ -7,10 +8,14 @@ pub mod audit;
 mod copy_limits;
 pub mod demo;
 pub mod detach;
+mod diagnosed;
+mod diagnosis;
 pub mod doctor;
 pub mod emit;
 mod ending;
+mod examined;
 pub mod gate;
+mod last_look;
 mod looks;
 pub mod mark;
 mod model;
@@ -27,8 +32,11 @@ pub mod signals;
 pub mod stale;
 pub mod top;
 mod trace_config;
+mod traced_watch;
 mod triggered;
 pub mod trim;
 pub mod watch;
+mod watching;
 
+use memhook_attach::Reclaiming;
 pub use memhook_attach::finish_keeping_tables as finish;

@@ -6,12 +6,12 @@ use crate::options::format;
 use crate::report::OutputArgs;
 use crate::target::Target;
 use memhook_abi::PROBE_ARGUMENTS;
-use memhook_attach::module_file;
 use memhook_attach::{
     EventOptions, PadPreview, PlannedFunction, ProbeOptions, ProbePlan, Probes, RefusedFunction,
     plan_probes, preview_probes,
 };
 use memhook_foreign::units;
+use memhook_heap::module_file;
 use memhook_probe::{Condition, FunctionSelector, Histogram, MOST_CONDITIONS, ValueClass, Values};
 use memhook_process::{TargetRoot, process_name};
 use memhook_report::{

@@ -4,7 +4,7 @@ mod args;
 mod heap_balance;
 mod reports;
 
-use super::copy_limits::last_look;
+use super::last_look::last_look;
 use super::looks::Looks;
 use super::model::Reporter;
 use super::signals::NameWait;

@@ -6,8 +6,8 @@ use crate::output::Json;
 use crate::remedies::in_words;
 use crate::target::Target;
 use anyhow::bail;
-use memhook_checkup::{ALLOCATOR_NOT_ASKED, said_by_allocator};
-use memhook_heap::{Looked, look_at_memory};
+use memhook_checkup::said_by_allocator;
+use memhook_heap::{ALLOCATOR_NOT_ASKED, Looked, look_at_memory};
 use memhook_report::{Progress, RssReport, RssView};
 use std::process::ExitCode;
 

@@ -84,14 +84,4 @@ impl Tracing {
         }
         config
     }
-
-    /// Refuses sampled accesses if nothing uses them.
-    pub fn refuse_sampled_accesses(&self, command: &str) -> anyhow::Result<()> {
-        if self.access.access == Access::Sampled {
-            anyhow::bail!(
-                "{command} has no scores of sampled accesses: use attach or run with --access sampled, or leave it out"
-            );
-        }
-        Ok(())
-    }
 }

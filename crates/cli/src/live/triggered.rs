@@ -1,9 +1,10 @@
 //! Requests of `--when` while a process is traced.
 
-use memhook_attach::{Action, Again, Condition, Trace, Triggers};
+use super::watching::check_pressure;
+use memhook_attach::Trace;
 use memhook_ledger::Observer;
-use memhook_process::MemoryPressure;
 use memhook_report::milliseconds;
+use memhook_triggers::{Action, Again, Condition, Triggers};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ fn trigger(text: &str) -> Result<(Condition, Action), String> {
         .ok_or("expected CONDITION then ACTION, as in 'live > 2G then report'")?;
     let condition = condition
         .parse()
-        .map_err(|error: memhook_attach::ConditionError| error.to_string())?;
+        .map_err(|error: memhook_triggers::ConditionError| error.to_string())?;
     Ok((condition, action.trim().parse()?))
 }
 
@@ -55,14 +56,6 @@ impl Args {
             running: Vec::new(),
         }
     }
-}
-
-/// Refuses conditions about pressure if the kernel does not count it.
-pub fn check_pressure<'a>(mut all: impl Iterator<Item = &'a Condition>) -> anyhow::Result<()> {
-    if all.any(Condition::needs_pressure) {
-        MemoryPressure::of(None)?;
-    }
-    Ok(())
 }
 
 /// Requests to the job of a trace.

@@ -11,23 +11,17 @@ pub(crate) mod emulated;
 pub(crate) mod gperftools;
 mod in_hand;
 pub(crate) mod jemalloc;
-#[cfg(target_arch = "x86_64")]
 mod known;
 pub(crate) mod live_check;
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 mod live_tests;
-#[cfg(target_arch = "x86_64")]
 mod mallctl;
 pub(crate) mod mallocng;
 pub(crate) mod mimalloc;
-#[cfg(target_arch = "x86_64")]
 mod statistics;
 #[cfg(all(test, target_arch = "x86_64"))]
 mod steps_tests;
-#[cfg(target_arch = "x86_64")]
 mod tcmalloc;
 
-#[cfg(target_arch = "x86_64")]
 pub use known::{KnownAllocator, ReleasedMemory};
-#[cfg(target_arch = "x86_64")]
-pub use statistics::{AllocatorStatistics, Counter};
+pub use statistics::{ALLOCATOR_NOT_ASKED, AllocatorStatistics, Counter};

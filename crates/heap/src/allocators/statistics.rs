@@ -3,6 +3,10 @@
 use crate::resident::{Account, Part};
 use std::time::Duration;
 
+/// Note of a look at a process whose allocator could report its contents.
+pub const ALLOCATOR_NOT_ASKED: &str =
+    "read only: the allocator was not asked what it holds, which takes a call";
+
 /// One figure under the allocator's own name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {

@@ -4,6 +4,7 @@
 //! nor the code of its modules. This module derives the kinds from other data, and reads the code
 //! from the files that the core names.
 
+use crate::arch::native;
 use crate::capture::Captured;
 use crate::capture::areas::{MAX_AREA_BYTES, is_in_heap, kind};
 use crate::capture::copy::regions_for;
@@ -20,7 +21,7 @@ use crate::snapshot::{Area, AreaKind, CopiedRegion, Meta, Method, ModuleInfo, Sn
 use crate::{Error, dissect};
 use memhook_foreign::size_text;
 use memhook_inject::Registers;
-use memhook_process::{CoreFile, CoreSegment, CoreThread, Mapping, MissingModule, is_ours};
+use memhook_process::{CoreFile, CoreSegment, Mapping, MissingModule, is_ours};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -70,11 +71,12 @@ pub fn capture_core(core: &CoreFile, memory: Option<u64>) -> Result<Captured, Er
     let threads: Vec<(i32, Registers, &[u8])> = core
         .threads
         .iter()
-        .map(|t| (t.tid, registers(t), t.extended.as_slice()))
+        .map(|t| (t.tid, native::of_core(t.registers), t.extended.as_slice()))
         .collect();
     let mut snapshot = Snapshot {
         meta: Meta {
             pid: core.pid,
+            processor: std::env::consts::ARCH.to_owned(),
             identity: None,
             method: Method::Core,
             held_ms: 0.0,
@@ -123,10 +125,10 @@ pub fn capture_core(core: &CoreFile, memory: Option<u64>) -> Result<Captured, Er
 fn count_inside_malloc(snapshot: &mut Snapshot, threads: &[(i32, Registers, &[u8])]) {
     let malloc = MallocPlaces::of(&snapshot.meta.modules);
     let is_inside = |registers: &Registers| {
-        is_inside_by(registers, &malloc, |stack| {
-            let found = snapshot.bytes(registers.rsp, stack.len() as u64);
+        is_inside_by(registers, &malloc, |at, into| {
+            let found = snapshot.bytes(at, into.len() as u64);
             found.map_or(0, |bytes| {
-                stack.copy_from_slice(bytes);
+                into.copy_from_slice(bytes);
                 bytes.len()
             })
         })
@@ -311,20 +313,5 @@ fn mark_brk(snapshot: &mut Snapshot, images: &[memhook_process::ModuleImage]) {
         }
         area.kind = AreaKind::Brk;
         end = area.end;
-    }
-}
-
-/// Returns registers, which a core stores in the order of `struct user_regs_struct`
-/// (arch/x86/include/asm/user_64.h).
-fn registers(thread: &CoreThread) -> Registers {
-    macro_rules! in_order {
-        ($($name:ident)*) => {{
-            let [$($name),*] = thread.registers;
-            Registers { $($name),* }
-        }};
-    }
-    in_order! {
-        r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss
-        fs_base gs_base ds es fs gs
     }
 }

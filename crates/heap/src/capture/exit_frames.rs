@@ -4,7 +4,7 @@
 //! give frames more space than they write, and leftovers of earlier calls in that space would look
 //! like pointers, in one run and not in the next, depending on the alignment of the stack.
 
-use crate::capture::own_frames::by_number;
+use crate::arch::native;
 use crate::snapshot::Snapshot;
 use memhook_inject::Registers;
 use memhook_process::ModuleImage;
@@ -22,16 +22,16 @@ pub fn innermost_caller(
     registers: &Registers,
 ) -> Option<(u64, Vec<u64>)> {
     let libc = images.iter().find(|image| image.is_libc)?;
-    if !libc.contains(registers.rip) {
+    if !libc.contains(native::program_counter(registers)) {
         return None;
     }
     let range = libc.start..libc.end;
-    let mut unwinder = Unwinder::default();
+    let mut unwinder = Unwinder::with_signature(native::signature(registers));
     unwinder.add_module(libc.base, range.clone(), &libc.bytes);
-    let of_thread = by_number(registers);
+    let of_thread = native::by_number(registers);
     let read = |address| snapshot.word(address);
     let of_caller = unwinder.caller_outside(of_thread.map(Some), &range, &read, MOST_FRAMES)?;
-    let preserved = [3, 6, 12, 13, 14, 15].map(|number: usize| of_caller[number]);
-    let words = preserved.into_iter().collect::<Option<Vec<u64>>>()?;
+    let preserved = native::PRESERVED.iter().map(|&number| of_caller[number]);
+    let words = preserved.collect::<Option<Vec<u64>>>()?;
     Some((reference::stack_pointer(&of_caller)?, words))
 }

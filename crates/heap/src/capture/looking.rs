@@ -2,6 +2,7 @@
 //! all. The snapshot's notes list everything that the copy therefore lacks.
 
 use crate::Error;
+use crate::arch::native;
 use crate::capture::copy::Patch;
 use crate::capture::prepared::Prepared;
 use crate::capture::settle::is_inside;
@@ -115,7 +116,7 @@ fn once(prepared: &mut Prepared, earlier: Option<&mut Shot>) -> Result<Option<Co
         prepared.look(seen.held_for());
         Ok::<_, Error>(Copied {
             shot,
-            threads: states(prepared.reader, &seen.threads),
+            threads: states(prepared, &seen.threads),
             held: Duration::ZERO,
             in_malloc,
             have_run: seen.have_run(),
@@ -182,7 +183,11 @@ fn listed(threads: &[i32]) -> String {
 /// Reads the stacks of the threads again, as far as the time allows.
 fn read_stacks(prepared: &Prepared, seen: &ThreadsSeen, shot: &mut Shot, until: Option<Instant>) {
     let mut stacks = Runs::new();
-    let mut pointers: Vec<u64> = seen.threads.iter().map(|t| t.registers.rsp).collect();
+    let mut pointers: Vec<u64> = seen
+        .threads
+        .iter()
+        .map(|t| native::stack_pointer(&t.registers))
+        .collect();
     pointers.sort_unstable();
     for rsp in pointers {
         let area = shot.areas.iter().find(|a| (a.start..a.end).contains(&rsp));
@@ -210,59 +215,38 @@ fn read_stacks(prepared: &Prepared, seen: &ThreadsSeen, shot: &mut Shot, until: 
     shot.held_bytes = patch.len();
 }
 
-fn states(reader: i32, threads: &[SeenThread]) -> Vec<ThreadState> {
+fn states(prepared: &Prepared, threads: &[SeenThread]) -> Vec<ThreadState> {
     let mut states = thread_states(
         threads
             .iter()
             .map(|thread| (thread.tid, &thread.registers, thread.extended.as_slice())),
     );
+    let read = |from: u64, into: &mut [u8]| read(prepared.reader, from, into);
     for (state, thread) in states.iter_mut().zip(threads) {
+        state.is_in_call = native::system_call(&thread.registers, read).is_some();
         if !thread.is_stopped {
             // Frames cannot be followed without the other registers.
             state.registers = None;
-            state.fs_base = thread_pointer(reader, thread.tid).unwrap_or(0);
+            state.fs_base = thread_pointer(prepared, thread.tid).unwrap_or(0);
             state.words.push(state.fs_base);
         }
     }
     states
 }
 
-/// Returns the beginning of the descriptor of a thread that is not stopped. The kernel knows the
-/// thread's list of robust locks, which is in the descriptor, and the descriptor begins with its
-/// own address.
-fn thread_pointer(reader: i32, tid: i32) -> Option<u64> {
-    let head = robust_list(tid)? & !7;
-    let start = head.checked_sub(DESCRIPTOR_BYTES as u64)?;
-    let mut bytes = [0u8; DESCRIPTOR_BYTES];
-    // The memory before the descriptor may not be mapped.
-    let page = head & !4095;
-    let from = start.max(page);
-    let mut read_from = |from: u64| {
-        let length = (head - from) as usize;
-        let place = &mut bytes[DESCRIPTOR_BYTES - length..];
-        let remote = [RemoteIoVec {
-            base: from as usize,
-            len: length,
-        }];
-        process_vm_readv(
-            Pid::from_raw(reader),
-            &mut [IoSliceMut::new(place)],
-            &remote,
-        ) == Ok(length)
-    };
-    let is_read = read_from(start) || read_from(from);
-    if !is_read {
-        return None;
-    }
-    let words = bytes.as_chunks::<8>().0;
-    let at = |index: usize| start + index as u64 * 8;
-    (0..words.len())
-        .rev()
-        .find(|&index| u64::from_le_bytes(words[index]) == at(index))
-        // glibc's descriptor contains its own address twice, at 0 and at 16 (`tcbhead_t`). The
-        // first one is wanted.
-        .map(|index| match index.checked_sub(2) {
-            Some(first) if u64::from_le_bytes(words[first]) == at(first) => at(first),
-            _ => at(index),
-        })
+/// Returns the thread pointer of a thread that is not stopped. The kernel knows the thread's list
+/// of robust locks, which is in its descriptor.
+fn thread_pointer(prepared: &Prepared, tid: i32) -> Option<u64> {
+    let read = |from: u64, into: &mut [u8]| read(prepared.reader, from, into) == into.len();
+    native::thread_pointer_near(robust_list(tid)?, DESCRIPTOR_BYTES, read, &prepared.images)
+}
+
+/// Reads memory of the process, and returns how much was read.
+fn read(reader: i32, from: u64, into: &mut [u8]) -> usize {
+    let remote = [RemoteIoVec {
+        base: from as usize,
+        len: into.len(),
+    }];
+    let local = &mut [IoSliceMut::new(into)];
+    process_vm_readv(Pid::from_raw(reader), local, &remote).unwrap_or(0)
 }

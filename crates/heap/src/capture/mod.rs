@@ -22,12 +22,12 @@ mod shared_segments;
 pub(crate) mod sockets;
 mod stop;
 
+use crate::arch::native;
 use crate::capture::copy::Changes;
 use crate::capture::exit_frames::innermost_caller;
 use crate::capture::fork::fork;
 use crate::capture::limits::Limits;
 use crate::capture::looking::look;
-use crate::capture::own_frames::by_number;
 use crate::capture::precopy::precopy;
 use crate::capture::prepared::Prepared;
 use crate::capture::residency::{Look, Residency};
@@ -36,11 +36,9 @@ use crate::capture::stop::{copy_all, stop};
 use crate::graph::finder::MarkOptions;
 use crate::graph::retained::holding_blocks;
 use crate::ranges::Runs;
-use crate::snapshot::{
-    Area, CopiedRegion, Method, Snapshot, ThreadState, addresses_anywhere, words,
-};
+use crate::snapshot::{Area, CopiedRegion, Method, Snapshot, ThreadState};
 use crate::{Error, Types, dissect};
-use memhook_inject::{Child, Registers, WriteWatch};
+use memhook_inject::{Child, Registers, WriteWatch, may_change};
 use memhook_process::{ModuleImage, filter_may_kill, living_thread};
 use std::time::Duration;
 
@@ -125,6 +123,10 @@ impl Request {
 /// that stopped them, and the work after a snapshot may take long. When the separate thread ends, the kernel resumes
 /// all of them (`exit_ptrace` of kernel/ptrace.c).
 pub fn capture(pid: i32, request: Request) -> Result<Captured, Error> {
+    let bytes = page_bytes();
+    if bytes != PAGE_BYTES {
+        return Err(Error::LargePages { pid, bytes });
+    }
     let mut prepared = Prepared::of(pid, request.limits)?;
     if request.with_residency {
         prepared.look = Look::Takes(Residency::time(prepared.reader)?);
@@ -138,6 +140,15 @@ pub fn capture(pid: i32, request: Request) -> Result<Captured, Error> {
         let captured = scope.spawn(|| capture_by(prepared, request.method)).join();
         captured.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
+}
+
+/// Bytes of a page, in all code of this crate.
+const PAGE_BYTES: u64 = 4096;
+
+/// Returns the size of the kernel's pages.
+fn page_bytes() -> u64 {
+    let bytes = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE);
+    bytes.ok().flatten().map_or(0, |bytes| bytes as u64)
 }
 
 /// Returns the method to try first if the user names none.
@@ -154,6 +165,7 @@ fn first_method(pid: i32, reader: i32) -> Method {
 
 fn capture_by(mut prepared: Prepared, method: Option<Method>) -> Result<Captured, Error> {
     let pid = prepared.pid;
+    may_change(pid)?;
     let is_filtered = method.is_none() && filter_may_kill(prepared.reader);
     let is_fork_wanted = method == Some(Method::Fork);
     // Once the initial thread has ended, requests that use the process id fail.
@@ -220,7 +232,7 @@ pub fn capture_ending(
     let threads = child.ending_threads(pid).iter().map(|t| {
         // In a system call, vector registers contain leftovers of the last memcpy: the psABI (3.2.1) makes all of them
         // caller-saved, and libc was called before the system call.
-        let is_in_call = t.registers.orig_rax as i64 >= 0;
+        let is_in_call = native::ends_in_call(&t.registers);
         let extended: &[u8] = if is_in_call { &[] } else { &t.extended };
         (t.tid, &t.registers, extended)
     });
@@ -267,34 +279,6 @@ pub(crate) fn thread_states<'a>(
     threads: impl Iterator<Item = (i32, &'a Registers, &'a [u8])>,
 ) -> Vec<ThreadState> {
     threads
-        .map(|(tid, r, extended)| {
-            let call = r.orig_rax as i64;
-            let is_exiting = call == nix::libc::SYS_exit_group || call == nix::libc::SYS_exit;
-            let mut all = vec![
-                r.rbx, r.rbp, r.rsp, r.r12, r.r13, r.r14, r.r15, r.fs_base, r.gs_base,
-            ];
-            // The other registers belong to the running function (psABI 3.2.1). If the thread does nothing after that
-            // function, they contain leftovers of earlier calls.
-            if !is_exiting {
-                all.extend([
-                    r.rax, r.rcx, r.rdx, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.orig_rax,
-                ]);
-                all.extend(words(extended));
-                // Pointers from packed structures can be at any offset in a vector register.
-                all.extend(addresses_anywhere(extended));
-            }
-            all.retain(|&word| word >= 4096);
-            ThreadState {
-                tid,
-                rsp: r.rsp,
-                rip: r.rip,
-                fs_base: r.fs_base,
-                is_exiting,
-                is_in_call: call >= 0,
-                words: all,
-                registers: Some(by_number(r)),
-                lowest_frame: None,
-            }
-        })
+        .map(|(tid, registers, extended)| native::thread_state(tid, registers, extended))
         .collect()
 }

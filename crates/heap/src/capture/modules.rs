@@ -7,6 +7,7 @@ use goblin::container::Ctx;
 use goblin::elf::{Elf, ProgramHeader, program_header::PT_LOAD, sym};
 use memhook_foreign::class_name;
 use memhook_process::{CLibrary, ModuleImage, allocator_code, glibc_version, mappings};
+use memhook_symbols::ModuleFile;
 use std::collections::BTreeMap;
 
 const PAGE_BYTES: u64 = 4096;
@@ -100,6 +101,21 @@ pub fn vtable_names(image: &ModuleImage, classes: &mut BTreeMap<u64, String>) {
                 classes.entry(point).or_insert_with(|| class_name(class));
             }
         }
+    }
+}
+
+/// Returns the file with the names of a module's functions.
+pub fn module_file(module: &ModuleImage) -> ModuleFile {
+    ModuleFile {
+        path: module.path.clone(),
+        image: module.bytes.in_memory().cloned(),
+        opened: module.bytes.file().cloned(),
+        candidates: vec![module.file.clone()],
+        build_id: module.build_id.clone(),
+        base: module.base,
+        start: module.start,
+        end: module.end,
+        named_by: None,
     }
 }
 

@@ -5,8 +5,8 @@
 //! other coroutines, or the frames that the signal has interrupted, are below it and still in use.
 //! So frames are followed from the innermost frame to the frame with which the thread began.
 
+use crate::arch::native::{self, ByNumber};
 use crate::snapshot::Snapshot;
-use memhook_inject::Registers;
 use memhook_process::ModuleImage;
 use memhook_unwind::reference::{Start, Unwinder};
 
@@ -17,26 +17,15 @@ const MOST_FRAMES: usize = 20_000;
 /// Number of bytes of code after the call of a thread's own function within which the C library's
 /// start function ends the thread by the system call exit(2).
 const REACH_BYTES: usize = 32;
-/// `mov $60,%eax`, which loads the number of exit.
-const NUMBER_OF_EXIT: [u8; 5] = [0xb8, 60, 0, 0, 0];
-const SYSCALL: [u8; 2] = [0x0f, 0x05];
-
-/// Register values by DWARF number (x86-64 psABI, figure 3.36).
-pub type ByNumber = [u64; 17];
-
-/// Returns the registers of a thread in the unwinder's order.
-pub fn by_number(r: &Registers) -> ByNumber {
-    [
-        r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12,
-        r.r13, r.r14, r.r15, r.rip,
-    ]
-}
 
 /// Finds the lowest frame of each thread. `images` has the modules whose files are available.
 pub fn follow(snapshot: &mut Snapshot, images: &[ModuleImage]) {
+    // The kernel uses the same bits in all threads.
+    let signature = snapshot.meta.threads.iter().map(|thread| thread.signature);
+    let signature = signature.fold(0, std::ops::BitOr::bitor);
     let mut modules = Modules {
         images,
-        unwinder: Unwinder::default(),
+        unwinder: Unwinder::with_signature(signature),
         added: vec![false; images.len()],
     };
     for index in 0..snapshot.meta.threads.len() {
@@ -97,12 +86,7 @@ impl Modules<'_> {
             return true;
         }
         let code = code_at(&image.bytes, svma(start.pc)).unwrap_or_default();
-        let number = code.windows(NUMBER_OF_EXIT.len());
-        let number = number.clone().position(|w| w == NUMBER_OF_EXIT);
-        number.is_some_and(|at| {
-            let behind = &code[at + NUMBER_OF_EXIT.len()..];
-            behind.windows(SYSCALL.len()).any(|w| w == SYSCALL)
-        })
+        native::ends_a_thread(code)
     }
 }
 

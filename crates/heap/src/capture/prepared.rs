@@ -344,6 +344,7 @@ impl Prepared {
         let mut snapshot = Snapshot {
             meta: Meta {
                 pid: self.pid,
+                processor: std::env::consts::ARCH.to_owned(),
                 identity: ProcessIdentity::of(self.pid),
                 method,
                 held_ms: shot.held.max(self.held_in_vain).as_secs_f64() * 1e3,

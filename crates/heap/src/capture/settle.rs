@@ -1,5 +1,6 @@
 //! Holding all threads of the target with none of them inside malloc.
 
+use crate::arch::native;
 use memhook_inject::{AllHeld, Error, Registers, hold_all_within};
 use nix::libc;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
@@ -98,41 +99,43 @@ pub fn hold_settled(
 /// Returns true if a thread is in the middle of malloc or free: its program counter is there, or it
 /// is in a system call or in another function of the C library that malloc or free has called.
 pub fn is_inside(pid: i32, registers: &Registers, malloc: &MallocPlaces) -> bool {
-    let read = |stack: &mut [u8]| {
+    let read = |at: u64, into: &mut [u8]| {
         let remote = [RemoteIoVec {
-            base: registers.rsp as usize,
-            len: stack.len(),
+            base: at as usize,
+            len: into.len(),
         }];
-        let mut local = [IoSliceMut::new(stack)];
+        let mut local = [IoSliceMut::new(into)];
         process_vm_readv(Pid::from_raw(pid), &mut local, &remote).unwrap_or(0)
     };
     is_inside_by(registers, malloc, read)
 }
 
-/// Like [`is_inside`]. `read` fills the buffer with memory from the stack pointer on, and returns
-/// the number of bytes read.
+/// Like [`is_inside`]. `read` fills the buffer with memory from an address on, and returns the
+/// number of bytes read.
 pub fn is_inside_by(
     registers: &Registers,
     malloc: &MallocPlaces,
-    read: impl FnOnce(&mut [u8]) -> usize,
+    read: impl Fn(u64, &mut [u8]) -> usize,
 ) -> bool {
+    let pc = native::program_counter(registers);
     let is_code = |w: u64| malloc.code.iter().any(|code| code.contains(&w));
-    if is_code(registers.rip) {
+    if is_code(pc) {
         return true;
     }
     // Frames of the program and of the hook may still hold return addresses of earlier calls.
     let mut libraries = malloc.libraries.iter();
-    if !libraries.any(|library| library.contains(&registers.rip)) {
+    if !libraries.any(|library| library.contains(&pc)) {
         return false;
     }
-    let system_call = registers.orig_rax as i64;
-    if system_call >= 0 && !MALLOC_CALLS.contains(&system_call) {
-        return false;
-    }
-    if system_call == libc::SYS_futex && registers.rsi & FUTEX_COMMAND == FUTEX_WAIT_BITSET {
-        return false;
+    if let Some((system_call, second)) = native::system_call(registers, &read) {
+        if !MALLOC_CALLS.contains(&system_call) {
+            return false;
+        }
+        if system_call == libc::SYS_futex && second & FUTEX_COMMAND == FUTEX_WAIT_BITSET {
+            return false;
+        }
     }
     let mut stack = [0u8; STACK_WORDS * 8];
-    let read = read(&mut stack);
+    let read = read(native::stack_pointer(registers), &mut stack);
     words(&stack[..read]).any(is_code)
 }

@@ -5,12 +5,11 @@
 //! on such a stack has ended, the program may use the memory for anything, although the descriptor
 //! is still at its end.
 
+use crate::arch::native;
 use crate::ranges::Runs;
 use crate::snapshot::{Area, AreaKind, Snapshot};
 use std::ops::Range;
 
-/// Alignment of `struct pthread` (nptl/allocatestack.c).
-const DESCRIPTOR_ALIGNMENT: u64 = 64;
 /// Number of bytes read from a descriptor. They include the stack's bounds. In glibc 2.36, the
 /// whole structure has 0x900 bytes.
 const DESCRIPTOR_BYTES: u64 = 4096;
@@ -35,41 +34,31 @@ pub fn ended_stacks(snapshot: &Snapshot) -> Runs {
             }
             let place = (from - region.start) as usize..(to - region.start) as usize;
             let bytes = region.bytes.get(place).unwrap_or_default();
-            // Runs consist of whole pages.
-            for (i, line) in bytes.chunks(DESCRIPTOR_ALIGNMENT as usize).enumerate() {
-                let at = from + i as u64 * DESCRIPTOR_ALIGNMENT;
-                if line.starts_with(&at.to_le_bytes()) {
-                    found.extend(ended_stack(snapshot, area, at));
-                }
-            }
+            let descriptors = native::descriptors(snapshot, area, from, bytes);
+            found.extend(descriptors.filter_map(|at| ended_stack(snapshot, area, at)));
         }
     }
     found
 }
 
-/// Returns the stack of the `struct pthread` at this address, if its thread has ended. The
-/// structure begins with a `tcbhead_t`, whose words 0 and 2 are its own address
-/// (sysdeps/x86_64/nptl/tls.h).
+/// Returns the stack of the thread with this thread pointer, if it has ended.
 fn ended_stack(snapshot: &Snapshot, area: &Area, at: u64) -> Option<Range<u64>> {
-    if snapshot.word(at + 16) != Some(at) {
-        return None;
-    }
     let Range { start, end } = bounds(snapshot, at)?;
     let start = start.max(area.start);
     let mut threads = snapshot.meta.threads.iter();
     let is_alive = threads.any(|t| t.fs_base == at || (start..end).contains(&t.rsp));
-    let is_glibcs = is_listed(snapshot, at);
+    let list = place_in_list(snapshot, at)?;
     // The descriptor itself keeps pointing to the thread's vector of TLS blocks, which the next
     // thread reuses.
-    (!is_alive && is_glibcs && end <= area.end).then_some(start..at)
+    (!is_alive && end <= area.end).then_some(start..native::end_of_stack(at, list))
 }
 
-/// Returns true if the descriptor is in one of glibc's lists of stacks (`list` in `struct pthread`:
-/// the neighbours' links lead back to it). If the program provided a thread's stack, glibc removes
-/// the descriptor from the list when the thread ends.
-fn is_listed(snapshot: &Snapshot, descriptor: u64) -> bool {
-    (0..DESCRIPTOR_BYTES / 8).any(|i| {
-        let node = descriptor + i * 8;
+/// Returns the place in a descriptor by which it is in one of glibc's lists of stacks (`list` in
+/// `struct pthread`: the neighbours' links lead back to it). If the program provided a thread's
+/// stack, glibc removes the descriptor from the list when the thread ends.
+fn place_in_list(snapshot: &Snapshot, thread_pointer: u64) -> Option<u64> {
+    let mut places = native::descriptor(thread_pointer, DESCRIPTOR_BYTES).step_by(8);
+    places.find(|&node| {
         let neighbours = snapshot.word(node).zip(snapshot.word(node + 8));
         neighbours.is_some_and(|(next, before)| {
             next != node
@@ -86,16 +75,16 @@ fn is_listed(snapshot: &Snapshot, descriptor: u64) -> bool {
 /// The initial thread's descriptor refers to no stack, and the memory after it belongs to the
 /// loader. A zero followed by the address of a module that begins directly after the descriptor
 /// must not be mistaken for a stack that covers all of the address space below.
-pub fn bounds(snapshot: &Snapshot, descriptor: u64) -> Option<Range<u64>> {
-    (0..DESCRIPTOR_BYTES / 8).find_map(|i| {
-        let word = |at: u64| snapshot.word(at);
-        let block = word(descriptor + i * 8)?;
-        let bytes = word(descriptor + i * 8 + 8)?;
+pub fn bounds(snapshot: &Snapshot, thread_pointer: u64) -> Option<Range<u64>> {
+    let mut places = native::descriptor(thread_pointer, DESCRIPTOR_BYTES).step_by(8);
+    places.find_map(|at| {
+        let block = snapshot.word(at)?;
+        let bytes = snapshot.word(at + 8)?;
         let end = block.checked_add(bytes)?;
         let encloses = block % 4096 == 0
-            && (LOWEST_MAPPED..descriptor).contains(&block)
+            && (LOWEST_MAPPED..thread_pointer).contains(&block)
             && end % 4096 == 0
-            && (descriptor..=descriptor + REACH_BYTES).contains(&end);
+            && (thread_pointer..=thread_pointer + REACH_BYTES).contains(&end);
         encloses.then_some(block..end)
     })
 }
@@ -166,7 +155,7 @@ mod tests {
         snapshot.meta.areas[0].kind = AreaKind::Anonymous;
         // A node that was removed from a list keeps its own links.
         snapshot.regions[0].bytes[0x100..0x110].fill(0);
-        assert!(is_listed(&stack_snapshot().0, descriptor));
+        assert!(place_in_list(&stack_snapshot().0, descriptor).is_some());
         assert_eq!(ended_stacks(&snapshot), []);
     }
 

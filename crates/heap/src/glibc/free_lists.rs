@@ -1,13 +1,14 @@
 //! Free chunks whose headers mark them as used: those in thread caches and fast lists. Also sums
 //! over the bins.
 
+use crate::arch::native;
 use crate::glibc::arenas::Arena;
 use crate::glibc::layout::{BINS, FLAGS, HEADER_BYTES, Layout, MIN_CHUNK_BYTES};
 use crate::live_memory::Memory;
 use crate::snapshot::Snapshot;
 use rustc_hash::FxHashMap;
 
-/// Maximum distance below a thread's TCB within which libc's static TLS is searched.
+/// Maximum distance from a thread's pointer within which libc's static TLS is searched.
 const TLS_BYTES: u64 = 256 * 1024;
 
 /// Kind of list that holds a free chunk.
@@ -148,20 +149,21 @@ fn caches(snapshot: &Snapshot, layout: &Layout) -> FreeLists {
         let Some(region) = snapshot.region(thread.fs_base) else {
             continue;
         };
-        let low = thread.fs_base.saturating_sub(TLS_BYTES).max(region.start);
-        let mut at = thread.fs_base & !7;
-        while at > low {
-            at -= 8;
-            let Some(word) = snapshot.word(at) else { break };
+        let memory = region.start..region.end();
+        let storage = native::static_storage(thread.fs_base & !7, TLS_BYTES, memory);
+        for at in storage.step_by(8) {
+            let Some(word) = snapshot.word(at) else {
+                continue;
+            };
             if word >= 4096 && is_cache(snapshot, layout, word) {
-                *votes.entry(thread.fs_base - at).or_default() += 1;
+                *votes.entry(thread.fs_base.wrapping_sub(at)).or_default() += 1;
             }
         }
     }
     // Among equals, the distance nearest to the TCB wins.
-    let best = votes
-        .into_iter()
-        .max_by_key(|&(distance, count)| (count, std::cmp::Reverse(distance)));
+    let best = votes.into_iter().max_by_key(|&(distance, count)| {
+        (count, std::cmp::Reverse((distance as i64).unsigned_abs()))
+    });
     let libc = snapshot.libc();
     let mut lists = FreeLists::default();
     let Some((distance, _)) = best else {

@@ -86,7 +86,7 @@ impl Live {
         }
         if let Some(bin) = bin {
             for pointer in &still.thread_pointers {
-                let cache = memory.word(pointer.checked_sub(self.cache_distance?)?)?;
+                let cache = memory.word(pointer.wrapping_sub(self.cache_distance?))?;
                 if cache != 0 {
                     let entries = self.layout.tcache_bins * self.layout.tcache_count;
                     let head = cache.checked_add(entries + bin * 8)?;

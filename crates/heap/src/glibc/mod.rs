@@ -4,7 +4,6 @@ pub(crate) mod arenas;
 pub(crate) mod dissect;
 pub(crate) mod ended_threads;
 pub(crate) mod free_lists;
-#[cfg(target_arch = "x86_64")]
 pub(crate) mod given_out;
 pub(crate) mod layout;
 pub(crate) mod live;

@@ -385,7 +385,7 @@ pub fn find_start(snapshot: &Snapshot, low: u64, top: u64, arena: u32) -> Option
     })
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 mod tests {
     use crate::testing::{put, shell_on};
     use crate::{Block, dissect};

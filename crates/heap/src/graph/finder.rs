@@ -1,5 +1,6 @@
 //! Pointers to blocks in a copy of a process's memory.
 
+use crate::arch::native;
 use crate::blocks::{Block, BlockStart, BlockTable, Near};
 use crate::snapshot::{CopiedRegion, Snapshot, words};
 use std::collections::BTreeMap;
@@ -149,17 +150,13 @@ pub struct Finder<'a> {
     has_short_addresses: bool,
 }
 
-/// Offset of the pointer guard in `tcbhead_t` (sysdeps/x86_64/nptl/tls.h).
-const GUARD_OFFSET: u64 = 0x30;
-
 /// Returns the pointer guard of the process. glibc copies the guard of the creating thread into
 /// each new thread. A thread that has set its thread pointer to its own memory has another word
 /// there.
 fn guard(snapshot: &Snapshot) -> u64 {
     let mut counts = BTreeMap::new();
     for thread in &snapshot.meta.threads {
-        let at = thread.fs_base.checked_add(GUARD_OFFSET);
-        if let Some(word) = at.and_then(|at| snapshot.word(at)) {
+        if let Some(word) = native::pointer_guard(snapshot, thread) {
             *counts.entry(word).or_insert(0u32) += 1;
         }
     }

@@ -9,6 +9,7 @@
 //! The kernel merges adjacent mappings, so memory that the program maps for itself may be in the
 //! same area. It is then not a root. LeakSanitizer does not search such memory either.
 
+use crate::arch::native;
 use crate::dissect::Heap;
 use crate::glibc::ended_threads::bounds;
 use crate::ranges::{Runs, joined, without};
@@ -20,9 +21,6 @@ use std::ops::Range;
 const KNOWN_ALLOCATORS: [&str; 3] = ["jemalloc", "tcmalloc", "mimalloc"];
 
 const PAGE_BYTES: u64 = 4096;
-/// Offset of a thread's vector of TLS blocks in its descriptor: `dtv` of `tcbhead_t` (glibc,
-/// sysdeps/x86_64/nptl/tls.h) and of `struct pthread` (musl, src/internal/pthread_impl.h).
-const DTV: u64 = 8;
 /// Upper bound on the number of modules with TLS. No program reaches it.
 const MOST_TLS_MODULES: u64 = 4096;
 /// Upper bound on the size of static TLS on musl. No program reaches it.
@@ -31,6 +29,8 @@ const MOST_STATIC_TLS_BYTES: u64 = 1 << 20;
 /// Layout of the vector of TLS blocks.
 #[derive(Clone, Copy)]
 struct VectorLayout {
+    /// Offset of the vector's address from the thread pointer.
+    at: u64,
     /// Distance of the vector's length before the vector.
     length_before: u64,
     /// Distance between the entries of two modules. The entry of the first module is at this
@@ -41,11 +41,13 @@ struct VectorLayout {
 /// Layout of glibc's `dtv_t`: a counter, then two words for each module. The word before the vector
 /// contains its length.
 const GLIBCS: VectorLayout = VectorLayout {
+    at: native::DTV,
     length_before: 16,
     stride: 16,
 };
 /// Layout of musl's vector: the length, then a word for each module.
 const MUSLS: VectorLayout = VectorLayout {
+    at: native::DTV_ON_MUSL,
     length_before: 0,
     stride: 8,
 };
@@ -154,7 +156,7 @@ fn tls_blocks<'a>(
     thread: &ThreadState,
     layout: VectorLayout,
 ) -> impl Iterator<Item = Range<u64>> + 'a {
-    let vector = snapshot.word(thread.fs_base.wrapping_add(DTV));
+    let vector = snapshot.word(thread.fs_base.wrapping_add(layout.at));
     let vector = vector.unwrap_or_default();
     let length = snapshot.word(vector.wrapping_sub(layout.length_before));
     (1..=length.unwrap_or_default().min(MOST_TLS_MODULES))
@@ -231,7 +233,7 @@ mod tests {
         put(&mut memory, descriptor + 0x698, end - stack);
         put(&mut memory, end - 0x1000, a);
         // The TLS of the first module comes from the allocator.
-        put(&mut memory, descriptor + DTV, vector);
+        put(&mut memory, descriptor + native::DTV, vector);
         put(&mut memory, vector - 16, 1);
         put(&mut memory, vector + 16, START + 0x2000);
         put(&mut memory, START + 0x2040, b);

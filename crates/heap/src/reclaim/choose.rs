@@ -3,6 +3,7 @@
 //! is kept.
 
 use super::refusal::Refusal;
+use crate::arch::native;
 use crate::blocks::{BlockSet, BlockTable};
 use crate::dissect::Heap;
 use crate::graph::finder::{Finder, MarkOptions};
@@ -112,11 +113,10 @@ fn of_libc(snapshot: &Snapshot, heap: &Heap) -> Vec<u32> {
         .collect()
 }
 
-/// Returns the address of a thread's dtv and the addresses stored in it (`tcbhead_t.dtv` is the
-/// second word).
+/// Returns the address of a thread's dtv and the addresses stored in it (`dtv` of `tcbhead_t`).
 fn dtv(snapshot: &Snapshot, thread: &ThreadState) -> Vec<u64> {
     let word = |at: u64| snapshot.word(at).unwrap_or(0);
-    let dtv = word(thread.fs_base.wrapping_add(8));
+    let dtv = word(thread.fs_base.wrapping_add(native::DTV));
     if dtv < 4096 {
         return Vec::new();
     }

@@ -9,6 +9,7 @@
 //! be detected.
 
 use crate::allocators::live_check::{LiveCheck, Standstill};
+use crate::arch::native;
 use crate::blocks::Block;
 use crate::capture::settle::{MallocPlaces, is_inside_by};
 use crate::live_memory::LiveMemory;
@@ -79,8 +80,8 @@ impl Look {
         }
         let threads = held
             .other_threads()
-            .map(|(_, registers)| registers.fs_base)
-            .chain([held.registers().fs_base]);
+            .map(|(_, registers)| native::thread_pointer(registers))
+            .chain([native::thread_pointer(held.registers())]);
         let memory = LiveMemory::new(memory, Instant::now() + LOOK);
         let still = Standstill {
             thread_pointers: threads.collect(),
@@ -122,12 +123,13 @@ impl Look {
     }
 
     fn is_inside(&self, memory: &File, registers: &Registers) -> bool {
-        let read = |stack: &mut [u8]| memory.read_at(stack, registers.rsp).unwrap_or(0);
-        let is_program = |code: &Range<u64>| code.contains(&registers.rip);
+        let pc = native::program_counter(registers);
+        let read = |at: u64, into: &mut [u8]| memory.read_at(into, at).unwrap_or(0);
+        let is_program = |code: &Range<u64>| code.contains(&pc);
         if self.program.iter().any(is_program) {
             return is_inside_by(registers, &self.malloc, read);
         }
         // The thread may be in code that the kernel maps, such as code that reads a clock.
-        is_inside_by(registers, &self.malloc.called_at(registers.rip), read)
+        is_inside_by(registers, &self.malloc.called_at(pc), read)
     }
 }

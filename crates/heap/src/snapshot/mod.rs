@@ -6,6 +6,7 @@ mod foreign_file_tests;
 mod identity;
 mod store;
 
+use crate::arch::native::{self, ByNumber};
 use crate::glibc::walk::Finding;
 use crate::ranges::{Runs, pair, pairs, run_bytes};
 pub use backing::Backing;
@@ -97,7 +98,10 @@ pub struct ThreadState {
     pub words: Vec<u64>,
     /// All registers, by DWARF number. They are present only while the snapshot is taken.
     #[serde(skip)]
-    pub registers: Option<[u64; 17]>,
+    pub registers: Option<ByNumber>,
+    /// Bits that pointer authentication uses in its return addresses.
+    #[serde(skip)]
+    pub signature: u64,
     /// Lowest stack pointer of all frames that the thread will return to. `None` if the stack could not be unwound to
     /// its start. The thread may then run on a coroutine's stack, which can be anywhere, even in a frame of the
     /// thread's own stack.
@@ -152,6 +156,9 @@ impl ModuleInfo {
 pub struct Meta {
     /// Process id.
     pub pid: i32,
+    /// Processor, by the name that Rust has for it.
+    #[serde(default = "first_processor")]
+    pub processor: String,
     /// Identity of the process; `None` if the snapshot comes from a core dump.
     #[serde(default)]
     pub identity: Option<ProcessIdentity>,
@@ -212,6 +219,11 @@ pub struct EarlierLook {
     /// Address and size of each block that was unreachable in one of the earlier snapshots, in address order. `None` if
     /// one snapshot is enough, because any thread inside an allocator would have been noticed.
     pub unreached: Option<Vec<(u64, u64)>>,
+}
+
+/// Returns the processor of snapshots that do not name one.
+fn first_processor() -> String {
+    "x86_64".to_owned()
 }
 
 /// A variable of a module.
@@ -335,7 +347,7 @@ pub fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
 }
 
 /// Addresses of user space, without the first page.
-pub(crate) const USER_ADDRESSES: Range<u64> = 4096..1 << 47;
+pub(crate) const USER_ADDRESSES: Range<u64> = 4096..native::END_OF_ADDRESSES;
 
 /// Returns the words at every byte offset that may be addresses.
 pub(crate) fn addresses_anywhere(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {

@@ -138,6 +138,13 @@ pub fn load(file: &str, from: impl Read, memory: Option<u64>) -> Result<Snapshot
     let header: Header = serde_json::from_slice(&json)
         .map_err(|e| bad(format!("a snapshot of another version of memhook-rs ({e})")))?;
     drop(json);
+    if header.meta.processor != std::env::consts::ARCH {
+        return Err(bad(format!(
+            "a snapshot of a process on {}, which cannot be searched on {}",
+            header.meta.processor,
+            std::env::consts::ARCH
+        )));
+    }
     check(&header).map_err(damaged)?;
     let bytes: u64 = header.regions.iter().map(|r| run_bytes(&r.runs)).sum();
     check_room(bytes / 4 * 5)?;

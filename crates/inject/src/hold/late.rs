@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use crate::wait::{self, Stop};
-use crate::{ptrace, regs, restart, watchdog};
+use crate::{ptrace, restart, watchdog};
 use memhook_process::is_untraced;
 
 thread_local! {
@@ -64,12 +64,7 @@ fn has_gone(pid: i32, tid: i32) -> bool {
         None => is_untraced(pid, tid),
         Some(Stop::Gone) => true,
         Some(Stop::Event(_)) => {
-            if let Ok(now) = regs::read(tid)
-                && restart::must_be_repeated(&now)
-            {
-                let again = restart::repeat(&now, Duration::ZERO);
-                let _ = regs::write(tid, &again);
-            }
+            restart::repeat_at_once(tid);
             ptrace::detach(tid).is_ok()
         }
         // The requested stop follows this one.
@@ -87,7 +82,7 @@ fn has_gone(pid: i32, tid: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::common::{LONG, Program, anywhere, send, state};
+    use crate::common::{LONG, Program, anywhere, name_of_test, send, state};
     use crate::timing::Timing;
     use crate::{Error, stop, survey::Survey};
     use memhook_process::{RemoteAddress, children, read_word, tracer};
@@ -190,8 +185,8 @@ mod tests {
     fn this_process_is_not_stopped_for_long_as_long_as_a_thread_may_be_late() {
         // This runs in a separate process, because a stop affects all threads of a process.
         let mut stopped = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "hold::late::tests::stopped_with_a_late_thread"])
-            .args(["--ignored", "--nocapture"])
+            .arg(name_of_test(module_path!(), "stopped_with_a_late_thread"))
+            .args(["--exact", "--ignored", "--nocapture"])
             .env(STOPPED, "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -1,8 +1,6 @@
 //! Choosing threads, stopping them, and releasing them unchanged.
 
 pub(crate) mod all_threads;
-pub(crate) mod continued;
-pub(crate) mod guard;
 pub(crate) mod held;
 pub(crate) mod idle;
 pub(crate) mod late;
@@ -13,14 +11,9 @@ pub(crate) mod resend;
 pub(crate) mod safe_point;
 pub(crate) mod saved;
 pub(crate) mod seccomp;
-pub(crate) mod signals;
 pub(crate) mod slept;
-pub(crate) mod starvation;
 pub(crate) mod stop;
 pub(crate) mod survey;
 pub(crate) mod synchronous;
-pub(crate) mod terminal_stops;
 pub(crate) mod timing;
-pub(crate) mod urgency;
 pub(crate) mod wait;
-pub(crate) mod watchdog;

@@ -68,7 +68,8 @@ fn start(
     let mut command = Command::new(std::env::current_exe().unwrap());
     let words = format!("{point} {} {} {kind}", program.display(), file.display());
     command
-        .args(["--exact", "launch::kill_tests::launcher", "--ignored"])
+        .args(["--exact", &common::name_of_test(module_path!(), "launcher")])
+        .arg("--ignored")
         .env(PROGRAM, words.trim_end())
         .env(steps::STEP, step.to_string())
         // The program inherits these descriptors, so if they were pipes, we would also wait for the program's end.
@@ -143,7 +144,8 @@ fn nothing_is_left_of_a_launcher_killed_before_the_start() {
     let file = program.with_extension("never.out");
     let words = format!("constructors {} {}", program.display(), file.display());
     let mut launcher = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "launch::kill_tests::launcher", "--ignored"])
+        .args(["--exact", &common::name_of_test(module_path!(), "launcher")])
+        .arg("--ignored")
         .env(PROGRAM, words)
         .env(steps::STEP, "1")
         .stdout(Stdio::piped())

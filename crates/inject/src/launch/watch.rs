@@ -321,12 +321,7 @@ impl Child {
             Status::Signal(signal) => {
                 // A signal that is ignored would not have woken an untraced thread (kernel/signal.c, sig_ignored). So
                 // the kernel repeats the call unless a handler must run.
-                if let Ok(now) = regs::read(tid)
-                    && restart::must_be_repeated(&now)
-                {
-                    let again = restart::repeat(&now, Duration::ZERO);
-                    let _ = regs::write(tid, &again);
-                }
+                restart::repeat_at_once(tid);
                 let _ = ptrace::resume(tid, signal);
             }
             Status::Ended(_) | Status::Executed => {}

@@ -1,7 +1,6 @@
 //! Operations in the target: system calls and functions in a held thread, memory, descriptors.
 
 pub(crate) mod access_marks;
-pub(crate) mod address_space;
 pub(crate) mod call_to_its_end;
 pub(crate) mod call_with_data;
 pub(crate) mod code_area;
@@ -9,13 +8,10 @@ pub(crate) mod code_exchange;
 pub(crate) mod descriptor;
 pub(crate) mod forced_write;
 pub(crate) mod guide;
-pub(crate) mod huge_pages;
 pub(crate) mod kernel_places;
 pub(crate) mod load;
 pub(crate) mod map;
 pub(crate) mod memory;
-pub(crate) mod pace;
-pub(crate) mod page_scan;
 pub(crate) mod region;
 pub(crate) mod remote_call;
 pub(crate) mod remote_calls;
@@ -23,8 +19,6 @@ pub(crate) mod remote_fork;
 pub(crate) mod remote_signals;
 pub(crate) mod remote_syscall;
 pub(crate) mod remote_work;
-pub(crate) mod robust_list;
 pub(crate) mod shown_name;
-pub(crate) mod watchable;
 pub(crate) mod way_home;
 pub(crate) mod write_watch;

@@ -9,6 +9,12 @@ use std::time::{Duration, Instant};
 
 use memhook_inject::{Error, Held, HoldOptions, hold, let_late_threads_go};
 
+/// Returns the name of a test for the option `--exact`. `module`: `module_path!()` of the test.
+pub fn name_of_test(module: &str, test: &str) -> String {
+    let (_, within) = module.split_once("::").expect("a module");
+    format!("{within}::{test}")
+}
+
 /// Returns a path for a program. Tests run concurrently and share programs, so each call returns a new path.
 fn output(name: &str) -> PathBuf {
     static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);

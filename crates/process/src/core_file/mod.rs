@@ -13,6 +13,7 @@ pub use modules::{CoreModules, MissingModule};
 pub use notes::CoreThread;
 
 use crate::Mapping;
+use crate::arch::native::relocations::CORES;
 use memhook_foreign::{open_regular, size_text};
 use nix::unistd::{Whence, lseek};
 use notes::Notes;
@@ -27,7 +28,6 @@ const ELF_HEADER_BYTES: usize = 64;
 const PROGRAM_HEADER_BYTES: u64 = 56;
 /// e_type of a core (gABI, "ELF Header").
 const ET_CORE: u16 = 4;
-const EM_X86_64: u16 = 62;
 /// Value of `e_phnum` that says that the first section header has the number of program headers (elf(5)).
 const PN_XNUM: u16 = 0xffff;
 const PT_LOAD: u32 = 1;
@@ -171,8 +171,8 @@ fn other_kind(start: &[u8]) -> Option<&'static str> {
         _ if start.len() < ELF_HEADER_BYTES => Some("the core dump is truncated"),
         _ if !is_core => Some("a program or a library, not a core dump"),
         (Some(1), ..) => Some("a core dump of a 32-bit program: scan cannot read its heap"),
-        (Some(2), Some(1), Some(EM_X86_64)) => None,
-        _ => Some("a core dump of another architecture: scan reads only those of x86-64"),
+        (Some(2), Some(1), machine) if machine.is_some() && machine == CORES => None,
+        _ => Some("a core dump of another architecture: scan reads those of x86-64, on x86-64"),
     }
 }
 

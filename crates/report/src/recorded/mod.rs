@@ -6,7 +6,6 @@ mod series;
 mod symbolizer;
 
 pub(crate) use notes::FROM_START_NOTE;
-#[cfg(target_arch = "x86_64")]
 pub use notes::account;
 pub use notes::{NotSearched, check_unreachable, note, overhead, stale};
 pub use profile::{Contents, Window, ordered_modules, profile, window_totals};
@@ -240,7 +239,6 @@ pub fn report(
             Vec::new()
         },
         resident: profile.resident.clone(),
-        #[cfg(target_arch = "x86_64")]
         rss: is_end.then(|| account(recording)).flatten(),
         heap_comparison: is_end
             .then(|| serde_json::from_str(note(recording, HEAP_COMPARISON_NOTE)).ok())

@@ -3,11 +3,9 @@
 use crate::allocator_time::call_times_of_note;
 use crate::{ArenaResident, Overhead, ResidentPoint, StaleHistory, StaleReport, UnreachableAtEnd};
 use memhook_ledger::CallTimes;
-#[cfg(target_arch = "x86_64")]
-use memhook_recording::ACCOUNT_NOTE;
 use memhook_recording::{
-    CALL_TIMES_NOTE, OVERHEAD_NOTE, RESIDENT_NOTE, Recording, STALE_NOTE, UNREACHABLE_NOTE,
-    resident_of,
+    ACCOUNT_NOTE, CALL_TIMES_NOTE, OVERHEAD_NOTE, RESIDENT_NOTE, Recording, STALE_NOTE,
+    UNREACHABLE_NOTE, resident_of,
 };
 
 /// Name of the note that says that the process was traced from its first instruction.
@@ -88,13 +86,11 @@ pub fn check_unreachable(recording: &Recording) -> Result<(), NotSearched> {
 }
 
 /// Returns the account of resident memory at the end, if it was recorded (attach --rss).
-#[cfg(target_arch = "x86_64")]
 pub fn account(recording: &Recording) -> Option<Box<crate::RssReport>> {
     serde_json::from_str(note_of_heap(recording, ACCOUNT_NOTE)?).ok()
 }
 
 /// Returns the arenas of the account.
-#[cfg(target_arch = "x86_64")]
 pub(super) fn arenas(recording: &Recording) -> Vec<ArenaResident> {
     let arenas = account(recording).map_or(Vec::new(), |account| account.arenas);
     let resident = arenas.into_iter().map(|arena| ArenaResident {
@@ -103,12 +99,6 @@ pub(super) fn arenas(recording: &Recording) -> Vec<ArenaResident> {
         live_bytes: arena.live_bytes,
     });
     resident.collect()
-}
-
-/// Accounts are made only on x86-64.
-#[cfg(not(target_arch = "x86_64"))]
-pub(super) fn arenas(_: &Recording) -> Vec<ArenaResident> {
-    Vec::new()
 }
 
 /// Returns the report's history of block ages within a window of time.

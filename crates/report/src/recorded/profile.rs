@@ -158,7 +158,6 @@ pub fn profile(
     });
     let series = series.collect();
     let stack_of = tables.of_stack;
-    #[cfg(target_arch = "x86_64")]
     let looks = crate::TwoLooks::of(recording, |id| stack_of.get(&id).copied());
     let profile = Profile {
         target: Target {
@@ -195,7 +194,6 @@ pub fn profile(
         series,
         changes: activity.changes.iter().map(changed).collect(),
         addresses: std::mem::take(&mut activity.addresses),
-        #[cfg(target_arch = "x86_64")]
         looks,
         arenas: if activity.to_ns >= recording.span_ns().1 {
             arenas(recording)

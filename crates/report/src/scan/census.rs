@@ -14,23 +14,16 @@ pub struct CensusReport {
     #[serde(flatten)]
     pub census: Census,
     /// Resident memory; absent for a saved snapshot.
-    #[cfg(target_arch = "x86_64")]
     pub rss: Option<crate::RssReport>,
 }
 
 impl Document for CensusReport {
-    #[cfg(target_arch = "x86_64")]
     fn text(&self, style: Style) -> String {
         let census = census_text(&self.census);
         match &self.rss {
             Some(account) => format!("{census}\n{}", account.text(style)),
             None => census,
         }
-    }
-
-    #[cfg(not(target_arch = "x86_64"))]
-    fn text(&self, _: Style) -> String {
-        census_text(&self.census)
     }
 }
 

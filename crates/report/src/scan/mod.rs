@@ -7,7 +7,6 @@ mod growth;
 mod list;
 mod not_reported;
 mod page;
-#[cfg(target_arch = "x86_64")]
 mod reclaim_round;
 mod retained;
 mod text;
@@ -16,7 +15,6 @@ mod why;
 pub use groups::LeakGroup;
 pub use list::write_blocks;
 pub use not_reported::not_searched;
-#[cfg(target_arch = "x86_64")]
 pub use reclaim_round::ReclaimRound;
 
 pub use census::CensusReport;

@@ -1,8 +1,8 @@
 //! `doctor --report`: all facts that a maintainer needs to find out why a process cannot be traced,
 //! or only badly.
 
-use memhook_attach::DiagnosedModule;
 use memhook_foreign::{OutputFile, visible, visible_lines};
+use memhook_process::ModuleImage;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
@@ -51,7 +51,7 @@ const STATUS: [&str; 17] = [
 pub fn write(
     file: OutputFile,
     pid: i32,
-    modules: &[DiagnosedModule],
+    modules: &[ModuleImage],
     findings: &str,
     log: &str,
 ) -> std::io::Result<()> {
@@ -59,7 +59,7 @@ pub fn write(
     file.keep()?.write_all(text.as_bytes())
 }
 
-fn text(pid: i32, modules: &[DiagnosedModule], findings: &str, log: &str) -> String {
+fn text(pid: i32, modules: &[ModuleImage], findings: &str, log: &str) -> String {
     let mut out = format!(
         "memhook-rs {}, hook layout {}\n",
         env!("CARGO_PKG_VERSION"),
@@ -86,8 +86,7 @@ fn text(pid: i32, modules: &[DiagnosedModule], findings: &str, log: &str) -> Str
         let _ = writeln!(out, "\n== Process {pid}, {title}\n{}", text.trim_end());
     }
     out += "\n== Modules: addresses, build-id, path\n";
-    for module in modules {
-        let image = &module.plan.image;
+    for image in modules {
         let id = image.build_id.as_ref().map_or("-".to_owned(), |id| {
             id.iter().map(|byte| format!("{byte:02x}")).collect()
         });

@@ -3,7 +3,7 @@
 use super::scored::ScoreRecording;
 use super::{add_heaps, evidence, reached_of_heaps};
 use crate::gate::{Args, Measure};
-use crate::live::copy_limits::last_look;
+use crate::live::last_look::last_look;
 use crate::live::{ending, signals};
 use crate::options::HoldLimit;
 use anyhow::bail;

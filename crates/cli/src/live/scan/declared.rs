@@ -1,7 +1,7 @@
 //! The debug information that provides the types of blocks.
 
 use super::Args;
-use memhook_attach::module_file;
+use memhook_heap::module_file;
 use memhook_heap::{Captured, DeclaredLimits, ModuleInfo};
 use memhook_process::TargetRoot;
 use memhook_symbols::{DeclaredFiles, ModuleFile, SearchPath};

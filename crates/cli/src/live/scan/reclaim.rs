@@ -1,9 +1,8 @@
 //! `scan --reclaim`: releases blocks that two scans found unreachable, once or repeatedly.
 
 use super::{Args, PointerRule};
-use crate::live::signals;
+use crate::live::{Reclaiming, signals};
 use anyhow::bail;
-use memhook_attach::Reclaiming;
 use memhook_foreign::visible_lines;
 use memhook_heap::{Candidates, Types};
 use memhook_report::{Document, ReclaimRound, Style, counted, scan_report};

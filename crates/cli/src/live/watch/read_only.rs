@@ -1,18 +1,18 @@
 //! `watch --read-only`: traces nothing, and reads the process's memory only when memory is scarce.
 
 use super::Args;
-use super::watched::Watched;
 use crate::exit_code;
 use crate::live::signals;
+use crate::live::watching::watched::Watched;
 use crate::remedies::in_words;
 use anyhow::bail;
-use memhook_attach::Alarm;
 use memhook_foreign::visible;
 use memhook_heap::{Limits, Looked, look_at_memory};
 use memhook_process::{
     ended_with, first_failure, has_ended, preflight_of_search, resident_counters,
 };
 use memhook_report::{Death, Kills, RssReport, RssView, WatchMoment, WatchReport};
+use memhook_triggers::Alarm;
 use std::collections::VecDeque;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

@@ -10,6 +10,8 @@ use std::ops::Range;
 pub const SPAN_BYTES: u64 = 48;
 const OBJECTS: u64 = 32;
 const BITS: u64 = 40;
+/// Highest number of blocks in a span, because `refcount` has 16 bits.
+const MOST_BLOCKS: u64 = 0xffff;
 /// Lowest bits of the size class and of the location in the bit fields. The number of blocks is stored below them.
 const CLASS_BIT: u32 = 16;
 const PLACE_BIT: u32 = 24;
@@ -53,21 +55,27 @@ impl Fields {
 }
 
 impl Span {
-    /// Returns the span with these fields, or `None` if its size class does not exist.
-    fn with(address: u64, fields: &Fields, map: PageMap, sizes: &SizeMap) -> Option<Span> {
+    /// Returns the span with these fields, or `None` if its size class does not exist, or if it has more blocks than
+    /// it can count.
+    fn with(address: u64, fields: &Fields, shift: u32, sizes: &SizeMap) -> Option<Span> {
         let class = fields.bits >> CLASS_BIT & 0xff;
         let place = fields.bits >> PLACE_BIT & 3;
         let end = fields.page + fields.pages;
         let is_in_use = place == 0;
         let bytes = *sizes.bytes.get(class as usize)?;
+        let range = fields.page << shift..end << shift;
+        let blocks = (range.end - range.start).checked_div(bytes);
+        if is_in_use && blocks.is_some_and(|blocks| blocks > MOST_BLOCKS) {
+            return None;
+        }
         Some(Span {
             address,
-            range: fields.page << map.shift..end << map.shift,
+            range,
             class,
             block_bytes: if is_in_use { bytes } else { 0 },
             is_in_use,
             is_given_back: place == 2,
-            used: fields.bits & 0xffff,
+            used: fields.bits & MOST_BLOCKS,
             objects: fields.objects,
         })
     }
@@ -84,7 +92,7 @@ impl Span {
         let fields = Fields::at(memory, descriptor)?;
         let is_in = fields.page <= page && page < fields.page.checked_add(fields.pages)?;
         is_in
-            .then(|| Span::with(descriptor, &fields, map, sizes))
+            .then(|| Span::with(descriptor, &fields, map.shift, sizes))
             .flatten()
     }
 
@@ -151,9 +159,9 @@ impl Spans {
                     continue;
                 }
                 next = end;
-                match Span::with(address, &fields, map, sizes) {
+                match Span::with(address, &fields, map.shift, sizes) {
                     Some(span) => all.push(span),
-                    None => damaged.push((address, "a span has no size class")),
+                    None => damaged.push((address, "a span does not fit its size class")),
                 }
             }
         }
@@ -290,5 +298,29 @@ impl Free {
                 (address, span.block_bytes)
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The set of free blocks has a bit for each block of a span.
+    #[test]
+    fn a_damaged_length_does_not_cost_memory() {
+        let sizes = SizeMap { bytes: vec![0, 8] };
+        let span = |pages: u64, class: u64| {
+            let fields = Fields {
+                page: 1,
+                pages,
+                objects: 0,
+                bits: class << CLASS_BIT,
+            };
+            Span::with(0x1000, &fields, 13, &sizes).map(|span| span.blocks())
+        };
+        assert_eq!(span(1, 1), Some(1024));
+        assert_eq!(span(1 << 34, 1), None);
+        // One large block.
+        assert_eq!(span(1 << 34, 0), Some(0));
     }
 }

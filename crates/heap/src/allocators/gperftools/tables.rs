@@ -1,5 +1,6 @@
 //! Finds the variables of gperftools' tcmalloc by invariants of their contents (src/static_vars.h).
 
+use crate::arch::native;
 use crate::live_memory::Memory;
 use crate::ranges::Runs;
 use crate::snapshot::{Snapshot, words};
@@ -316,10 +317,11 @@ impl Caches {
         let heads: FxHashSet<u64> = places.iter().map(|&(_, head)| head).collect();
         let threads = snapshot.meta.threads.iter();
         let of_threads = threads.flat_map(|thread| {
-            let lowest = thread.fs_base.saturating_sub(STATIC_TLS_BYTES);
-            let start = snapshot.region(thread.fs_base).map_or(0, |r| r.start);
-            let start = lowest.max(start);
-            let bytes = snapshot.bytes(start, thread.fs_base.saturating_sub(start));
+            let memory = snapshot.region(thread.fs_base);
+            let memory = memory.map_or(0..0, |region| region.start..region.end());
+            let storage = native::static_storage(thread.fs_base, STATIC_TLS_BYTES, memory);
+            let bytes = storage.end.saturating_sub(storage.start);
+            let bytes = snapshot.bytes(storage.start, bytes);
             words(bytes.unwrap_or_default()).filter(is_cache)
         });
         // The stack of an ended thread leads to an emptied cache, and so does a list of free blocks.

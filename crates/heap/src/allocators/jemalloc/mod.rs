@@ -5,7 +5,7 @@
 //! thread caches are free ([`thread_caches`]).
 
 mod base_blocks;
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 mod damage_tests;
 mod extents;
 mod layout;

@@ -23,7 +23,6 @@ pub use holders::{Holder, HolderKind};
 pub use picture::{LargestBlock, PictureKind, PictureNode, StructureStep};
 pub use rows::{HolderRow, Sum, TypeRow, VariableRow};
 
-#[cfg(target_arch = "x86_64")]
 pub(crate) use self::variables::holding_blocks;
 
 use self::dominators::dominators;

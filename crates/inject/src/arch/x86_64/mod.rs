@@ -4,6 +4,7 @@ pub(crate) mod clock;
 pub(crate) mod gadgets;
 pub(crate) mod native_stack;
 pub(crate) mod processor;
+pub(crate) mod raw_calls;
 pub(crate) mod regs;
 pub(crate) mod restart;
 pub(crate) mod restarted;

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use super::regs;
 use crate::Registers;
 
 /// Length of the `syscall` instruction.
@@ -107,6 +108,20 @@ pub(crate) fn on_the_way(
 pub(crate) fn must_be_repeated(saved: &Registers) -> bool {
     saved.rax as i64 == -i64::from(libc::EINTR)
         && NEVER_RESTARTED.contains(&(saved.orig_rax as i64))
+}
+
+/// Has a stopped thread repeat the call that it was stopped in, as if that had just begun, if the call must be repeated.
+pub(crate) fn repeat_at_once(tid: i32) {
+    if let Ok(now) = regs::read(tid)
+        && must_be_repeated(&now)
+    {
+        let _ = regs::write(tid, &repeat(&now, Duration::ZERO));
+    }
+}
+
+/// Returns true if a stop has ended the call that the thread was in.
+pub(crate) fn is_cut_short(stopped: &Registers) -> bool {
+    stopped.orig_rax as i64 >= 0 && stopped.rax as i64 == -i64::from(libc::EINTR)
 }
 
 /// Returns true if a call that must be repeated has a timeout.

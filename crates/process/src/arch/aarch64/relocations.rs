@@ -6,6 +6,9 @@ use goblin::elf::{header, reloc};
 /// `e_machine`.
 pub(crate) const MACHINE: u16 = header::EM_AARCH64;
 
+/// `e_machine` of core dumps whose notes are understood: none.
+pub(crate) const CORES: Option<u16> = None;
+
 /// Returns the kind of slot that a relocation creates, if any.
 pub(crate) fn slot_kind(relocation: &reloc::Reloc) -> Option<SlotKind> {
     match relocation.r_type {

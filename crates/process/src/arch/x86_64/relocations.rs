@@ -5,6 +5,9 @@ use goblin::elf::{header, reloc};
 
 /// `e_machine`.
 pub(crate) const MACHINE: u16 = header::EM_X86_64;
+
+/// `e_machine` of core dumps whose notes are understood.
+pub(crate) const CORES: Option<u16> = Some(MACHINE);
 /// Byte that executes as `ret`.
 pub const RETURN: u8 = 0xc3;
 
