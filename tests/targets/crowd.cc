@@ -1,8 +1,9 @@
 // Many threads that allocate simultaneously, and much faster than an attacher can read. Each of
-// THREADS threads takes OPERATIONS steps: it replaces one of its blocks, chosen at random, by a new
-// block of up to 516 bytes. At the end it prints the elapsed time and the true numbers: "done
-// MICROSECONDS ALLOCATIONS ALLOCATED_BYTES LIVE_BLOCKS LIVE_BYTES". Arguments: THREADS OPERATIONS,
-// and "release" if another thread should release all blocks at the end.
+// THREADS threads, or the first thread if there are none, takes OPERATIONS steps: it replaces one
+// of its blocks, chosen at random, by a new block of up to 516 bytes. At the end it prints the
+// elapsed time and the true numbers: "done MICROSECONDS ALLOCATIONS ALLOCATED_BYTES LIVE_BLOCKS
+// LIVE_BYTES". Arguments: THREADS OPERATIONS, and "release" if another thread should release all
+// blocks at the end.
 #include <chrono>
 #include <thread>
 #include <vector>
@@ -55,12 +56,13 @@ int main(int arguments, char** argv) {
   int threads = atoi(argv[1]), operations = atoi(argv[2]);
   // Allocated outside the measured heap.
   static Slot live[64][slots];
-  CHECK(threads > 0 && threads <= 64);
+  CHECK(threads >= 0 && threads <= 64);
   ready();
-  std::vector<Sums> sums(static_cast<size_t>(threads));
+  std::vector<Sums> sums(threads == 0 ? 1 : static_cast<size_t>(threads));
   std::vector<std::thread> running;
   auto start = std::chrono::steady_clock::now();
-  for (size_t i = 0; i < sums.size(); i++) running.emplace_back(work, i, operations, live[i], &sums[i]);
+  if (threads == 0) work(0, operations, live[0], &sums[0]);
+  for (size_t i = 0; i < static_cast<size_t>(threads); i++) running.emplace_back(work, i, operations, live[i], &sums[i]);
   for (std::thread& thread : running) thread.join();
   auto time = std::chrono::steady_clock::now() - start;
   Sums all;

@@ -172,8 +172,9 @@ impl Outcome {
 }
 
 /// Texts in refusals of a process that has ended, is about to end, or executes another program.
-const ENDED: [&str; 11] = [
+const ENDED: [&str; 12] = [
     "is gone",
+    "was killed",
     "ended",
     "no process",
     "No such process",

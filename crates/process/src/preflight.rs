@@ -7,7 +7,7 @@ mod access;
 mod program;
 mod surroundings;
 
-use crate::{CLibrary, mappings};
+use crate::{CLibrary, living_thread, mappings};
 pub(crate) use access::Status;
 pub use program::is_attacher;
 pub use surroundings::{filter_may_kill, has_proc};
@@ -78,10 +78,18 @@ pub fn preflight_of_search(pid: i32) -> Vec<Check> {
 }
 
 fn checked(pid: i32, purpose: Purpose) -> Vec<Check> {
-    let mut checks = Vec::new();
-    let failed = look(pid, purpose, &mut checks).err();
-    checks.extend(failed.map(|failure| ended_meanwhile(pid).unwrap_or(failure)));
-    checks
+    loop {
+        let (thread, mut checks) = (living_thread(pid), Vec::new());
+        let Err(failure) = look(pid, purpose, &mut checks) else {
+            return checks;
+        };
+        let ended = ended_meanwhile(pid);
+        // A thread that ends loses its memory before it is a zombie. Then the checks need another thread.
+        if ended.is_some() || living_thread(pid) == thread {
+            checks.push(ended.unwrap_or(failure));
+            return checks;
+        }
+    }
 }
 
 /// Reports a process that ended during the checks, because it then seems to have no C library, or no memory.

@@ -84,6 +84,13 @@ pub(super) fn state(pid: i32, status: &Status) -> Result<Check, Check> {
             "only user processes have a heap",
         ));
     }
+    if has_been_killed(status) {
+        return Err(Check::bad(
+            "state",
+            format!("process {pid} ({name}) was killed, or executes another program"),
+            "try again if it still exists",
+        ));
+    }
     Ok(match state.chars().next() {
         Some('T') => Check::note(
             "state",
@@ -97,6 +104,15 @@ pub(super) fn state(pid: i32, status: &Status) -> Result<Check, Check> {
         ),
         _ => Check::good("state", state),
     })
+}
+
+/// Returns true if a thread has not yet taken its SIGKILL. The kernel sends this signal to all other threads if a process
+/// ends, or if a thread executes another program (zap_other_threads in kernel/signal.c). The first of them may have
+/// lost their memory while the thread with this status still has it.
+fn has_been_killed(status: &Status) -> bool {
+    const SIGKILL: u64 = 1 << (nix::libc::SIGKILL - 1);
+    let pending = u64::from_str_radix(status.field("SigPnd:"), 16);
+    pending.is_ok_and(|pending| pending & SIGKILL != 0)
 }
 
 pub(super) fn tracer(pid: i32, status: &Status) -> Result<Check, Check> {
@@ -231,4 +247,25 @@ fn refusal(pid: i32, error: &std::io::Error) -> (String, &'static str) {
         return ("it is in another user namespace".into(), ITS_NAMESPACE);
     }
     (error.to_string(), as_root)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_killed_process_that_still_has_memory_is_named() {
+        let with = |pending: &str| {
+            let text = format!(
+                "Name:\tserver\nState:\tR (running)\nPPid:\t1\nVmSize:\t 1 kB\nSigPnd:\t{pending}\n"
+            );
+            state(7, &Status::from_text(text))
+        };
+        assert!(with("0000000000000200").is_ok_and(|check| check.ok));
+        let refused = with("0000000000000100").unwrap_err();
+        assert!(
+            refused.finding.contains("process 7 (server) was killed"),
+            "{refused:?}"
+        );
+    }
 }

@@ -3,7 +3,7 @@
 //! counted.
 
 use memhook_tests::programs::Folder;
-use memhook_tests::{Attacher, Target, build_target, run};
+use memhook_tests::{Attacher, Target, build_target, run, stop};
 use serde_json::Value;
 
 /// Number of runs. MEMHOOK_RUNS sets another number; the bounds hold for any number.
@@ -20,10 +20,19 @@ fn trace_crowd(program: &[&str], options: &[&str]) -> (Value, Truth) {
 
 /// Does the work of `trace_crowd`, and also returns the final names of the attacher's threads.
 pub fn trace_crowd_by(program: &[&str], options: &[&str]) -> (Value, Truth, Vec<String>) {
+    trace(program, options, false)
+}
+
+/// Traces a crowd. The attacher may be stopped while the program allocates.
+fn trace(program: &[&str], options: &[&str], is_stopped: bool) -> (Value, Truth, Vec<String>) {
     let mut target = Target::start(&build_target("crowd", &["-O2"]), program);
     let attacher = Attacher::start_plain(&target, options);
+    if is_stopped {
+        stop(attacher.pid());
+    }
     target.go();
     let line = target.expect("done");
+    attacher.signal(libc::SIGCONT);
     let threads = thread_names(attacher.pid());
     let report = attacher.finish();
     assert!(target.finish().success());
@@ -165,6 +174,19 @@ fn every_release_of_a_recorded_block_is_seen() {
             assert_eq!(report["totals"]["unhooked_releases"], 0, "{report}");
         }
     });
+}
+
+/// Checks that an attacher that gets no processor time leaves no gap: a ring that nobody empties
+/// has space for the samples and releases of many more calls than it has slots.
+#[test]
+fn a_starved_attacher_leaves_no_gap() {
+    let options = ["--on-full", "adapt", "--set", "ring-size=256K"];
+    let (report, truth, _) = trace(&["0", "200000"], &options, true);
+    assert_eq!(report["gaps"].as_array().map(Vec::len), Some(0), "{report}");
+    assert!(
+        !check(&report, truth).is_empty(),
+        "the ring was not nearly full"
+    );
 }
 
 /// Checks that nothing is estimated while the rings have space, and that the report does not
