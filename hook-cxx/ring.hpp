@@ -90,10 +90,9 @@ inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
     for (uint64_t& frame : ring->described_frames) frame = 0;
     for (uint64_t& old : ring->described_olds) old = 0;
     __atomic_store_n(&ring->mask, gate().first_ring_mask, __ATOMIC_RELAXED);
-    // With a budget, the thread's first event reads the order. Otherwise, it draws the distance to the first look or
-    // timing.
     ring->drawn_head = ~0ull;
-    ring->limit = gate().flags & (flag_budget | flag_looks | flag_call_times) ? 0 : gate().first_ring_mask + 1;
+    // The thread's first event looks for space, and sets the limit at which the thread looks again.
+    ring->limit = 0;
     use_caches(ring, false);
     __atomic_store_n(&ring->thread_pointer, thread_pointer, __ATOMIC_RELAXED);
     __atomic_store_n(&ring->first_sp, sp, __ATOMIC_RELAXED);

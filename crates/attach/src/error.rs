@@ -57,8 +57,8 @@ pub enum Error {
         /// The process.
         pid: i32,
     },
-    /// The loader of the process has loaded no supported C library.
-    #[error("the loader of process {pid} has loaded no C library")]
+    /// The C library that earlier checks had found is missing.
+    #[error("process {pid} is ending, or executes another program: its C library is gone")]
     NoCLibrary {
         /// The process.
         pid: i32,
