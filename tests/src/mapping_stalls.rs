@@ -26,7 +26,7 @@ impl MappingStalls {
     /// for a processor, but not in every run.
     pub fn waits_during(&mut self, limit_us: u64, mut work: impl FnMut()) -> Vec<u64> {
         let mut waits = Vec::new();
-        while waits.len() < 8 && waits.last().is_none_or(|&us| us > limit_us) {
+        while waits.len() < 24 && waits.last().is_none_or(|&us| us > limit_us) {
             self.longest_us();
             work();
             waits.push(self.longest_us());

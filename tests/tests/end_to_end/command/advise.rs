@@ -212,7 +212,16 @@ fn a_remedy_that_is_tried() {
     let target = sick("peak", &[]);
     let pid = target.pid().to_string();
     let before = resident(&target);
-    let (code, out, errors) = memhook(&["advise", &pid, "-d", "3s", "--try", "--json"]);
+    let (code, out, errors) = memhook(&[
+        "advise",
+        &pid,
+        "-d",
+        "3s",
+        "--try",
+        "--json",
+        "--max-hold",
+        "10s",
+    ]);
     assert_eq!(code, 0, "{errors}");
     let advice: Value = serde_json::from_str(&out).expect("JSON");
     JsonSchema::load("advice-1").check(&advice);
@@ -221,7 +230,7 @@ fn a_remedy_that_is_tried() {
     assert_predicted(number("predicted_bytes"), came, "--try");
     assert_predicted(came, before - resident(&target), "the kernel's count");
     // No problem remains.
-    let (code, out, errors) = memhook(&["advise", &pid, "-d", "3s", "--try"]);
+    let (code, out, errors) = memhook(&["advise", &pid, "-d", "3s", "--try", "--max-hold", "10s"]);
     assert_eq!(code, 0, "{errors}");
     assert!(errors.contains("nothing was tried: "), "{errors}");
     assert!(!out.contains("Tried: "), "{out}");
@@ -234,7 +243,7 @@ fn free_memory_that_is_kept(variables: &[(&str, &str)]) {
     let (kind, predicted) = first(&advice);
     assert_eq!(kind, "retention", "{advice}");
     let before = resident(&target);
-    let (code, _, errors) = memhook(&["trim", &target.pid().to_string()]);
+    let (code, _, errors) = memhook(&["trim", &target.pid().to_string(), "--max-hold", "10s"]);
     assert_eq!(code, 0, "{errors}");
     assert_predicted(predicted, before - resident(&target), "trim");
     cured(target);
