@@ -2,7 +2,7 @@
 
 use crate::site::Site;
 use crate::{Facts, Finding, Kind, balance};
-use memhook_report::{ResidentPoint, RssReport, bytes, count, counted};
+use memhook_report::{ResidentPoint, RssReport, bytes, count, counted, release_call};
 
 /// Number of arenas that MALLOC_ARENA_MAX=2 would leave.
 const ARENAS_KEPT: usize = 2;
@@ -12,6 +12,10 @@ const MANY_ARENAS: usize = 8;
 const ENDED: &str = "stacks kept of threads that have ended";
 /// Bytes of a page.
 const PAGE_BYTES: u64 = 4096;
+/// The allocator that a trim asks if no other one does.
+const MALLOC: &str = "malloc";
+/// The command that asks an allocator for its free pages.
+pub const TRIM: &str = "memhook-rs trim";
 
 /// Finds memory that holds no live blocks and could be returned to the system.
 pub fn findings(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
@@ -86,18 +90,20 @@ fn live_at_look(facts: &Facts<'_>) -> u64 {
 
 /// Finds free pages of malloc, or of another allocator whose heap was walked.
 fn retention(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
-    let gain = always_free(facts, account.trim_bytes);
-    if gain < facts.least() || account.allocator.is_some() {
+    if account.allocator.is_some() {
         return None;
     }
-    let of_malloc: u64 = account.arenas.iter().map(|arena| arena.trim_bytes).sum();
-    let looks = facts.profile.looks.as_ref();
-    let others = looks.map_or(&[][..], |looks| &looks.allocators);
-    let is_malloc = 2 * of_malloc >= account.trim_bytes;
-    // With only one look, the name of the allocator is unknown.
-    let other = others.first().map_or("the allocator", String::as_str);
-    let name = if is_malloc { "malloc" } else { other };
-    Some(Finding {
+    let others = &account.other_allocators;
+    let trimmed = others.iter().find(|one| one.is_trimmed);
+    let trimmed = trimmed.map_or(MALLOC, |one| &one.name);
+    let own = others.iter().filter(|one| !one.is_trimmed);
+    let own = own.max_by_key(|one| one.bytes);
+    let (name, most, is_trimmed) = match own.filter(|one| one.bytes > account.trim_bytes) {
+        Some(one) => (&*one.name, one.bytes, false),
+        None => (trimmed, account.trim_bytes, true),
+    };
+    let gain = always_free(facts, most);
+    (gain >= facts.least()).then(|| Finding {
         kind: Kind::Retention,
         found: format!(
             "{name} keeps {} of free memory on pages that hold no block",
@@ -107,33 +113,29 @@ fn retention(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
         gain_bytes: gain,
         gain_bytes_an_hour: None,
         certainty: "exact",
-        remedy: match is_malloc {
-            false => remedy_of(name, &facts.target()),
-            true => format!(
-                "memhook-rs trim {} gives it back now; in the program, malloc_trim(0) after a peak",
-                facts.target()
-            ),
+        remedy: match is_trimmed {
+            true => trim_and(name, &facts.target()),
+            false => match release_call(name) {
+                Some(call) => format!("In the program, {call}"),
+                None => format!("{name} has no call that gives it back"),
+            },
         },
         cost: TRIM_COST,
-        evidence: format!("memhook-rs trim --dry-run {}", facts.target()),
+        evidence: match is_trimmed {
+            true => format!("{TRIM} --dry-run {}", facts.target()),
+            false => format!("memhook-rs rss {}", facts.target()),
+        },
     })
 }
 
-/// Returns how to make an allocator return free pages, now and in the future.
-fn remedy_of(allocator: &str, target: &str) -> String {
-    let setting = match allocator {
-        _ if allocator.contains("jemalloc") => {
-            "MALLOC_CONF=background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:1000"
-        }
-        _ if allocator.contains("tcmalloc") || allocator.contains("gperftools") => {
-            "MallocExtension::ReleaseFreeMemory() after a peak, or TCMALLOC_RELEASE_RATE=10"
-        }
-        _ if allocator.contains("mimalloc") => {
-            "mi_collect(true) after a peak, or MIMALLOC_PURGE_DELAY=0 (before 2.1, MIMALLOC_PAGE_RESET=1)"
-        }
-        _ => return format!("memhook-rs trim {target} gives it back now"),
-    };
-    format!("memhook-rs trim {target} gives it back now; from then on, {setting}")
+/// Returns how to make the allocator that a trim asks return free pages, now and in the future.
+fn trim_and(allocator: &str, target: &str) -> String {
+    let now = format!("{TRIM} {target} gives it back now");
+    match release_call(allocator) {
+        _ if allocator == MALLOC => format!("{now}; in the program, malloc_trim(0) after a peak"),
+        Some(call) => format!("{now}; from then on, {call}"),
+        None => now,
+    }
 }
 
 /// Finds arenas whose free memory is not returned by a trim, or will be used again after one.
@@ -220,7 +222,7 @@ fn stacks(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
         ),
         true => (
             format!("Stacks of ended threads take {}", bytes(of_ended)),
-            "Join or detach threads that end; glibc keeps up to 40 MiB of stacks for later threads".to_owned(),
+            "Join or detach threads that end; after that, glibc still keeps up to 40 MiB of stacks for later threads".to_owned(),
         ),
         false if running.len() > 1 => (
             format!("Stacks of threads take {}", bytes(resident)),
@@ -256,7 +258,7 @@ fn of_other_allocator(facts: &Facts<'_>, account: &RssReport) -> Option<Finding>
         gain_bytes: free,
         gain_bytes_an_hour: None,
         certainty: "estimated",
-        remedy: remedy_of(&said.name, &facts.target()),
+        remedy: trim_and(&said.name, &facts.target()),
         cost: TRIM_COST,
         evidence: format!("memhook-rs rss {}", facts.target()),
     })

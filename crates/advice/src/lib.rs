@@ -463,7 +463,9 @@ impl Advice {
     /// allocator can be asked to return its free memory.
     pub fn can_be_tried(&self) -> bool {
         let first = self.findings.first().filter(|_| self.answer.is_some());
-        first.is_some_and(|first| first.kind == Kind::Retention)
+        first.is_some_and(|first| {
+            first.kind == Kind::Retention && first.remedy.starts_with(allocator::TRIM)
+        })
     }
 
     /// Returns the length of the observation, in words.

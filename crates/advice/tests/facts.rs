@@ -99,7 +99,6 @@ fn with_looks(profile: &mut Profile, first: RssReport, heap: (u64, u64), grown: 
         first_ms: 1,
         last_ms: SECONDS * 1000,
         live_bytes: Some((heap.0 * MIB, heap.1 * MIB)),
-        allocators: Vec::new(),
         stacks: stacks.collect(),
         mapped: Vec::new(),
     }));

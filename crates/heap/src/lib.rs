@@ -21,6 +21,7 @@ mod arch;
 mod blocks;
 mod capture;
 mod dissect;
+mod ended_threads;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -72,9 +73,9 @@ pub use reclaim::{
     Candidates, HoldAtSafePoint, Reclaimer, Refusal, Released, Verdict, foreign_callback, refusal,
 };
 pub use resident::{
-    Account, ArenaUse, ClassName, Holding, LiveSizes, Looked, MemoryCopy, NetGrowth, Part, Pinned,
-    TracedBlock, TracedHeap, Trimmed, Trimmer, account_of, account_of_mappings, account_of_trace,
-    check_call, look_at_memory, time_to_give_back,
+    Account, ArenaUse, ClassName, Holding, LiveSizes, Looked, MemoryCopy, NetGrowth, OtherFree,
+    Part, Pinned, TracedBlock, TracedHeap, Trimmed, Trimmer, account_of, account_of_mappings,
+    account_of_trace, check_call, look_at_memory, time_to_give_back,
 };
 pub use room::Room;
 pub use scan::Scan;

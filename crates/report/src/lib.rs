@@ -116,7 +116,10 @@ pub use read_back::{ReadBackError, read_back};
 pub use report_writer::{ReportStream, ReportWriter, shown};
 pub use resident_over_time::{ArenaResident, ResidentPoint};
 pub use rows::{RowsBy, SortBy};
-pub use rss::{PinRow, RssHolding, RssPart, RssReport, RssSnapshot, RssView, TrimReport};
+pub use rss::{
+    OtherFreePages, PinRow, RssHolding, RssPart, RssReport, RssSnapshot, RssView, TrimReport,
+    release_call,
+};
 pub use scan::ReclaimRound;
 pub use scan::{
     CensusReport, GrowthReport, LeakGroup, RetainedReport, ScanReport, ScanTotals, SnapshotPart,

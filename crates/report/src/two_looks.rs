@@ -24,8 +24,6 @@ pub struct TwoLooks {
     /// Usable bytes of all live blocks at the first moment and at the last moment; `None` if no
     /// heap was dissected.
     pub live_bytes: Option<(u64, u64)>,
-    /// Allocators other than glibc's whose heaps were dissected.
-    pub allocators: Vec<String>,
     /// Growth of each call stack, sorted by live bytes, largest first. Stacks are identified by id
     /// in a recording, and by index in a profile.
     pub stacks: Vec<StackGrowth>,

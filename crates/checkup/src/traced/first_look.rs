@@ -51,7 +51,6 @@ impl FirstLook {
             first_ms: self.moment_ns / 1_000_000,
             last_ms: last.moment_ns / 1_000_000,
             live_bytes: sizes.map(|(before, now)| (before.bytes(), now.bytes())),
-            allocators: last.allocators.clone(),
             stacks: TwoLooks::stacks_of(grown.unwrap_or_default()),
             mapped,
         })

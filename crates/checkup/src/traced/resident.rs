@@ -26,8 +26,6 @@ pub struct LookedAt {
     pub report: RssReport,
     /// Live blocks by size; `None` if no heap was dissected.
     pub live_sizes: Option<LiveSizes>,
-    /// Allocators other than glibc's whose heaps were dissected.
-    pub allocators: Vec<String>,
     /// Time of the copy on the ledger's clock.
     pub moment_ns: u64,
 }
@@ -94,10 +92,8 @@ impl PinnedMemory {
         reporter.look_up(session, &mut stacks.into_iter());
         let now_ns = consumer.elapsed().as_nanos() as u64;
         report.name_stacks(now_ns, |stack| reporter.stack(session, stack).2);
-        let allocators = account.other_allocators.iter();
         LookedAt {
             report,
-            allocators: allocators.map(|&name| name.to_owned()).collect(),
             live_sizes: account.live_sizes,
             moment_ns: self.moment_ns,
         }

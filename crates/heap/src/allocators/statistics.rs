@@ -43,9 +43,7 @@ impl Account {
     pub fn split_by(&mut self, said: AllocatorStatistics) {
         let Some(resident) = self.parts.remove(&Part::ForeignHeap) else {
             // The heap was dissected, so the account is exact. Only the allocator knows the releasable bytes.
-            let of_others = std::mem::take(&mut self.purgeable_bytes);
-            let of_malloc = self.trim_bytes.saturating_sub(of_others);
-            self.trim_bytes = of_malloc.saturating_add(said.releasable_bytes);
+            self.trim_bytes = said.releasable_bytes;
             self.allocator = Some(said);
             return;
         };
@@ -79,7 +77,7 @@ impl Account {
                 memhook_foreign::size_text(all - resident)
             ));
         }
-        self.trim_bytes = self.trim_bytes.saturating_add(said.releasable_bytes);
+        self.trim_bytes = said.releasable_bytes;
         self.notes
             .retain(|note| !note.contains("its heap is not split"));
         self.allocator = Some(said);

@@ -19,8 +19,9 @@ pub(crate) const DTV: u64 = 8;
 pub(crate) const DTV_ON_MUSL: u64 = DTV;
 /// Offset of the pointer guard in `tcbhead_t` (sysdeps/x86_64/nptl/tls.h).
 const GUARD_OFFSET: u64 = 0x30;
-/// Alignment of `struct pthread` (nptl/allocatestack.c).
+/// Alignment of glibc's `struct pthread` (nptl/allocatestack.c), and of musl's (`MIN_TLS_ALIGN`).
 const DESCRIPTOR_ALIGNMENT: u64 = 64;
+const DESCRIPTOR_ALIGNMENT_ON_MUSL: u64 = 8;
 
 /// Returns the stack pointer.
 pub(crate) fn stack_pointer(registers: &Registers) -> u64 {
@@ -141,17 +142,21 @@ pub(crate) fn pointer_guard(snapshot: &Snapshot, thread: &ThreadState) -> Option
 }
 
 /// Returns the thread pointers of descriptors that may be in some memory: a descriptor begins with a `tcbhead_t`, whose words
-/// 0 and 2 are its own address (sysdeps/x86_64/nptl/tls.h).
+/// 0 and 2 are its own address (sysdeps/x86_64/nptl/tls.h). On musl, that is so if the thread has ended.
 pub(crate) fn descriptors<'a>(
     snapshot: &'a Snapshot,
     _: &'a Area,
     from: u64,
     bytes: &'a [u8],
 ) -> impl Iterator<Item = u64> + 'a {
+    let alignment = match snapshot.libc() {
+        Some(_) => DESCRIPTOR_ALIGNMENT,
+        None => DESCRIPTOR_ALIGNMENT_ON_MUSL,
+    };
     // Runs consist of whole pages.
-    let lines = bytes.chunks(DESCRIPTOR_ALIGNMENT as usize).enumerate();
+    let lines = bytes.chunks(alignment as usize).enumerate();
     lines.filter_map(move |(i, line)| {
-        let at = from + i as u64 * DESCRIPTOR_ALIGNMENT;
+        let at = from + i as u64 * alignment;
         (line.starts_with(&at.to_le_bytes()) && snapshot.word(at + 16) == Some(at)).then_some(at)
     })
 }

@@ -201,7 +201,10 @@ impl Bare {
         for (address, what) in std::mem::take(&mut building.lists.damaged) {
             building.find(address, what);
         }
-        let found = mmapped::find(snapshot, &layout, &building.ranges);
+        let mut found = mmapped::find(snapshot, &layout, &building.ranges);
+        if let Some(parameters) = parameters {
+            found = mmapped::without_lookalikes(found, &layout, parameters);
+        }
         let bytes = found.iter().map(|m| m.mapped_bytes()).sum();
         let mmapped = (found.len() as u64, bytes);
         let exact = parameters.is_some_and(|p| p.agree_with(&layout, mmapped));

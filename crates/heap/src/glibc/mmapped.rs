@@ -1,10 +1,13 @@
 //! Chunks that have their own mapping (`sysmalloc_mmap` of malloc.c).
 
+use crate::glibc::arenas::Parameters;
 use crate::glibc::layout::{FLAGS, IS_MMAPPED, Layout};
 use crate::snapshot::{AreaKind, Snapshot};
 use std::ops::Range;
 
 const PAGE_BYTES: u64 = 4096;
+/// Maximum number of chunks among which data that only looks like a chunk is identified.
+const MOST_COMPARED: usize = 2000;
 /// Offsets in a page at which a header can be. memalign moves the header up within the mapping to
 /// 16 bytes before an aligned address, and writes the distance into `mchunk_prev_size`.
 const HEADER_PLACES: [u64; 9] = [
@@ -87,6 +90,41 @@ pub fn find(snapshot: &Snapshot, layout: &Layout, known: &[Range<u64>]) -> Vec<M
             .area(m.address)
             .is_some_and(|a| a.kind == AreaKind::Anonymous)
     });
+    found
+}
+
+/// Leaves out data that only looks like a chunk, if malloc's own count shows which data that is.
+///
+/// Tables of 16-bit numbers, such as those of a JVM's class metadata, may look like a header. If one
+/// or two chunks too many were found, and only one choice of them leaves as many chunks and bytes as
+/// malloc counts, that choice is not malloc's.
+pub fn without_lookalikes(
+    mut found: Vec<Mmapped>,
+    layout: &Layout,
+    parameters: Parameters,
+) -> Vec<Mmapped> {
+    let count = found.len();
+    let surplus = (count as u64).saturating_sub(parameters.mmapped_chunks);
+    if !(1..=2).contains(&surplus) || count > MOST_COMPARED {
+        return found;
+    }
+    let all: u64 = found.iter().map(Mmapped::mapped_bytes).sum();
+    let bytes = |at: usize| found[at].mapped_bytes();
+    let leaves_counted = |&(first, second): &(usize, usize)| {
+        let of_second = if first == second { 0 } else { bytes(second) };
+        let rest = all - bytes(first) - of_second;
+        parameters.agree_with(layout, (parameters.mmapped_chunks, rest))
+    };
+    // A choice is two chunks, or a single one twice.
+    let choices = (0..count).flat_map(|first| (first..count).map(move |second| (first, second)));
+    let choices = choices.filter(|(first, second)| (first == second) == (surplus == 1));
+    let mut choices = choices.filter(leaves_counted);
+    if let (Some((first, second)), None) = (choices.next(), choices.next()) {
+        found.remove(second);
+        if first != second {
+            found.remove(first);
+        }
+    }
     found
 }
 
@@ -193,5 +231,47 @@ mod tests {
         }
         let words = [[0, one_page], [PAGE_BYTES, one_page], none, none, none];
         assert_eq!(found(words), [chunk(0, PAGE_BYTES, 0)]);
+    }
+
+    #[test]
+    fn the_count_shows_what_only_looks_like_a_chunk() {
+        let layout = Layout::candidates(36).next().expect("a layout");
+        let chunks = |pages: &[u64]| -> Vec<Mmapped> {
+            let starts = pages.iter().scan(START, |end, pages| {
+                *end += pages * PAGE_BYTES;
+                Some(*end - pages * PAGE_BYTES)
+            });
+            let chunks = starts.zip(pages);
+            chunks
+                .map(|(address, pages)| Mmapped {
+                    address,
+                    bytes: pages * PAGE_BYTES,
+                    before: 0,
+                    foot: 0,
+                })
+                .collect()
+        };
+        // Found, counted, and left, each in pages.
+        for (pages, (count, sum), left) in [
+            (&[33, 257, 48, 257][..], (3, 547), &[33, 257, 257][..]),
+            (&[33, 257, 48, 7], (2, 290), &[33, 257]),
+            // Any of two could be the wrong one.
+            (&[33, 48, 48], (2, 81), &[33, 48, 48]),
+            // 33 + 48 = 41 + 40.
+            (&[33, 48, 41, 40], (2, 81), &[33, 48, 41, 40]),
+            // No choice agrees.
+            (&[33, 48], (1, 34), &[33, 48]),
+            (&[33, 48], (2, 81), &[33, 48]),
+            (&[33], (2, 81), &[33]),
+        ] {
+            let parameters = Parameters {
+                mmapped_chunks: count,
+                mmapped_bytes: sum * PAGE_BYTES,
+                ..Parameters::default()
+            };
+            let found = without_lookalikes(chunks(pages), &layout, parameters);
+            let found: Vec<u64> = found.iter().map(|m| m.bytes / PAGE_BYTES).collect();
+            assert_eq!(found, left, "{pages:?} of {count}, {sum}");
+        }
     }
 }

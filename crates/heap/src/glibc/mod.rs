@@ -2,7 +2,6 @@
 
 pub(crate) mod arenas;
 pub(crate) mod dissect;
-pub(crate) mod ended_threads;
 pub(crate) mod free_lists;
 pub(crate) mod given_out;
 pub(crate) mod layout;

@@ -11,7 +11,7 @@
 
 use crate::arch::native;
 use crate::dissect::Heap;
-use crate::glibc::ended_threads::bounds;
+use crate::ended_threads::bounds;
 use crate::ranges::{Runs, joined, without};
 use crate::snapshot::{Area, AreaKind, MUSL, Snapshot, ThreadState};
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! Memory outside the heap in which a program may keep pointers.
 
 use crate::dissect::Heap;
-use crate::glibc::ended_threads::{bounds, ended_stacks};
+use crate::ended_threads::{bounds, ended_stacks};
 use crate::ranges::{Runs, joined, without};
 use crate::snapshot::{Area, AreaKind, Snapshot, ThreadState};
 use std::ops::Range;

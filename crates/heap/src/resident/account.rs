@@ -89,6 +89,17 @@ pub struct Holding {
     pub bytes: u64,
 }
 
+/// Free pages that an allocator other than glibc's keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OtherFree {
+    /// Name of the allocator.
+    pub allocator: &'static str,
+    /// Resident bytes of the pages that it could return.
+    pub bytes: u64,
+    /// True if a trim asks this allocator.
+    pub is_trimmed: bool,
+}
+
 /// Resident memory of a process at one moment, divided into parts.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
@@ -105,11 +116,9 @@ pub struct Account {
     pub arenas: Vec<ArenaUse>,
     /// Resident bytes of live chunks that have their own mapping.
     pub mapped_bytes: u64,
-    /// Bytes that malloc_trim would return.
+    /// Bytes that the allocator which a trim asks would return: glibc's, or one in a library of its
+    /// own.
     pub trim_bytes: u64,
-    /// Part of `trim_bytes` that only allocators other than glibc's could return. Includes only
-    /// heaps that were dissected.
-    pub(crate) purgeable_bytes: u64,
     /// True if the process has a heap of another allocator.
     pub has_other_allocator: bool,
     /// Bytes of zero pages inside huge pages. The process has most likely never written these
@@ -119,8 +128,8 @@ pub struct Account {
     /// Memory that each class of blocks pins, largest first. Empty unless the caller asked for
     /// pins.
     pub pins: Vec<(ClassName, Pinned)>,
-    /// Allocators other than glibc's whose heap was dissected.
-    pub other_allocators: Vec<&'static str>,
+    /// Free pages of the allocators other than glibc's whose heap was dissected.
+    pub other_allocators: Vec<OtherFree>,
     /// The live blocks by size; `None` if no heap was dissected.
     pub live_sizes: Option<LiveSizes>,
     /// Statistics of another allocator, if it could be asked.
@@ -129,12 +138,14 @@ pub struct Account {
     pub notes: Vec<String>,
 }
 
-/// Computes the account of a process. `heap` is the glibc heap, if it was dissected. `pins`
-/// contains the names of types, if the account is to show which blocks pin which pages. `traced`
-/// contains the blocks with known call stacks, by address.
+/// Computes the account of a process. `heap` contains the dissected heaps, and `trimmed` is the name
+/// of the allocator that a trim asks, if that is not glibc's. `pins` contains the names of types, if
+/// the account is to show which blocks pin which pages. `traced` contains the blocks with known call
+/// stacks, by address.
 pub fn account<'a>(
     snapshot: Option<&'a Snapshot>,
     heap: Option<&Heap>,
+    trimmed: Option<&'static str>,
     residency: &Residency,
     pins: Option<&mut Types<'a>>,
     traced: &[TracedBlock],
@@ -143,7 +154,7 @@ pub fn account<'a>(
     let mut account = Account::default();
     let mut heap_ranges = Runs::new();
     if let Some((snapshot, heap)) = snapshot.zip(heap) {
-        account.add_heap(snapshot, heap, &resident, pins, traced);
+        account.add_heap(snapshot, heap, trimmed, &resident, pins, traced);
         heap_ranges.extend(heap.pieces.iter().map(pages_of));
         heap_ranges.extend(heap.mapped.iter().map(|m| m.start()..m.end()));
         let of_others = heap
@@ -185,6 +196,7 @@ impl Account {
         &mut self,
         snapshot: &'a Snapshot,
         heap: &Heap,
+        trimmed: Option<&'static str>,
         resident: &ResidentPages,
         types: Option<&mut Types<'a>>,
         traced: &[TracedBlock],
@@ -232,11 +244,15 @@ impl Account {
             self.add(Part::AllocatorOverhead, found.overhead_bytes);
             self.add(Part::Fragmentation, found.fragmentation_bytes);
             self.add(Part::FreeInAllocator, found.free_bytes);
-            self.purgeable_bytes += found.purgeable_bytes;
+            self.other_allocators.push(OtherFree {
+                allocator: other.allocator,
+                bytes: found.purgeable_bytes,
+                is_trimmed: trimmed == Some(other.allocator),
+            });
         }
-        self.trim_bytes += self.purgeable_bytes;
+        let asked = self.other_allocators.iter().filter(|one| one.is_trimmed);
+        self.trim_bytes += asked.map(|one| one.bytes).sum::<u64>();
         self.has_other_allocator |= !heap.others.is_empty();
-        self.other_allocators = heap.others.iter().map(|other| other.allocator).collect();
         self.live_sizes = Some(LiveSizes::of(heap, traced));
         for arena in self.arenas.clone() {
             self.add(Part::LiveHeap, arena.live_bytes);
@@ -244,7 +260,9 @@ impl Account {
             self.add(Part::Fragmentation, arena.fragmentation_bytes);
             let free = arena.free_bytes() - arena.fragmentation_bytes;
             self.add(Part::FreeInAllocator, free);
-            self.trim_bytes += arena.trim_bytes;
+            if trimmed.is_none() {
+                self.trim_bytes += arena.trim_bytes;
+            }
         }
         if let Some(classes) = classes {
             self.pins = classes.names().into_iter().zip(pinned).collect();

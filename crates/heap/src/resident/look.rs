@@ -4,7 +4,7 @@ use crate::capture::limits::Limits;
 use crate::capture::{Captured, Request, capture};
 use crate::resident::account::{Account, Part, account};
 use crate::resident::classes::TracedBlock;
-use crate::{Error, Heap, Meta, Residency, Types, dissect};
+use crate::{Error, Heap, KnownAllocator, Meta, Residency, Types, dissect};
 use memhook_process::living_thread;
 
 /// Observations of a process.
@@ -94,7 +94,7 @@ impl MemoryCopy {
 /// Returns the account of a process by its mappings alone, which needs no hold.
 pub fn account_of_mappings(pid: i32) -> Result<Account, Error> {
     let residency = Residency::read(living_thread(pid))?;
-    Ok(account(None, None, &residency, None, &[]))
+    Ok(account(None, None, None, &residency, None, &[]))
 }
 
 /// Returns the account of a process whose pages were read with its snapshot.
@@ -119,7 +119,9 @@ fn account_with(
     };
     let mut types = Types::new(snapshot, &captured.images);
     let types = pins.then_some(&mut types);
-    let mut account = account(Some(snapshot), heap, residency, types, traced);
+    let trimmed = KnownAllocator::of(snapshot.meta.pid, &captured.images);
+    let trimmed = trimmed.map(|allocator| allocator.name);
+    let mut account = account(Some(snapshot), heap, trimmed, residency, types, traced);
     account.ask_for_shares(living_thread(snapshot.meta.pid));
     Ok(account)
 }

@@ -17,7 +17,7 @@ mod trim;
 mod trimming;
 mod zero_pages;
 
-pub use account::{Account, Holding, Part};
+pub use account::{Account, Holding, OtherFree, Part};
 pub use arena_use::ArenaUse;
 pub use classes::{ClassName, TracedBlock};
 pub use live_sizes::{LiveSizes, NetGrowth};

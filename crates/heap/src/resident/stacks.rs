@@ -1,6 +1,6 @@
 //! Address ranges of the threads' stacks.
 
-use crate::glibc::ended_threads::{bounds, ended_stacks};
+use crate::ended_threads::{bounds, ended_stacks};
 use crate::ranges::joined;
 use crate::snapshot::{AreaKind, Snapshot};
 use std::ops::Range;

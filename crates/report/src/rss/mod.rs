@@ -1,8 +1,10 @@
 //! Resident memory of a process by its parts, as text and JSON.
 
+mod release_calls;
 mod text;
 mod trim;
 
+pub use release_calls::release_call;
 pub use trim::TrimReport;
 
 use crate::{Document, StackFrame, Style};
@@ -60,6 +62,9 @@ pub struct RssReport {
     pub parts: Vec<RssPart>,
     /// Bytes that a trim would return.
     pub trim_bytes: u64,
+    /// Free pages of allocators other than glibc's.
+    #[serde(default)]
+    pub other_allocators: Vec<OtherFreePages>,
     /// Statistics of an allocator other than glibc's, if the process has one that could be queried.
     pub allocator: Option<RssAllocator>,
     /// The arenas of glibc's malloc, the main one first.
@@ -89,6 +94,17 @@ pub struct RssPart {
     pub name: Cow<'static, str>,
     /// Resident bytes.
     pub bytes: u64,
+}
+
+/// Free pages of an allocator other than glibc's, according to its heap.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OtherFreePages {
+    /// Name of the allocator.
+    pub name: Cow<'static, str>,
+    /// Resident bytes.
+    pub bytes: u64,
+    /// True if a trim asks this allocator.
+    pub is_trimmed: bool,
 }
 
 /// An allocator's own statistics.
@@ -203,6 +219,15 @@ impl RssReport {
                 })
                 .collect(),
             trim_bytes: account.trim_bytes,
+            other_allocators: account
+                .other_allocators
+                .iter()
+                .map(|one| OtherFreePages {
+                    name: one.allocator.into(),
+                    bytes: one.bytes,
+                    is_trimmed: one.is_trimmed,
+                })
+                .collect(),
             allocator: account.allocator.as_ref().map(|said| RssAllocator {
                 name: said.allocator.into(),
                 counters: said

@@ -1,6 +1,6 @@
 //! The account as text.
 
-use super::RssReport;
+use super::{RssReport, release_call};
 use crate::Style;
 use crate::units::{bytes, count, percent};
 use memhook_foreign::visible;
@@ -23,6 +23,7 @@ pub fn text(report: &RssReport, _: Style) -> String {
     let _ = parts(&mut out, report);
     let _ = arenas(&mut out, report);
     let _ = allocator(&mut out, report);
+    let _ = other_allocators(&mut out, report);
     let _ = holdings(&mut out, report);
     if report.lists_pins {
         let _ = pins(&mut out, report);
@@ -150,12 +151,37 @@ fn arenas(out: &mut String, report: &RssReport) -> std::fmt::Result {
     }
     let mapped = bytes(report.mapped_bytes);
     writeln!(out, "{:<16} {mapped:>11} {mapped:>11}", "mapped alone")?;
+    if report.other_allocators.iter().any(|one| one.is_trimmed) {
+        return Ok(());
+    }
     writeln!(
         out,
         "A malloc_trim would give back {} (memhook-rs trim {})",
         bytes(report.trim_bytes),
         report.pid
     )
+}
+
+/// Writes how the free pages of other allocators go back.
+fn other_allocators(out: &mut String, report: &RssReport) -> std::fmt::Result {
+    let asked = report.allocator.as_ref().map(|said| &said.name);
+    for one in &report.other_allocators {
+        if one.bytes == 0 || asked == Some(&one.name) {
+            continue;
+        }
+        write!(out, "{} keeps {} of free pages", one.name, bytes(one.bytes))?;
+        if let Some(call) = release_call(&one.name) {
+            write!(
+                out,
+                ", which malloc_trim does not give back; it does with {call}"
+            )?;
+        }
+        match one.is_trimmed {
+            true => writeln!(out, " (memhook-rs trim {} asks it)", report.pid)?,
+            false => writeln!(out)?,
+        }
+    }
+    Ok(())
 }
 
 fn allocator(out: &mut String, report: &RssReport) -> std::fmt::Result {
@@ -214,7 +240,6 @@ fn pins(out: &mut String, report: &RssReport) -> std::fmt::Result {
     writeln!(
         out,
         "Pinned is the free memory around these blocks that goes back if they are freed and the heap is trimmed; \
-         trimmable is the part of it that a trim alone gives back. In all, a trim gives back {}.",
-        bytes(report.trim_bytes),
+         trimmable is the part of it that a trim alone gives back.",
     )
 }

@@ -202,7 +202,10 @@ situations! {
     busy_gperftools
     busy_threads
     damaged_heap
+    data_like_headers
     deep_bound_library
+    free_pages_of_other_allocators
+    java_program
     mimalloc_in_rust
     pointers_from_dlsym
     preloaded_header
@@ -212,6 +215,7 @@ situations! {
     stacks_down_to_main
     tests_under_make
     thread_local_storage
+    threads_not_joined
     two_c_libraries
     under_heaptrack
 }

@@ -145,7 +145,14 @@ impl Situation {
         let source = self.truth["program"].as_str().expect("a program");
         let name = Path::new(source).file_name().expect("a name");
         let program = to(&format!("{}.bin", name.display()));
-        compile(&self.folder.join(source), &flags, &[], &program);
+        let path = self.folder.join(source);
+        if source.ends_with(".java") {
+            let mut compiler = Command::new(installed("javac"));
+            let status = compiler.args(["-d", &program]).arg(path).status();
+            assert!(status.expect("javac").success(), "{source}");
+        } else {
+            compile(&path, &flags, &[], &program);
+        }
         let libraries = texts(&self.truth["libraries"]).into_iter().map(|library| {
             let to = to(&format!("{library}.so"));
             let more = ["-shared", "-fPIC"];

@@ -1,5 +1,5 @@
-//! Stacks of threads that have ended. glibc keeps their mappings for the next thread (nptl, stack
-//! cache), full of stale pointers.
+//! Stacks of threads that have ended, full of stale pointers. glibc keeps their mappings for the next
+//! thread (nptl, stack cache), musl until the thread is joined.
 //!
 //! Stacks that the program has provided (pthread_attr_setstack(3)) are not included. After a thread
 //! on such a stack has ended, the program may use the memory for anything, although the descriptor
@@ -47,10 +47,27 @@ fn ended_stack(snapshot: &Snapshot, area: &Area, at: u64) -> Option<Range<u64>> 
     let start = start.max(area.start);
     let mut threads = snapshot.meta.threads.iter();
     let is_alive = threads.any(|t| t.fs_base == at || (start..end).contains(&t.rsp));
-    let list = place_in_list(snapshot, at)?;
     // The descriptor itself keeps pointing to the thread's vector of TLS blocks, which the next
-    // thread reuses.
-    (!is_alive && end <= area.end).then_some(start..native::end_of_stack(at, list))
+    // thread reuses, and to the thread's result.
+    let descriptor = match snapshot.libc() {
+        Some(_) => native::end_of_stack(at, place_in_list(snapshot, at)?),
+        None => alone(snapshot, at)?,
+    };
+    (!is_alive && end <= area.end).then_some(start..descriptor)
+}
+
+/// Returns the address of a descriptor of musl's, if its thread has ended. Such a thread becomes its
+/// own neighbour (`__pthread_exit`). The descriptor begins with its own address, and the links to the
+/// neighbours follow, on x86-64 after `dtv` (pthread_impl.h).
+fn alone(snapshot: &Snapshot, thread_pointer: u64) -> Option<u64> {
+    let mut places = native::descriptor(thread_pointer, DESCRIPTOR_BYTES).step_by(8);
+    places.find_map(|previous| {
+        let own = snapshot.word(previous)?;
+        let is_alone = matches!(previous.checked_sub(own), Some(8 | 16))
+            && snapshot.word(own) == Some(own)
+            && snapshot.word(previous + 8) == Some(own);
+        is_alone.then_some(own)
+    })
 }
 
 /// Returns the place in a descriptor by which it is in one of glibc's lists of stacks (`list` in
@@ -92,7 +109,7 @@ pub fn bounds(snapshot: &Snapshot, thread_pointer: u64) -> Option<Range<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::ThreadState;
+    use crate::snapshot::{ModuleInfo, ThreadState};
     use crate::testing;
 
     fn stack_snapshot() -> (Snapshot, u64) {
@@ -114,7 +131,12 @@ mod tests {
         put(head + 8, descriptor + 0x2c0);
         put(descriptor + 0x690, start - 0x1000);
         put(descriptor + 0x698, end - (start - 0x1000));
-        (testing::snapshot(vec![(start, memory)]), descriptor)
+        let mut snapshot = testing::snapshot(vec![(start, memory)]);
+        snapshot.meta.modules.push(ModuleInfo {
+            glibc_minor: Some(36),
+            ..ModuleInfo::default()
+        });
+        (snapshot, descriptor)
     }
 
     /// The loader keeps its list of modules directly after the initial thread's descriptor.
@@ -157,6 +179,22 @@ mod tests {
         snapshot.regions[0].bytes[0x100..0x110].fill(0);
         assert!(place_in_list(&stack_snapshot().0, descriptor).is_some());
         assert_eq!(ended_stacks(&snapshot), []);
+    }
+
+    /// musl's `struct pthread` (pthread_impl.h) begins with `self`, `dtv`, `prev` and `next`.
+    #[test]
+    fn a_thread_of_musl_is_its_own_neighbour_after_its_end() {
+        let (mut snapshot, descriptor) = stack_snapshot();
+        snapshot.meta.areas[0].kind = AreaKind::Anonymous;
+        snapshot.meta.modules.clear();
+        let start = snapshot.meta.areas[0].start;
+        assert_eq!(ended_stacks(&snapshot), []);
+        let mut put = |offset: u64, word: u64| {
+            let at = (descriptor + offset - start) as usize;
+            snapshot.regions[0].bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        };
+        put(24, descriptor);
+        assert_eq!(ended_stacks(&snapshot), [start..descriptor]);
     }
 
     #[test]
