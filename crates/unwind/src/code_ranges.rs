@@ -1,7 +1,8 @@
 //! Pieces of code that call frame information describes.
 
 use crate::Sections;
-use gimli::{CieOrFde, EhFrame, LittleEndian, UnwindSection};
+use crate::descriptions::each_description;
+use gimli::{EhFrame, LittleEndian};
 use std::ops::Range;
 
 /// Code of one function, or of a part of one.
@@ -17,15 +18,8 @@ pub struct CodeRange {
 pub fn code_ranges(sections: &Sections<'_>) -> Vec<CodeRange> {
     let mut frames = EhFrame::new(&sections.eh_frame, LittleEndian);
     frames.set_address_size(8);
-    let mut entries = frames.entries(&sections.bases);
     let mut found = Vec::new();
-    while let Ok(Some(entry)) = entries.next() {
-        let CieOrFde::Fde(partial) = entry else {
-            continue;
-        };
-        let Ok(fde) = partial.parse(EhFrame::cie_from_offset) else {
-            continue;
-        };
+    each_description(&frames, &sections.bases, |fde| {
         let start = fde.initial_address();
         if let Some(end) = start.checked_add(fde.len()).filter(|&end| end > start) {
             found.push(CodeRange {
@@ -33,7 +27,8 @@ pub fn code_ranges(sections: &Sections<'_>) -> Vec<CodeRange> {
                 is_signal_frame: fde.is_signal_trampoline(),
             });
         }
-    }
+        true
+    });
     found.sort_by_key(|found| (found.range.start, found.range.end));
     found
 }

@@ -1,8 +1,9 @@
 //! Compiles `.eh_frame` to rows.
 
 use crate::arch::{Frames, native};
+use crate::descriptions::each_description;
 use crate::{Error, Sections};
-use gimli::{CieOrFde, DebugFrame, EhFrame, LittleEndian, Reader, UnwindContext, UnwindSection};
+use gimli::{DebugFrame, EhFrame, LittleEndian, Reader, UnwindContext, UnwindSection};
 use memhook_abi::unwind_rule as rule;
 use std::{collections::HashMap, ops::Range};
 
@@ -129,33 +130,14 @@ where
     let mut spans = Vec::with_capacity(sections.eh_frame.len() / 16);
     let mut inexpressible = 0;
     let mut context = UnwindContext::new();
-    // A CIE is parsed once instead of for each of its FDEs.
-    let mut cies = HashMap::new();
-    let mut entries = frames.entries(&sections.bases);
-    while spans.len() < most_rows
-        && let Ok(Some(entry)) = entries.next()
-    {
-        let CieOrFde::Fde(partial) = entry else {
-            continue;
-        };
-        let Ok(fde) = partial.parse(|section, bases, offset| {
-            let key = gimli::UnwindOffset::into(offset);
-            if let Some(cie) = cies.get(&key) {
-                return Ok(gimli::CommonInformationEntry::clone(cie));
-            }
-            let cie = section.cie_from_offset(bases, offset)?;
-            cies.insert(key, cie.clone());
-            Ok(cie)
-        }) else {
-            continue;
-        };
+    each_description(frames, &sections.bases, |fde| {
         if fde.cie().entry_len() > LONGEST_CIE {
-            continue;
+            return true;
         }
         let signal = fde.cie().is_signal_trampoline();
         let encoding = fde.cie().encoding();
         let Ok(mut rows) = fde.rows(frames, &sections.bases, &mut context) else {
-            continue;
+            return true;
         };
         while spans.len() < most_rows
             && let Ok(Some(row)) = rows.next_row()
@@ -177,7 +159,8 @@ where
             };
             spans.push((begin, end, packed));
         }
-    }
+        spans.len() < most_rows
+    });
     (spans, inexpressible)
 }
 

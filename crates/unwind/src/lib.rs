@@ -14,6 +14,7 @@ mod aarch64_tests;
 mod arch;
 mod code_ranges;
 mod compile;
+mod descriptions;
 mod error;
 pub mod reference;
 mod sections;

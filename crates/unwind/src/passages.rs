@@ -7,9 +7,8 @@
 
 use crate::Sections;
 use crate::arch::native::X86_64;
-use gimli::{
-    CfaRule, CieOrFde, EhFrame, LittleEndian, Register, RegisterRule, UnwindContext, UnwindSection,
-};
+use crate::descriptions::each_description;
+use gimli::{CfaRule, EhFrame, LittleEndian, Register, RegisterRule, UnwindContext};
 
 /// Instruction of a passage: `call *%rbx`.
 pub const PASSAGE_CODE: [u8; 2] = [0xff, 0xd3];
@@ -42,25 +41,19 @@ pub struct Passage {
 pub fn passage(sections: &Sections<'_>, candidates: &[u64]) -> Option<Passage> {
     let mut frames = EhFrame::new(&sections.eh_frame, LittleEndian);
     frames.set_address_size(8);
-    let mut entries = frames.entries(&sections.bases);
     let mut context = UnwindContext::new();
-    while let Ok(Some(entry)) = entries.next() {
-        let CieOrFde::Fde(partial) = entry else {
-            continue;
-        };
-        let Ok(fde) = partial.parse(EhFrame::cie_from_offset) else {
-            continue;
-        };
+    let mut found = None;
+    each_description(&frames, &sections.bases, |fde| {
         // A frame with a personality may end the program, or catch an exception.
         let is_plain = fde.personality().is_none() && fde.lsda().is_none();
         if !is_plain || fde.is_signal_trampoline() {
-            continue;
+            return true;
         }
         // A return address is looked up by the byte before it.
         let mut within = candidates
             .iter()
             .filter(|at| fde.contains(**at) && fde.contains(at.wrapping_sub(1)));
-        let found = within.find_map(|&address| {
+        found = within.find_map(|&address| {
             let row = fde.unwind_info_for_address(
                 &frames,
                 &sections.bases,
@@ -71,11 +64,9 @@ pub fn passage(sections: &Sections<'_>, candidates: &[u64]) -> Option<Passage> {
             let saved = saved_registers(row.cfa(), |register| row.register(register))?;
             Some(Passage { address, saved })
         });
-        if found.is_some() {
-            return found;
-        }
-    }
-    None
+        found.is_none()
+    });
+    found
 }
 
 /// Returns the locations where a frame saves registers, if such a frame can be built for a call: it has a frame

@@ -2,9 +2,10 @@
 
 use crate::arch::Frames;
 use crate::arch::native::{Code, REGISTERS};
+use crate::descriptions::each_description;
 use crate::{Error, Sections};
 use gimli::{
-    BaseAddresses, CfaRule, CieOrFde, EhFrame, EvaluationResult, LittleEndian, Location, Reader,
+    BaseAddresses, CfaRule, EhFrame, EvaluationResult, LittleEndian, Location, Reader,
     RegisterRule, UnwindContext, UnwindSection, Value,
 };
 use std::ops::Range;
@@ -87,15 +88,11 @@ impl Index {
         frames.set_address_size(8);
         frames.set_vendor(Code::VENDOR);
         let mut fdes = Vec::new();
-        let mut entries = frames.entries(&sections.bases);
-        while let Ok(Some(entry)) = entries.next() {
-            if let CieOrFde::Fde(partial) = entry
-                && let Ok(fde) = partial.parse(EhFrame::cie_from_offset)
-            {
-                let start = fde.initial_address();
-                fdes.push((start..start.saturating_add(fde.len()), fde.offset()));
-            }
-        }
+        each_description(&frames, &sections.bases, |fde| {
+            let start = fde.initial_address();
+            fdes.push((start..start.saturating_add(fde.len()), fde.offset()));
+            true
+        });
         fdes.sort_unstable_by_key(|(range, offset)| (range.start, range.end, *offset));
         Ok(Index {
             bases: sections.bases.clone(),
