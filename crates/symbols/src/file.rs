@@ -4,7 +4,8 @@ use crate::{ModuleFile, SymbolError};
 use memhook_foreign::{Extent, is_regular, open_below, open_regular};
 use object::{Endianness, ReadCache, ReadRef, read::elf::ElfFile64};
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
+    collections::HashSet,
     fs::File,
     ops::Range,
     os::{fd::AsRawFd, unix::fs::FileExt},
@@ -25,13 +26,15 @@ pub(crate) enum Image {
         /// Number of bytes that may still be read in large parts. In a damaged file, many tables
         /// may name the same part.
         left: Cell<u64>,
+        /// Offset and size of each large part in the cache.
+        cached: RefCell<HashSet<(u64, u64)>>,
     },
 }
 
 /// Minimum size of a large part. Small parts, such as headers, are read more than once.
 const SMALL_BYTES: u64 = 64 << 10;
 /// Maximum length of names. Longer names are cut off.
-const LONGEST_STRING: u64 = 64 << 10;
+pub(crate) const LONGEST_STRING: u64 = 64 << 10;
 
 impl<'a> ReadRef<'a> for &'a Image {
     fn len(self) -> Result<u64, ()> {
@@ -44,8 +47,14 @@ impl<'a> ReadRef<'a> for &'a Image {
     fn read_bytes_at(self, offset: u64, size: u64) -> Result<&'a [u8], ()> {
         match self {
             Image::Bytes(bytes) => (&bytes[..]).read_bytes_at(offset, size),
-            Image::Parts { cache, .. } => {
-                self.take(offset, size).ok_or(())?;
+            Image::Parts { cache, cached, .. } => {
+                // A file is parsed several times, but each part is read only once.
+                if !cached.borrow().contains(&(offset, size)) {
+                    self.take(offset, size).ok_or(())?;
+                    if size > SMALL_BYTES {
+                        cached.borrow_mut().insert((offset, size));
+                    }
+                }
                 cache.read_bytes_at(offset, size)
             }
         }
@@ -90,6 +99,7 @@ impl Image {
             file,
             extent,
             left: Cell::new(extent.believable_bytes().saturating_mul(2)),
+            cached: RefCell::default(),
         })
     }
 

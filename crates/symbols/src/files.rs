@@ -208,12 +208,15 @@ impl Files {
         let needed = symbol_bytes.saturating_add(debug_bytes);
         let mini = self.mini_elf();
         self.parsed(|parsed| {
-            let mut symbols = SymbolTable::default();
-            for elf in [parsed.own, parsed.separate].into_iter().flatten() {
-                symbols.add(elf);
-            }
-            symbols.add_mini(mini.as_ref(), parsed.own);
-            symbols.finish();
+            let symbols = || {
+                let mut symbols = SymbolTable::default();
+                for elf in [parsed.own, parsed.separate].into_iter().flatten() {
+                    symbols.add(elf);
+                }
+                symbols.add_mini(mini.as_ref(), parsed.own);
+                symbols.finish();
+                symbols
+            };
             let fits = needed <= most_bytes;
             let with_dwarf = parsed.with_dwarf.filter(|_| fits);
             let supplementary_sections = supplementary
@@ -245,7 +248,7 @@ impl Files {
             let skeletons = with_dwarf.map(|(path, ..)| path);
             let room = most_bytes.saturating_sub(needed) / PARSED_TIMES;
             let split = SplitDwarf::new(skeletons, &self.roots, room);
-            let lookup = Lookup::new(dwarf, symbols, &split);
+            let lookup = Lookup::new(dwarf, &symbols, &split);
             let read = Read {
                 source: lookup.source(),
                 is_final,

@@ -9,7 +9,7 @@ use gimli::{DwarfSections, EndianSlice, LittleEndian, SectionId};
 use memhook_foreign::{Compression, inflate};
 use object::{CompressionFormat, Object, ObjectSection};
 use std::borrow::Cow;
-use std::cell::RefCell;
+use std::cell::{LazyCell, RefCell};
 use std::collections::HashMap;
 
 /// DWARF sections, each borrowed from its mapped file, read into memory, or decompressed.
@@ -126,10 +126,13 @@ pub(crate) fn has_dwarf(elf: &Elf<'_>) -> bool {
 
 pub(crate) type Slice<'s> = EndianSlice<'s, LittleEndian>;
 
+type LazySymbols<'s> = LazyCell<SymbolTable<'s>, &'s dyn Fn() -> SymbolTable<'s>>;
+
 /// All information about a module's code.
 pub(crate) struct Lookup<'s> {
     pub dwarf: Option<Context<Slice<'s>>>,
-    pub symbols: SymbolTable<'s>,
+    /// Read only if debug information lacks a function, which is seldom.
+    symbols: LazySymbols<'s>,
     split: &'s SplitDwarf<'s>,
     /// Names of lambda functions, by unit and entry. They are cached, because finding a name requires walking the whole
     /// unit.
@@ -153,12 +156,12 @@ pub(crate) fn context<'s>(
 impl<'s> Lookup<'s> {
     pub fn new(
         dwarf: Option<Context<Slice<'s>>>,
-        symbols: SymbolTable<'s>,
+        symbols: &'s dyn Fn() -> SymbolTable<'s>,
         split: &'s SplitDwarf<'s>,
     ) -> Lookup<'s> {
         Lookup {
             dwarf,
-            symbols,
+            symbols: LazyCell::new(symbols),
             split,
             lambdas: RefCell::default(),
         }
@@ -183,11 +186,13 @@ impl<'s> Lookup<'s> {
 
     /// Returns the best available source of names.
     pub fn source(&self) -> Source {
-        match (&self.dwarf, self.symbols.is_full, self.symbols.is_empty()) {
-            (Some(_), _, _) => Source::DebugInfo,
-            (None, true, _) => Source::Symbols,
-            (None, false, false) => Source::DynamicSymbols,
-            (None, false, true) => Source::Nothing,
+        if self.dwarf.is_some() {
+            return Source::DebugInfo;
+        }
+        match (self.symbols.is_full, self.symbols.is_empty()) {
+            (true, _) => Source::Symbols,
+            (false, false) => Source::DynamicSymbols,
+            (false, true) => Source::Nothing,
         }
     }
 
