@@ -89,5 +89,5 @@ pub use session::Session;
 pub use survey::known_files::SharedFiles;
 pub use survey::limits::refuse;
 pub use trace::Trace;
-pub use unwinding::keeper::finish_keeping_tables;
+pub use unwinding::keeper::{caches_answer, finish_keeping_tables};
 pub use unwinding::tables::UnwindTables;

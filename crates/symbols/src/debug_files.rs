@@ -25,7 +25,7 @@ pub struct SearchPath {
     pub debug_directories: Vec<PathBuf>,
     /// Store of names between runs.
     pub cache: Option<SymbolCache>,
-    /// Names that other symbolizers of this run have found; used if there is no store.
+    /// Names that other symbolizers of this run have found.
     pub run_names: Option<RunNames>,
     /// Servers, which are asked last.
     pub debuginfod: Option<Debuginfod>,

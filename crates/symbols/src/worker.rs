@@ -85,17 +85,20 @@ impl Desk<'_> {
         }
     }
 
-    /// Returns the known names. Returns `None` if names are not stored, if the module has no
-    /// build-id for the cache, or if its files cannot be read.
-    fn known(&self, files: &Files) -> Option<Known<'_>> {
-        let Some(cache) = &self.search.cache else {
-            let names = self.search.run_names.as_ref()?;
-            let files = identity(files)?;
-            return Some(Known {
-                names: names.of(&files),
-                store: Store::Run(names, files),
-            });
-        };
+    /// Returns the names that other symbolizers of this run have found.
+    fn of_run(&self, files: &Files) -> Option<Known<'_>> {
+        let names = self.search.run_names.as_ref()?;
+        let files = identity(files)?;
+        Some(Known {
+            names: names.of(&files),
+            store: Store::Run(names, files),
+        })
+    }
+
+    /// Returns the names that earlier runs have stored. Returns `None` without a cache, if the
+    /// module has no build-id, or if its files cannot be read.
+    fn of_cache(&self, files: &Files) -> Option<Known<'_>> {
+        let cache = self.search.cache.as_ref()?;
         let id = self.module.build_id.as_deref()?;
         let mut files = files.images().into_iter().flatten().peekable();
         files.peek()?;
@@ -134,10 +137,17 @@ impl Desk<'_> {
         };
         let files = Files::open(module, search, &mut report.problems);
         report.debug_file = files.debug_file().cloned();
-        let known = self.known(&files);
-        let Some((first, report)) = self.answer_from(known.as_ref(), first, report) else {
-            return;
-        };
+        let mut known = Vec::new();
+        let mut unanswered = (first, report);
+        // The cache of earlier runs reads the files for their fingerprint.
+        for more in [Self::of_run, Self::of_cache] {
+            known.extend(more(self, &files));
+            match self.answer_from(&known, unanswered) {
+                Some(rest) => unanswered = rest,
+                None => return,
+            }
+        }
+        let (first, report) = unanswered;
         match &search.readers {
             None => files.read(u64::MAX, |lookup, read| {
                 let names = |svmas: Vec<u64>| {
@@ -146,7 +156,7 @@ impl Desk<'_> {
                     let read = read.clone().by(lookup);
                     Named { frames, read }
                 };
-                self.answer_all(first, known.as_ref(), names, report);
+                self.answer_all(first, &known, names, report);
             }),
             Some(readers) => {
                 let reader = readers.reader(files);
@@ -154,20 +164,19 @@ impl Desk<'_> {
                     let named = reader.names(svmas);
                     named.unwrap_or_else(|| std::panic::resume_unwind(Box::new("the reader died")))
                 };
-                self.answer_all(first, known.as_ref(), names, report);
+                self.answer_all(first, &known, names, report);
             }
         }
     }
 
-    /// Answers for as long as the known names suffice. Returns the first request that they cannot
-    /// answer, or `None` when no more requests arrive.
+    /// Answers for as long as the latest known names suffice. Returns the first request that they
+    /// cannot answer, or `None` when no more requests arrive.
     fn answer_from(
         &self,
-        known: Option<&Known<'_>>,
-        first: Vec<u64>,
-        report: ModuleSymbols,
+        known: &[Known<'_>],
+        (first, report): (Vec<u64>, ModuleSymbols),
     ) -> Option<(Vec<u64>, ModuleSymbols)> {
-        let Some(Known { names, .. }) = known else {
+        let Some((Known { names, .. }, earlier)) = known.split_last() else {
             return Some((first, report));
         };
         let mut of_known = Some(ModuleSymbols {
@@ -176,13 +185,21 @@ impl Desk<'_> {
             debug_file: report.debug_file.clone(),
             ..ModuleSymbols::default()
         });
+        let read = Read {
+            source: names.source,
+            is_final: true,
+            unused: None,
+        };
         for svmas in std::iter::once(first).chain(self.requests) {
             let frames = svmas
                 .iter()
                 .map(|svma| Some((*svma, names.frames.get(svma)?.clone())));
-            let Some(frames) = frames.collect() else {
+            let Some(frames) = frames.collect::<Option<Vec<_>>>() else {
                 return Some((svmas, report));
             };
+            for store in earlier {
+                store.keep(&self.module.path, &read, &frames);
+            }
             if !self.answer(frames, of_known.take()) {
                 return None;
             }
@@ -194,14 +211,14 @@ impl Desk<'_> {
     fn answer_all(
         &self,
         first: Vec<u64>,
-        known: Option<&Known<'_>>,
+        known: &[Known<'_>],
         names: impl Fn(Vec<u64>) -> Named,
         report: ModuleSymbols,
     ) {
         let mut report = Some(report);
         for svmas in std::iter::once(first).chain(self.requests) {
             let Named { mut frames, read } = names(svmas);
-            if let Some(known) = known {
+            for known in known {
                 for (svma, frames) in frames.iter_mut().filter(|_| read.is_final) {
                     if let Some(known) = known.names.frames.get(svma) {
                         frames.clone_from(known);

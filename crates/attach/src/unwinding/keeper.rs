@@ -45,6 +45,15 @@ pub fn table_keeper() -> Option<&'static TableKeeper> {
         .as_ref()
 }
 
+/// Returns true if the user's cache directory has answered all requests in time, and there was one.
+pub fn caches_answer() -> bool {
+    let keeper = KEEPER.get().and_then(Option::as_ref);
+    keeper.is_some_and(|keeper| {
+        let waited_us = keeper.waited_us.load(Relaxed);
+        waited_us > 0 && Duration::from_micros(waited_us) < PATIENCE
+    })
+}
+
 /// Waits until unwind tables for the next run are on disk, for at most a second. Call this at the end of a process that
 /// has traced. The next run compiles tables that were not written.
 pub fn finish_keeping_tables() {

@@ -1,7 +1,7 @@
 //! Names in the cache, from one run to the next.
 
 use crate::program::{BASE, Program, check_frames, tool};
-use memhook_symbols::{SearchPath, Source, SymbolCache, Symbolizer};
+use memhook_symbols::{RunNames, SearchPath, Source, SymbolCache, Symbolizer};
 
 /// Returns a SearchPath with a cache in the program's directory.
 fn caching(program: &Program) -> SearchPath {
@@ -44,6 +44,27 @@ fn names_are_kept_for_the_next_run() {
     symbols.set_modules(vec![module]);
     check_frames(&symbols.resolve(BASE + program.mark + 1).frames);
     assert!(!symbols.resolve(BASE + program.mark + 2).frames.is_empty());
+}
+
+/// Later symbolizers of a run need not read the files again for the cache.
+#[test]
+fn names_of_earlier_runs_are_passed_on_within_a_run() {
+    let program = Program::build(&["-Wl,--build-id=sha1"]);
+    check_frames(&program.look_in(program.module(), caching(&program)).0);
+    let names = RunNames::default();
+    let search = || SearchPath {
+        run_names: Some(names.clone()),
+        ..caching(&program)
+    };
+    check_frames(&program.look_in(program.module(), search()).0);
+    assert_eq!(names.count(), 1);
+    std::fs::remove_dir_all(program.directory.join("cache")).unwrap();
+    let (frames, source, problems) = program.look_in(program.module(), search());
+    check_frames(&frames);
+    assert_eq!(source, Source::DebugInfo);
+    assert!(problems.is_empty(), "{problems:?}");
+    // Names that had to be looked up would have been stored.
+    assert!(!program.directory.join("cache").exists());
 }
 
 /// A build-id is a file's own claim. The names of a forged file are used for that file alone.

@@ -1,10 +1,11 @@
 //! Unwind tables cached by an earlier run give exactly the backtraces of freshly compiled tables.
 
 use memhook_tests::programs::Folder;
-use memhook_tests::{not_run_here, run_with};
+use memhook_tests::{build_target, not_run_here, run_with};
 use std::ffi::CString;
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 /// Allocates in many functions of a third-party program and library.
@@ -96,8 +97,8 @@ impl Drop for DeadFileSystem {
     }
 }
 
-/// Checks that neither the start of a program, nor the end of its trace, nor the exit of memhook-rs
-/// waits for this file system forever.
+/// Checks that neither the start of a program, nor the end of its trace, nor the names of a leak, nor
+/// the exit of memhook-rs wait for this file system forever.
 #[test]
 fn a_cache_directory_that_never_answers() {
     let folder = Folder::new("dead-cache");
@@ -110,5 +111,53 @@ fn a_cache_directory_that_never_answers() {
         let (code, _, text) = run_with(&gate, &[("XDG_CACHE_HOME", &caches)]);
         assert_eq!(code, 0, "{text}");
         assert!(text.contains("PASSED"), "{text}");
+    }
+    let (code, text) = leaking(&caches);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("gate_cases.cc:"), "{text}");
+}
+
+/// Runs the gate on a program that leaks.
+fn leaking(caches: &str) -> (i32, String) {
+    let cases = build_target("gate_cases", &["-O1", "-g"]);
+    let gate = ["gate", "--", &cases.to_string_lossy(), "plain"];
+    let (code, _, text) = run_with(&gate, &[("XDG_CACHE_HOME", caches)]);
+    (code, text)
+}
+
+/// The gate finds the names of a build that it has seen before without reading debug information.
+#[test]
+fn a_leak_has_the_same_names_in_the_next_run() {
+    let folder = Folder::new("kept-names");
+    let caches = folder.path("caches");
+    let mut first = None;
+    let mut uses = Vec::new();
+    for _ in 0..3 {
+        let report = leaking(&caches);
+        assert!(report.1.contains("gate_cases.cc:"), "{}", report.1);
+        assert_eq!(*first.get_or_insert(report.clone()), report);
+        let entries = std::fs::read_dir(format!("{caches}/memhook-rs/names-3"));
+        let entries = entries.expect("names are kept").map(|entry| {
+            let entry = entry.expect("an entry");
+            let found = entry.metadata().expect("its metadata");
+            (
+                entry.file_name(),
+                found.ino(),
+                found.modified().expect("a time"),
+            )
+        });
+        let mut entries: Vec<_> = entries.collect();
+        entries.sort();
+        uses.push(entries);
+    }
+    // The program's own debug information is complete. An entry that is written has a new inode, and one that is used
+    // is young.
+    let [_, second, third] = &uses[..] else {
+        panic!("{uses:?}");
+    };
+    assert!(!second.is_empty() && second.len() == third.len());
+    for (before, after) in second.iter().zip(third) {
+        assert_eq!((&before.0, before.1), (&after.0, after.1));
+        assert!(before.2 < after.2, "{uses:?}");
     }
 }

@@ -4,20 +4,21 @@ pub mod attached;
 pub mod launched;
 mod scored;
 
-use memhook_attach::{Session, State, Trace, unseen_allocators};
+use memhook_attach::{Session, State, Trace, caches_answer, unseen_allocators};
 use memhook_checkup::SessionStacks;
 use memhook_gate::{
     DescribedBlocks, Evidence, NameSource, Reached, Search, bound, reached_in_heaps,
 };
 use memhook_heap::Snapshot;
 use memhook_report::claims::Seen;
-use memhook_symbols::{RunNames, SearchPath};
+use memhook_symbols::{RunNames, SearchPath, SymbolCache};
 
 /// Returns the search path for the names of a traced process. `known` has names that other
-/// processes needed.
+/// processes needed. Names of earlier runs are not read from a directory that does not answer.
 fn search_path(session: &Session, known: &RunNames) -> SearchPath {
     SearchPath {
         run_names: Some(known.clone()),
+        cache: caches_answer().then(SymbolCache::of_user).flatten(),
         ..SearchPath::from(session.root().search_order())
     }
 }
