@@ -279,23 +279,44 @@ fn a_graph_can_be_walked_by_keyboard() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// The graph marks the stack of a picked row.
+/// The graph marks the stack of a picked row. Outermost functions that nearly all memory has in common share a row with
+/// the function that they lead to, until the whole root is shown.
 #[test]
 fn the_stack_of_a_picked_row_is_marked_in_the_graph() {
-    let profile = run();
-    let page = Page::of(&profile, "marked");
-    let mut browser = Browser::open(&page.0, 1400, 900, READY);
-    browser.key("j");
-    let stack =
-        "framesOf(app.data, app.state.pick.key).map((frame) => functionOf(app.data, frame))";
-    let marked = "app.flame.ofPickedRow().filter(({ frame }) => frame.label !== app.data.cutLabel).sort((a, b) => b.row - a.row).map(({ frame }) => app.flame.text(frame))";
-    let expected = browser.value(stack);
-    assert!(expected.as_array().is_some_and(|frames| frames.len() > 1));
-    assert_eq!(browser.value(marked), expected);
-    browser.click("#shapes [data-name=callers]");
-    let outwards = "app.flame.ofPickedRow().filter(({ frame }) => frame.label !== app.data.cutLabel).sort((a, b) => a.row - b.row).map(({ frame }) => app.flame.text(frame))";
-    assert_eq!(browser.value(outwards), expected);
-    assert_eq!(browser.complaints, Vec::<String>::new());
+    const IS_FRAME: &str = "({ frame }) => frame.label !== app.data.cutLabel";
+    let marked = |browser: &mut Browser, order: &str, value: &str| {
+        let places = format!("app.flame.ofPickedRow().filter({IS_FRAME}).sort((a, b) => {order})");
+        let found = browser.value(&format!("{places}.map((place) => {value})"));
+        found.as_array().cloned().expect("one for each marked row")
+    };
+    let name = "app.flame.text(place.frame)";
+    for (seed, has_common_root) in [(6, false), (2, true)] {
+        let profile = simulated::profile(seed, 30_000, 60);
+        let page = Page::of(&profile, &format!("marked-{seed}"));
+        let mut browser = Browser::open(&page.0, 1400, 900, READY);
+        browser.key("j");
+        let stack =
+            "framesOf(app.data, app.state.pick.key).map((frame) => functionOf(app.data, frame))";
+        let stack = browser.value(stack);
+        let stack = stack.as_array().expect("a stack");
+        assert!(stack.len() > 1);
+        let inwards = "b.row - a.row";
+        let shared = marked(&mut browser, inwards, "place.folded || 0");
+        let shared = shared.iter().filter_map(serde_json::Value::as_u64);
+        let shared = shared.sum::<u64>() as usize;
+        assert_eq!(shared > 0, has_common_root, "seed {seed}");
+        let shown = marked(&mut browser, inwards, name);
+        assert_eq!(shown, stack[..stack.len() - shared], "seed {seed}");
+        browser.value("app.update({ isWholeRoot: true })");
+        assert_eq!(marked(&mut browser, inwards, name), *stack, "seed {seed}");
+        browser.click("#shapes [data-name=callers]");
+        assert_eq!(
+            marked(&mut browser, "a.row - b.row", name),
+            *stack,
+            "seed {seed}"
+        );
+        assert_eq!(browser.complaints, Vec::<String>::new());
+    }
 }
 
 /// The outermost frame of a cut stack is not mistaken for the program's start.
