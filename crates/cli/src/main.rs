@@ -236,7 +236,13 @@ fn options() -> clap::Command {
     };
     let of = move |command: clap::Command| command.mut_args(shown);
     let command = Cli::command().mut_subcommands(move |command| of(command).mut_subcommands(of));
-    command_groups::grouped(short_help::shortened(command))
+    let command = short_help::shortened(command);
+    // Only the first page of the help lists the commands, and a list needs all of them.
+    let first = std::env::args_os().nth(1);
+    match first.is_some_and(|word| command.find_subcommand(word).is_some()) {
+        true => command,
+        false => command_groups::grouped(command),
+    }
 }
 
 /// Puts the most likely meaning of a mistyped command first. clap puts it last.

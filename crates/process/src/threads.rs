@@ -108,6 +108,11 @@ pub fn living_thread(pid: i32) -> i32 {
 }
 
 fn some_living_thread(pid: i32) -> Option<i32> {
+    // Only a thread that still has its memory has a link to its program (`get_task_exe_file` of kernel/fork.c), and
+    // reading the link takes one system call. A process that we may not inspect shows no link.
+    if fs::read_link(format!("/proc/{pid}/exe")).is_ok() {
+        return Some(pid);
+    }
     let lives = |tid: &i32| !matches!(thread_state(pid, *tid), None | Some('Z' | 'X'));
     if lives(&pid) {
         return Some(pid);

@@ -45,14 +45,24 @@ impl InProcess {
     }
 }
 
+/// Number of bytes of code that are read at a time, because the code of a library is large.
+const READ_BYTES: u64 = 64 << 10;
+
 fn in_module(module: &ModuleImage) -> Option<Passage> {
     let sections = Sections::of(&module.bytes).ok()?;
     let mut candidates = Vec::new();
     for (segment, offset) in code_places(&module.bytes) {
-        let length = usize::try_from(segment.end - segment.start).ok()?;
-        let code = module.bytes.at(usize::try_from(offset).ok()?, length)?;
-        let found = memchr::memmem::find_iter(&code, &PASSAGE_CODE);
-        candidates.extend(found.map(|at| segment.start + at as u64));
+        let mut start = segment.start;
+        while start < segment.end {
+            // The instruction may begin with the last byte of a part.
+            let part = start..segment.end.min(start + READ_BYTES + 1);
+            let at = usize::try_from(offset + (part.start - segment.start)).ok()?;
+            let length = usize::try_from(part.end - part.start).ok()?;
+            let code = module.bytes.at(at, length)?;
+            let found = memchr::memmem::find_iter(&code, &PASSAGE_CODE);
+            candidates.extend(found.map(|at| part.start + at as u64));
+            start += READ_BYTES;
+        }
     }
     passage(&sections, &candidates)
 }

@@ -126,14 +126,11 @@ impl Prepared {
         loading: Loading,
     ) -> Result<(Held, Loading), Error> {
         let pid = self.pid;
-        if self.modules.is_static {
+        // At the start of a program no thread holds a lock.
+        if self.modules.is_static || matches!(reach, Reach::AtStart(_)) {
             return Ok((reach.hold(pid, &any_point())?, loading));
         }
         let points = self.safe_points();
-        // At the start of a program no thread holds a lock.
-        if matches!(reach, Reach::AtStart(_)) {
-            return Ok((points.hold(reach, pid, SAFE_POINT_PATIENCE)?, loading));
-        }
         let mut way = loading;
         if let Loading::ByLoader(_) = loading {
             let can_be_mapped = self.may_be_mapped();

@@ -132,7 +132,7 @@ impl Prepared {
         let anywhere = [survey.object.image(0)?];
         let registered = make_tables(&mut tables, &modules, reach, &idle, pid);
         // The next process of the same run gets the same hook.
-        tables.compile(&anywhere);
+        tables.find_or_compile(&anywhere);
         if registered.is_some() {
             config.flags |= abi::flags::LONE_RECORDER;
         }

@@ -9,7 +9,7 @@ use crate::error::Error;
 use memhook_foreign::size_text;
 use memhook_process::{CgroupMemory, Check, MemoryLevel, thread_ids};
 use memhook_stream::Plan;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Divisor of the free memory: tracing may take 1/n of it.
@@ -51,6 +51,8 @@ impl Allowance {
     pub fn of(pid: i32, ring_bytes: u64) -> Allowance {
         let [ours, theirs] = CgroupMemory::of_both(std::process::id() as i32, pid);
         let (ours, theirs) = (ours.tightest_of_all(), theirs.tightest().cloned());
+        let free = ours.as_ref().map(|level| level.free);
+        *last_reading() = Some((Instant::now(), free));
         Allowance::from(
             thread_ids(pid).map_or(1, |t| t.len()),
             ours,
@@ -167,11 +169,17 @@ pub fn allowance_now(plan: &Plan, taken: u64) -> u64 {
     plan.allowance.min(taken.saturating_add(more))
 }
 
-/// Returns a recent value of the free memory for this process. Without it, an attacher of many processes would read the
-/// same files for each process.
+/// Latest reading of the free memory for this process.
+static LAST: Mutex<Option<(Instant, Option<u64>)>> = Mutex::new(None);
+
+fn last_reading() -> MutexGuard<'static, Option<(Instant, Option<u64>)>> {
+    LAST.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns a recent value of the free memory for this process. Without it, each step of an attach, and an attacher of
+/// many processes for each process, would read the same files.
 fn free_for_us() -> Option<u64> {
-    static LAST: Mutex<Option<(Instant, Option<u64>)>> = Mutex::new(None);
-    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut last = last_reading();
     match *last {
         Some((at, free)) if at.elapsed() < MOMENT => free,
         _ => {
@@ -192,8 +200,7 @@ const LEDGER_MOST: u64 = 1 << 30;
 
 /// Returns the bytes for the ledger of one process.
 pub fn for_a_ledger() -> u64 {
-    let level = CgroupMemory::of(std::process::id() as i32).tightest_of_all();
-    let share = level.map_or(LEDGER_MOST, |level| level.free / LEDGER_SHARE);
+    let share = free_for_us().map_or(LEDGER_MOST, |free| free / LEDGER_SHARE);
     share.clamp(memhook_ledger::LEAST_BYTES as u64, LEDGER_MOST)
 }
 

@@ -19,7 +19,7 @@ const MAGIC: [u8; 8] = *b"mhkunwnd";
 /// Total size of all tables in bytes.
 const MOST_BYTES: u64 = 128 << 20;
 /// Size of call frame information below which compiling is as fast as reading an entry.
-const WORTHWHILE_BYTES: usize = 32 << 10;
+const WORTHWHILE_BYTES: usize = 8 << 10;
 /// Magic, key, and the numbers of rules, of rows, and of rows that no rule describes.
 const HEADER_BYTES: usize = 8 + 32 + 3 * 4;
 const DIGEST_BYTES: usize = 32;

@@ -115,6 +115,9 @@ impl UnwindTables {
                 new.push(module);
             }
         }
+        if new.is_empty() {
+            return Vec::new();
+        }
         // The largest modules come first, so that the threads finish at about the same time.
         new.sort_by_key(|m| std::cmp::Reverse(m.bytes.len()));
         let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -139,9 +142,14 @@ impl UnwindTables {
                 }
             }
         };
-        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+        // The standard library reads the limits of the control groups for this number.
+        let processors = || std::thread::available_parallelism().map_or(1, |n| n.get());
+        let threads = match new.len() {
+            1 => 1,
+            modules => modules.min(processors()),
+        };
         std::thread::scope(|scope| {
-            for _ in 1..threads.min(new.len()) {
+            for _ in 1..threads {
                 scope.spawn(work);
             }
             work();
