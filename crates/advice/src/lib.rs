@@ -142,6 +142,14 @@ pub struct Line {
     pub evidence: String,
 }
 
+impl Line {
+    /// Returns the predicted growth in an hour if the part grows. A fall does not continue for an hour: the part would
+    /// soon be empty.
+    fn growth_an_hour(&self) -> Option<i64> {
+        self.bytes_an_hour.filter(|&bytes| bytes > 0)
+    }
+}
+
 /// Kinds of findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -21,7 +21,7 @@ pub fn page(advice: &Advice) -> String {
         .lines
         .iter()
         .map(|line| {
-            let rate = line.bytes_an_hour.map(change).unwrap_or_default();
+            let rate = line.growth_an_hour().map(change).unwrap_or_default();
             let more = line
                 .bytes_before
                 .map(|before| change(line.bytes as i64 - before as i64));

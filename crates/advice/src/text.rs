@@ -66,7 +66,7 @@ fn balance(out: &mut String, advice: &Advice) -> Result {
         let more = line.bytes_before.map_or(String::new(), |before| {
             change(line.bytes as i64 - before as i64)
         });
-        let rate = line.bytes_an_hour.map_or(String::new(), |rate| {
+        let rate = line.growth_an_hour().map_or(String::new(), |rate| {
             format!("  {} an hour at this rate", change(rate))
         });
         let shown = format!("{}{rate}", line.what);

@@ -384,6 +384,22 @@ fn the_page_draws_every_site_with_its_class() {
     }
 }
 
+#[test]
+fn only_growth_is_predicted() {
+    for (heap, is_predicted) in [((60, 20), false), ((20, 60), true)] {
+        let mut profile = run(&[("work", &|t| mib(t, 20.0))]);
+        let first = account(&[("live heap", heap.0)]);
+        with_looks(&mut profile, first, heap, &[0]);
+        let found = advice(&profile, &account(&[("live heap", heap.1)]));
+        let text = found.text(Style::default());
+        assert_eq!(
+            text.contains("an hour at this rate"),
+            is_predicted,
+            "{text}"
+        );
+    }
+}
+
 /// The last look comes before the end of the trace, and the next burst begins in between.
 #[test]
 fn a_burst_after_the_last_look_is_none() {
