@@ -3,6 +3,7 @@
 use crate::claim::{Claim, claim};
 use crate::error::Error;
 use crate::hold::{reach::Reach, safe_point::SafePoints};
+use crate::survey::limits::check_shared_memory;
 use memhook_heap::{Candidates, Reclaimer, Released, Request, Verdict};
 use memhook_process::{filter_may_kill, first_failure, preflight, thread_state};
 use std::time::Duration;
@@ -57,6 +58,8 @@ impl Reclaiming {
         if filter_may_kill(pid) {
             return Err(ReclaimError::Filtered { pid });
         }
+        // A call needs memory of its own.
+        check_shared_memory(pid, 0)?;
         // No thread of a stopped process can be made to report its signal stack, and a thread that was stopped inside
         // malloc would never leave it.
         if thread_state(pid, pid) == Some('T') {

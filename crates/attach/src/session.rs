@@ -38,7 +38,8 @@ use found::Found;
 use marks::Marks;
 use memhook_heap::module_file;
 use memhook_process::{
-    Mapping, ModuleImage, TargetRoot, has_ended, mappings, seccomp_filters, thread_state,
+    Mapping, ModuleImage, TargetRoot, has_ended, is_executed_still, mappings, open_memory,
+    seccomp_filters, thread_state,
 };
 use memhook_stream::{Config, NamedMoment, Region};
 use memhook_symbols::{ModuleFile, PerfMap, made_module, python_module};
@@ -103,7 +104,12 @@ impl Session {
         settings: &TraceConfig,
         known: &mut KnownFiles,
     ) -> Result<Session, Error> {
-        let config = limited(pid, settings)?;
+        let program = open_memory(pid);
+        let has_changed = || matches!(&program, Ok(memory) if !is_executed_still(memory));
+        let gone = || Error::from(memhook_inject::Error::TargetGone { pid });
+        // Whatever is missing after a change is missing because of it.
+        let config =
+            limited(pid, settings).map_err(|error| if has_changed() { gone() } else { error })?;
         let mut pauses = PAUSES_OF_THE_STARVED.into_iter();
         loop {
             let started = Session::try_to_start(reach, pid, settings, config.clone(), known);
@@ -125,11 +131,9 @@ impl Session {
                 if let_go.is_none() {
                     clear_after_failure(pid);
                 }
-                // A process that is ending loses its memory before its threads end (exit_mm in kernel/exit.c).
-                if has_ended(pid) || mappings(pid).is_ok_and(|maps| maps.is_empty()) {
-                    // Whatever is missing existed before, so the process must have ended.
+                if has_ended(pid) || has_changed() {
                     tracing::warn!(pid, %error, "the process ended during the attach");
-                    return Err(memhook_inject::Error::TargetGone { pid }.into());
+                    return Err(gone());
                 }
                 return started;
             };

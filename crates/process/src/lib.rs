@@ -73,9 +73,7 @@ pub use hook_copies::{
 pub use loader::{Auxiliary, Loader, is_audited, is_static};
 pub use loader_calls::{foreign_calls_of_loader, has_changed_code, set_malloc_hook};
 pub use maps::{Mapping, mappings, parse_maps};
-pub use memory::{
-    is_executed_still, open_descriptor, open_memory, open_pagemap, read_memory, read_word,
-};
+pub use memory::{is_executed_still, open_memory, open_pagemap, read_memory, read_word};
 pub use module::{ModuleImage, modules, vdso};
 pub use module_bytes::ModuleBytes;
 pub use module_facts::ModuleFacts;

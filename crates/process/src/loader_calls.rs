@@ -10,6 +10,7 @@
 
 use crate::c_library::{is_part_of_glibc, is_rtld};
 use crate::hook_copies::is_ours;
+use crate::loader::has_variable;
 use crate::memory::Pages;
 use crate::module::run;
 use crate::{Loader, Mapping, ModuleImage, RemoteAddress, open_pagemap, read_memory};
@@ -39,11 +40,21 @@ pub fn foreign_calls_of_loader(
         return Some("its memory cannot be read".to_owned());
     };
     let glibc = Glibc::among(modules);
-    unknown_module(pid, maps, modules, &mut pages)
+    debug_output(pid)
+        .or_else(|| unknown_module(pid, maps, modules, &mut pages))
         .or_else(|| foreign_definition(modules))
         .or_else(|| glibc.foreign_slot(modules, &mut pages))
         .or_else(|| glibc.set_hook(modules, &mut pages))
         .or_else(|| glibc.changed_code(pid, maps))
+}
+
+/// Returns the reason if the loader writes a line about each of its steps. The hook would appear in the program's
+/// output, and a full pipe would stop the thread with the locks of the loader.
+fn debug_output(pid: i32) -> Option<String> {
+    let writes = has_variable(pid, |variable| variable.starts_with(b"LD_DEBUG="));
+    writes.then(|| {
+        "its loader writes about each object that it loads (LD_DEBUG, ld.so(8))".to_owned()
+    })
 }
 
 /// Returns a module whose definitions are unknown.

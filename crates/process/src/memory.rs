@@ -9,7 +9,8 @@ use std::{fs::File, io::IoSliceMut, os::unix::fs::FileExt};
 /// Opens /proc/PID/mem for reading and writing. The file stays bound to the process's current address space: after an
 /// execve(2), reads and writes have no effect.
 pub fn open_memory(pid: i32) -> Result<File, Error> {
-    let memory = open_both_ways(pid, "mem")?;
+    let open = |path: &str| File::options().read(true).write(true).open(path);
+    let memory = by_living_thread(pid, "mem", open, |_| false)?;
     crate::still_chosen(pid)?;
     Ok(memory)
 }
@@ -24,16 +25,6 @@ pub fn is_executed_still(memory: &File) -> bool {
 /// Opens the page tables of a process (proc_pid_pagemap(5)).
 pub fn open_pagemap(pid: i32) -> Result<File, Error> {
     by_living_thread(pid, "pagemap", |path| File::open(path), |_| false)
-}
-
-/// Opens the file of a process's descriptor, for reading and writing.
-pub fn open_descriptor(pid: i32, number: u64) -> Result<File, Error> {
-    open_both_ways(pid, &format!("fd/{number}"))
-}
-
-fn open_both_ways(pid: i32, file: &str) -> Result<File, Error> {
-    let open = |path: &str| File::options().read(true).write(true).open(path);
-    by_living_thread(pid, file, open, |_| false)
 }
 
 /// Fills `into` from the memory of a process, completely or not at all: after an error its contents are unspecified.

@@ -110,6 +110,9 @@ const SHARE: u64 = 8;
 const LEAST_RING: u64 = 64 << 10;
 /// Memory that is locked for us in a process that locks all its mappings: the hook, and the memory of a remote call.
 const LOCKED: u64 = 1 << 20;
+/// Number of further mappings that a process must be able to have. An attach uses a few dozen, `--follow-fork` about a
+/// hundred more, and the program needs the others: at the limit, its malloc fails.
+const MAPPINGS: u64 = 1024;
 /// Capability to lock any amount of memory (capabilities(7)).
 const CAP_IPC_LOCK: u32 = 14;
 
@@ -138,6 +141,26 @@ fn bytes_of_region(pid: i32) -> u64 {
     // If a guide precedes the report, the report's mapping begins at the file offset where the guide ends.
     let bytes = reports.map(|m| m.end - m.start + m.offset);
     bytes.max().unwrap_or(0)
+}
+
+/// Checks the kernel's limit for the number of mappings: the program cannot use what we take.
+fn mappings_check(pid: i32) -> Option<Check> {
+    let most: u64 = proc_text("/proc/sys/vm/max_map_count")
+        .ok()?
+        .trim()
+        .parse()
+        .ok()?;
+    let used = memhook_process::mappings(pid).ok()?.len() as u64;
+    let left = most.saturating_sub(used);
+    (left < MAPPINGS).then(|| {
+        Check::bad(
+            "mappings",
+            format!(
+                "process {pid} may have {left} more mappings (vm.max_map_count), and must have room for {MAPPINGS}"
+            ),
+            "raise the limit: sysctl vm.max_map_count=262144",
+        )
+    })
 }
 
 impl Limits {
@@ -200,6 +223,7 @@ impl Limits {
             self.file_check(pid, region_bytes),
             self.address_space_check(pid, region_bytes),
             self.lock_check(pid),
+            mappings_check(pid),
         ];
         let mut checks: Vec<Check> = found.into_iter().flatten().collect();
         if checks.is_empty() {

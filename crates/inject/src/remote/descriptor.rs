@@ -8,14 +8,14 @@ use std::os::unix::fs::MetadataExt;
 
 use crate::error::mappings;
 use crate::{Error, Held};
-use memhook_process::{living_thread, open_descriptor, proc_path};
+use memhook_process::living_thread;
 
 impl Held {
     /// Records the object of a descriptor that the target has just opened for us. The target's other threads keep
     /// running: a thread that closes descriptors by number (closefrom(3)) may close this descriptor at any moment, and
     /// a file of the target may then get its number.
     pub(crate) fn note_object(&mut self, number: u64, name: &CStr) -> Result<(), Error> {
-        let path = proc_path(self.pid, &format!("fd/{number}"));
+        let path = own_path(self, number);
         let link = match fs::read_link(&path) {
             Ok(link) => link,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Default::default(),
@@ -34,7 +34,7 @@ impl Held {
 
     /// Checks, as far as can be seen from here, that the number still refers to that object.
     pub(crate) fn check_object(&self, number: u64) -> Result<(), Error> {
-        let path = proc_path(self.pid, &format!("fd/{number}"));
+        let path = own_path(self, number);
         match self.work.object {
             Some(object) if identity(&path) != Some(object) => Err(self.descriptor_lost()),
             _ => Ok(()),
@@ -96,16 +96,21 @@ fn is_loss(error: &Error) -> bool {
     }
 }
 
+/// Returns the path of a descriptor of the held thread, which may have a table of its own (unshare(2), CLONE_FILES).
+fn own_path(held: &Held, number: u64) -> String {
+    format!("/proc/{}/task/{}/fd/{number}", held.pid, held.tid)
+}
+
 /// Opens the object of the target's descriptor in this process, through /proc or else by pidfd_getfd(2).
 pub(crate) fn open_here(held: &Held, number: u64) -> Result<File, Error> {
     held.check_opened()?;
-    let file = match open_descriptor(held.pid, number) {
+    let path = own_path(held, number);
+    let file = match File::options().read(true).write(true).open(&path) {
         Ok(file) => file,
-        Err(memhook_process::Error::Proc { path, cause }) => {
-            let copy = duplicate_descriptor(held.pid, number);
+        Err(cause) => {
+            let copy = duplicate_opened(held, number);
             copy.map_err(|_| Error::File { path, cause })?.into()
         }
-        Err(error) => return Err(Error::of_process(held.pid, error)),
     };
     held.check_file(&file)?;
     Ok(file)
@@ -152,6 +157,16 @@ pub fn duplicate_descriptor(pid: i32, number: u64) -> io::Result<OwnedFd> {
     let process = descriptor_of_process(pid)?;
     // SAFETY: no pointers.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) })
+}
+
+/// Like [`duplicate_descriptor`], for a descriptor of the held thread. Before Linux 6.9, only the table of the initial
+/// thread is accessible.
+pub(crate) fn duplicate_opened(held: &Held, number: u64) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let thread = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, held.tid, PIDFD_THREAD) });
+    let thread = thread.or_else(|_| descriptor_of_process(held.pid))?;
+    // SAFETY: no pointers.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, thread.as_raw_fd(), number, 0) })
 }
 
 /// Returns a descriptor of the process (pidfd_open(2)), through which its memory and its descriptors are accessible.

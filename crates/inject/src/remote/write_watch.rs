@@ -13,8 +13,9 @@ use std::time::Duration;
 use memhook_process::{Mapping, has_userfaultfd};
 
 use crate::audit::{Act, note};
+use crate::descriptor::duplicate_opened;
 use crate::watchable::{Neighbours, Watchable, watchable};
-use crate::{Error, Held, HoldOptions, PageScan, PageState, duplicate_descriptor, hold};
+use crate::{Error, Held, HoldOptions, PageScan, PageState, hold};
 
 /// Flag with which no privileges are needed. Asynchronous write protection never calls a handler, so the kernel's own
 /// writes to user memory are tracked all the same.
@@ -268,7 +269,7 @@ fn failed(pid: i32) -> impl Fn(io::Error) -> Error {
 pub(crate) fn take_userfault(held: &mut Held) -> Result<OwnedFd, Error> {
     let flags = UFFD_USER_MODE_ONLY | (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
     let number = held.open_descriptor("userfaultfd", libc::SYS_userfaultfd, &[flags])?;
-    let taken = duplicate_descriptor(held.pid, number);
+    let taken = duplicate_opened(held, number);
     held.close_opened()?;
     taken.map_err(failed(held.pid))
 }

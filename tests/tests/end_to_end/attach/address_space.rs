@@ -1,7 +1,7 @@
-//! Processes with limited address space (RLIMIT_AS), which the mappings of memhook-rs must not
-//! exhaust.
+//! Processes with limited address space (RLIMIT_AS), or nearly as many mappings as the kernel
+//! allows: the mappings of memhook-rs must not exhaust either.
 
-use memhook_tests::{Target, build_target, run};
+use memhook_tests::{Target, build_target, not_run, run};
 use std::process::Command;
 
 fn limited(kibibytes: u64) -> Target {
@@ -51,6 +51,43 @@ fn what_is_mapped_is_a_small_part_of_what_is_left() {
         // Every attach uses the same amount of memory.
         let now = room(&mut target);
         assert!(now >= before / 8 * 7 - 32, "{now} MB, {before} before");
+    }
+    assert!(target.finish().success());
+}
+
+/// Largest limit for which the target can make enough mappings in a test.
+const MOST_MAPPINGS: u64 = 300_000;
+
+/// Checks that a process that may have only a few more mappings keeps them for itself.
+#[test]
+fn the_last_mappings_are_left_alone() {
+    let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("a limit");
+    if limit
+        .trim()
+        .parse()
+        .is_ok_and(|most: u64| most > MOST_MAPPINGS)
+    {
+        return not_run("vm.max_map_count is too large here");
+    }
+    let program = build_target("many_mappings", &[]);
+    let mut target = Target::silent(Command::new(program).arg("6"));
+    target.expect("ready");
+    let pid = target.pid().to_string();
+    let commands = [
+        &["attach", &pid, "-d", "100ms"][..],
+        &["attach", &pid, "-d", "100ms", "--follow-fork"],
+        &["stale", &pid, "-d", "100ms"],
+        &["emit", &pid],
+    ];
+    for command in commands {
+        let (code, out, errors) = run(command);
+        assert_eq!((code, out.as_str()), (2, ""), "{command:?}: {errors}");
+        let says = "more mappings (vm.max_map_count)";
+        assert!(errors.contains(says), "{command:?}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{command:?}: {errors}");
+        assert_eq!(target.our_mappings(), 0, "{command:?}");
+        target.go();
+        target.expect("mapped");
     }
     assert!(target.finish().success());
 }

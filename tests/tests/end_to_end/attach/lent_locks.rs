@@ -66,6 +66,23 @@ fn an_auditor() {
     assert!(way.contains("lending_auditor.so"), "{way}");
 }
 
+/// The loader writes about each object into the program's output.
+#[test]
+fn a_loader_that_writes_about_its_work() {
+    let folder = Folder::new("loader-output");
+    let mut command = Command::new(build_target("lent_lock", &[]));
+    command.env("LD_DEBUG", "files");
+    command.env("LD_DEBUG_OUTPUT", folder.path("output"));
+    let target = Target::run(&mut command);
+    let output = folder.path(&format!("output.{}", target.pid()));
+    let way = attach(target, "lent_lock.cc", &PLANTED);
+    assert!(way.contains("LD_DEBUG"), "{way}");
+    let output = std::fs::read_to_string(output).expect("the loader's output");
+    assert!(output.contains("libc.so.6"), "{output}");
+    let is_ours = |line: &&str| line.contains("memhook-hook") || line.contains("/fd/");
+    assert_eq!(output.lines().find(is_ours), None);
+}
+
 /// The loader calls no code of the program.
 #[test]
 fn no_one_who_would_take_it() {

@@ -1,6 +1,7 @@
 //! Short-lived threads and unusual stacks.
 
-use memhook_tests::{Attacher, Target, build_target, expect_sites, trace};
+use memhook_tests::{Attacher, Target, build_target, expect_sites, run, trace};
+use std::process::Command;
 
 #[test]
 fn ten_thousand_short_lived_threads_leave_no_residue() {
@@ -60,4 +61,21 @@ fn stacks_with_little_room() {
         assert_eq!(report["totals"]["lost_events"], 0);
         assert_ne!(report["totals"]["truncated_stacks"], 0, "{report:#}");
     });
+}
+
+/// Checks that a descriptor that a thread opens for us is looked up in the table of that thread.
+#[test]
+fn threads_with_descriptor_tables_of_their_own() {
+    let mut target = Target::silent(&mut Command::new(build_target("own_descriptors", &[])));
+    target.expect("ready");
+    let pid = target.pid().to_string();
+    for command in [&["attach", "--json", "-q"][..], &["stale", "-q"]] {
+        let (code, out, errors) = run(&[command, &["-d", "100ms", &pid]].concat());
+        assert_eq!((code, errors.as_str()), (0, ""), "{command:?}: {out}");
+    }
+    let (code, _, errors) = run(&["scan", &pid]);
+    assert_eq!(code, 0, "{errors}");
+    target.send("u");
+    target.expect("usable");
+    assert!(target.finish().success());
 }
