@@ -74,8 +74,8 @@ inline bool publish_sampling(RingHeader* ring, uint64_t sample_bytes) {
 
 inline void record_all(RingHeader* ring) {
   ring->sampling = records_all;
-  // Sampling ends when there is space, so this need not wait.
-  if (look_for_room(ring)) may_go_on(ring, 0);
+  // If there is no space for exact events, the next event waits for it.
+  if (!look_for_room(ring) || !may_go_on(ring, 0)) ring->limit = ring->head;
 }
 
 inline void begin_samples(RingHeader* ring) {

@@ -12,7 +12,7 @@
 
 using namespace target;
 
-constexpr size_t slots = 1000;
+constexpr size_t slots = 1000, slots_of_first_thread = 100;
 
 struct Sums {
   unsigned long long allocations = 0, allocated_bytes = 0, live_blocks = 0, live_bytes = 0;
@@ -23,14 +23,14 @@ struct Slot {
   size_t size = 0;
 };
 
-static void work(unsigned long long seed, int operations, Slot* live, Sums* result) {
+static void work(unsigned long long seed, int operations, size_t count, Slot* live, Sums* result) {
   Sums sums;
   unsigned long long random = 88172645463325252ull + seed * 2654435761u;
   for (int i = 0; i < operations; i++) {
     random ^= random << 13;
     random ^= random >> 7;
     random ^= random << 17;
-    Slot& slot = live[(random >> 20) % slots];
+    Slot& slot = live[(random >> 20) % count];
     // Every 16th step resizes a block, so that all kinds of events occur.
     size_t size = 1 + (random >> 40) % 516;
     if (random % 16 == 0) {
@@ -44,7 +44,7 @@ static void work(unsigned long long seed, int operations, Slot* live, Sums* resu
     sums.allocations++;
     sums.allocated_bytes += size;
   }
-  for (size_t i = 0; i < slots; i++) {
+  for (size_t i = 0; i < count; i++) {
     if (!live[i].block) continue;
     sums.live_blocks++;
     sums.live_bytes += live[i].size;
@@ -61,8 +61,9 @@ int main(int arguments, char** argv) {
   std::vector<Sums> sums(threads == 0 ? 1 : static_cast<size_t>(threads));
   std::vector<std::thread> running;
   auto start = std::chrono::steady_clock::now();
-  if (threads == 0) work(0, operations, live[0], &sums[0]);
-  for (size_t i = 0; i < static_cast<size_t>(threads); i++) running.emplace_back(work, i, operations, live[i], &sums[i]);
+  // The releases of exact blocks must fit into the last quarter of a small ring.
+  if (threads == 0) work(0, operations, slots_of_first_thread, live[0], &sums[0]);
+  for (size_t i = 0; i < static_cast<size_t>(threads); i++) running.emplace_back(work, i, operations, slots, live[i], &sums[i]);
   for (std::thread& thread : running) thread.join();
   auto time = std::chrono::steady_clock::now() - start;
   Sums all;
