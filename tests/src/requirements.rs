@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Programs and libraries whose Debian package has a different name.
-const PACKAGES: [(&str, &str); 38] = [
+const PACKAGES: [(&str, &str); 42] = [
     ("apparmor_parser", "apparmor"),
     ("checkmodule", "checkpolicy"),
+    ("chroot", "coreutils"),
     ("clang++", "clang"),
     ("gcore", "gdb"),
     ("go", "golang-go"),
@@ -44,7 +45,10 @@ const PACKAGES: [(&str, &str); 38] = [
     ("redis-cli", "redis-tools"),
     ("scmp_sys_resolver", "seccomp"),
     ("semodule_package", "semodule-utils"),
+    ("setpriv", "util-linux"),
+    ("sh", "dash"),
     ("ssh-keygen", "openssh-client"),
+    ("unshare", "util-linux"),
     ("xz", "xz-utils"),
 ];
 
@@ -167,9 +171,16 @@ fn file_in(folder: &str, name: &str) -> Option<PathBuf> {
 }
 
 fn missing(name: &str) -> String {
+    format!(
+        "{name} is not installed (apt-get install {})",
+        package(name)
+    )
+}
+
+/// Returns the Debian package of a program or library.
+fn package(name: &str) -> &str {
     let other = PACKAGES.iter().find(|(program, _)| *program == name);
-    let package = other.map_or(name, |(_, package)| package);
-    format!("{name} is not installed (apt-get install {package})")
+    other.map_or(name, |(_, package)| package)
 }
 
 /// Returns true if we can suspend seccomp filters of other processes, which requires that we have
@@ -182,6 +193,7 @@ pub fn can_pass_by_filters() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     /// Checks that a skipped test passes, and that its values are dropped.
     #[test]
@@ -202,16 +214,53 @@ mod tests {
         assert!(catch_unwind(fails).is_err());
     }
 
-    /// Checks that CI installs every package whose name differs from its program or library.
+    /// Beginnings of calls that ask for a program or a library.
+    const ASKING: [&str; 4] = [
+        "installed(\"",
+        "installed_library(\"",
+        "has_program(\"",
+        "has_library(\"",
+    ];
+
+    /// Returns the programs and libraries that tests name where they ask for one.
+    fn asked_for(root: &Path) -> BTreeSet<String> {
+        let mut folders = ["benches", "crates", "tests", "xtask"]
+            .map(|of| root.join(of))
+            .to_vec();
+        let mut names = BTreeSet::new();
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).expect("a directory") {
+                let path = entry.expect("readable").path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|extension| extension == "rs") {
+                    let text = std::fs::read_to_string(&path).expect("text");
+                    // A build script has a function with a longer name.
+                    let text = text.replace("is_installed(", "");
+                    for function in ASKING {
+                        let calls = text.split(function).skip(1);
+                        let asked = calls.filter_map(|call| call.split_once('"'));
+                        names.extend(asked.map(|(name, _)| name.to_owned()));
+                    }
+                }
+            }
+        }
+        names
+    }
+
+    /// Checks that CI installs every package that a test needs.
     #[test]
-    fn ci_installs_what_has_another_name() {
-        let run = concat!(env!("CARGO_MANIFEST_DIR"), "/../.ci/run");
-        let run = std::fs::read_to_string(run).expect("the script");
+    fn ci_installs_what_tests_ask_for() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let run = std::fs::read_to_string(root.join(".ci/run")).expect("the script");
         let words: Vec<&str> = run
             .split(|c: char| c.is_whitespace() || ")\\".contains(c))
             .collect();
-        let of_every_debian = ["dash", "coreutils", "util-linux"];
-        for (_, package) in PACKAGES {
+        let of_every_debian = ["bash", "dash", "coreutils", "util-linux"];
+        let names = asked_for(&root);
+        assert!(names.len() > 40, "{names:?}");
+        let asked = names.iter().map(|name| package(name));
+        for package in asked.chain(PACKAGES.map(|(_, package)| package)) {
             let is_there = words.contains(&package) || of_every_debian.contains(&package);
             assert!(is_there, "{package} is not in .ci/run");
         }

@@ -76,6 +76,7 @@ fn shell(folder: &Folder, script: &str, variables: &[(&str, &str)]) -> Output {
         .envs(variables.iter().copied())
         .env("VERSION", env!("CARGO_PKG_VERSION"))
         .env("RUNNER_TEMP", folder.path("runner"))
+        .env("TMPDIR", folder.path("temporary"))
         .env("GITHUB_PATH", folder.path("added-to-path"))
         .env("GITHUB_STEP_SUMMARY", folder.path("summary.md"))
         .output()
@@ -154,6 +155,8 @@ fn gitlab(folder: &Folder, releases: &str) {
         blocks("ci/gitlab-gate.yml", "variables:")[0].contains(&version),
         "not this version"
     );
+    let temporary = folder.path("temporary");
+    fs::create_dir(&temporary).expect("writable");
     let judge = |releases: &str, command: &str| {
         let _ = fs::remove_file(folder.path("leaks.xml"));
         let variables = [
@@ -162,7 +165,10 @@ fn gitlab(folder: &Folder, releases: &str) {
             ("MEMHOOK_OPTIONS", ""),
             ("MEMHOOK_COMMAND", command),
         ];
-        shell(folder, script, &variables)
+        let output = shell(folder, script, &variables);
+        let left = fs::read_dir(&temporary).expect("readable").count();
+        assert_eq!(left, 0, "a runner that keeps its files would fill up");
+        output
     };
     expect(&judge(releases, "./program nothing"), 0);
     expect(&judge(releases, "./program 'a leak'"), 1);
