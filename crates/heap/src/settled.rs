@@ -9,12 +9,13 @@ use crate::graph::finder::MarkOptions;
 use crate::graph::mark::mark;
 use crate::snapshot::{EarlierLook, Snapshot, ThreadState, unmoved_note};
 
-/// Maximum number of snapshots of one process. The number is small because each snapshot holds the threads.
+/// Maximum number of snapshots of one process whose heap parses, and of those whose heap does not. Twice as many may
+/// have memory that changed while it was copied. The number is small because each snapshot holds the threads.
 const LOOKS: usize = 3;
 
-/// Takes up to three snapshots of `pid`, until one is reliable: its heap parses as a whole. If the code of an allocator
-/// is unknown and blocks look leaked, the previous snapshot must also show the same blocks, and each thread must have
-/// run in between. The last snapshot keeps the results of the earlier ones. With them,
+/// Takes snapshots of `pid` until one is reliable: its heap parses as a whole. If the code of an allocator is unknown
+/// and blocks look leaked, a previous snapshot must also show the same blocks, and each thread must have run in
+/// between. The last snapshot keeps the results of the earlier ones. With them,
 /// [`Heap::cause_of`](crate::Heap::cause_of) can tell damage from an unfinished change, and
 /// [`leaks`](crate::graph::leaks::leaks) can tell a leaked block from a block that a thread was allocating or freeing.
 ///
@@ -24,19 +25,37 @@ const LOOKS: usize = 3;
 pub fn capture_settled(pid: i32, request: Request) -> Result<Captured, Error> {
     let mut captured = capture(pid, request)?;
     let first = threads_of(&captured.snapshot);
-    for _ in 1..LOOKS {
-        let again = look_again(&captured.snapshot, request.search);
-        let Some((earlier, is_unwatched)) = again else {
-            captured.snapshot.meta.unmoved = 0;
+    let (mut proved, mut unproved, mut torn) = (0, 0, 0);
+    loop {
+        let look = Look::at(&captured.snapshot, request.search);
+        let meta = &mut captured.snapshot.meta;
+        if look.is_reliable {
+            meta.unmoved = 0;
+            if let Some(earlier) = meta.earlier.as_mut().filter(|_| !look.needs_another) {
+                earlier.unreached = None;
+            }
             break;
+        }
+        let (count, most) = match (meta.changed.is_empty(), look.is_proved) {
+            (true, true) => (&mut proved, LOOKS),
+            (true, false) => (&mut unproved, LOOKS),
+            (false, _) => (&mut torn, 2 * LOOKS),
         };
-        tracing::debug!(pid, findings = earlier.findings.len(), "looked at again");
+        *count += 1;
+        if *count >= most {
+            break;
+        }
+        tracing::debug!(
+            pid,
+            findings = look.earlier.findings.len(),
+            "looked at again"
+        );
         drop(captured);
         captured = capture(pid, request)?;
-        if is_unwatched {
+        if look.is_unwatched {
             captured.snapshot.meta.unmoved = unmoved(&first, &captured.snapshot);
         }
-        captured.snapshot.meta.earlier = Some(earlier);
+        captured.snapshot.meta.earlier = Some(look.earlier);
     }
     let meta = &mut captured.snapshot.meta;
     if meta.unmoved > 0 {
@@ -45,41 +64,71 @@ pub fn capture_settled(pid: i32, request: Request) -> Result<Captured, Error> {
     Ok(captured)
 }
 
-/// Returns what the next snapshot must be compared with, and whether a thread may have been inside an allocator
-/// unnoticed. Returns `None` if this snapshot is reliable.
-fn look_again(snapshot: &Snapshot, options: MarkOptions) -> Option<(EarlierLook, bool)> {
-    let heap = dissect_all(snapshot);
-    let mut undissected = heap.undissected.iter();
-    let is_unproved = undissected.any(|u| matches!(u.reason, NotDissected::Unproved(_)));
-    // A third snapshot would only repeat the confirmation by the second.
-    let is_unsettled = !heap.findings.is_empty() && !heap.is_damaged();
-    let meta = &snapshot.meta;
-    let before = meta.earlier.as_ref().and_then(|e| e.unreached.as_deref());
-    let mut is_doubtful = false;
-    let is_unwatched = heap.has_unwatched(snapshot);
-    // The pointer may have moved within memory that changed during the snapshot, so that neither place held it when it
-    // was copied.
-    let unreached = (is_unwatched || !meta.changed.is_empty()).then(|| {
-        let marked = mark(snapshot, &heap, options);
-        let numbers = (0..heap.blocks.len()).filter(|&block| !marked.reached.contains(block));
-        let blocks = numbers.map(|block| heap.blocks.get(block));
-        let mut all = Vec::from_iter(blocks.map(|block| (block.address, block.bytes)));
-        // In one of two snapshots, a thread may have been allocating or freeing a block, or may have had a leaked
-        // block's address in a register. If the two disagree, the third snapshot decides.
-        is_doubtful = match before {
-            None => !all.is_empty(),
-            Some(before) => meta.unmoved > 0 || before != all,
+/// Evaluation of a snapshot.
+struct Look {
+    /// No further snapshot is necessary.
+    is_reliable: bool,
+    /// The heap parses, although parts of it may not.
+    is_proved: bool,
+    /// A thread may have been inside an allocator unnoticed.
+    is_unwatched: bool,
+    /// A block is leaked only if another snapshot shows it, too.
+    needs_another: bool,
+    /// Facts for the next snapshot.
+    earlier: EarlierLook,
+}
+
+impl Look {
+    fn at(snapshot: &Snapshot, options: MarkOptions) -> Look {
+        let heap = dissect_all(snapshot);
+        let mut undissected = heap.undissected.iter();
+        let is_proved = !undissected.any(|u| matches!(u.reason, NotDissected::Unproved(_)));
+        // A third snapshot would only repeat the confirmation by the second.
+        let is_unsettled = !heap.findings.is_empty() && !heap.is_damaged();
+        let meta = &snapshot.meta;
+        let is_torn = !meta.changed.is_empty();
+        let earlier = meta.earlier.as_ref();
+        // Blocks in memory that changed count as reachable. This takes no leak from a snapshot of one moment.
+        let earlier = earlier.filter(|earlier| is_torn || !earlier.is_torn);
+        let before = earlier.and_then(|earlier| earlier.unreached.as_deref());
+        let is_unwatched = heap.has_unwatched(snapshot);
+        // The pointer may have moved within memory that changed during the snapshot, so that neither place held it when
+        // it was copied.
+        let needs_another = is_unwatched || is_torn;
+        let mut is_doubtful = false;
+        let unreached = if !is_proved {
+            // Nothing is known about the blocks of a heap that does not parse.
+            before.map(<[_]>::to_vec)
+        } else if needs_another {
+            let marked = mark(snapshot, &heap, options);
+            let numbers = (0..heap.blocks.len()).filter(|&block| !marked.reached.contains(block));
+            let blocks = numbers.map(|block| heap.blocks.get(block));
+            let mut all = Vec::from_iter(blocks.map(|block| (block.address, block.bytes)));
+            // In one of two snapshots, a thread may have been allocating or freeing a block, or may have had a leaked
+            // block's address in a register. If the two disagree, the third snapshot decides.
+            is_doubtful = match before {
+                None => !all.is_empty(),
+                Some(before) => meta.unmoved > 0 || before != all,
+            };
+            all.extend(before.into_iter().flatten());
+            all.sort_unstable();
+            all.dedup();
+            Some(all)
+        } else {
+            None
         };
-        all.extend(before.into_iter().flatten());
-        all.sort_unstable();
-        all.dedup();
-        all
-    });
-    let earlier = EarlierLook {
-        findings: heap.findings,
-        unreached,
-    };
-    (is_unproved || is_unsettled || is_doubtful).then_some((earlier, is_unwatched))
+        Look {
+            is_reliable: is_proved && !is_unsettled && !is_doubtful,
+            is_proved,
+            is_unwatched,
+            needs_another,
+            earlier: EarlierLook {
+                findings: heap.findings,
+                unreached,
+                is_torn: earlier.map_or(is_torn, |earlier| earlier.is_torn),
+            },
+        }
+    }
 }
 
 /// State that shows whether a thread has run: its id, and its registers unless it is in a system call.
@@ -135,21 +184,19 @@ mod tests {
         let first = captured(pid, request).snapshot;
         let before = leaked(&first);
         assert!(before > 0);
-        let earlier = look_again(&first, request.search)
-            .expect("its blocks look leaked")
-            .0;
+        let look = Look::at(&first, request.search);
+        assert!(!look.is_reliable, "its blocks look leaked");
         target.send("l");
         target.expect("done");
         let mut second = captured(pid, request).snapshot;
         assert_eq!(leaked(&second), before + 1);
-        second.meta.earlier = Some(earlier);
+        second.meta.earlier = Some(look.earlier);
         assert_eq!(leaked(&second), before);
-        let looks = look_again(&second, request.search)
-            .expect("the two disagree")
-            .0;
-        second.meta.earlier = Some(looks);
+        let look = Look::at(&second, request.search);
+        assert!(!look.is_reliable, "the two disagree");
+        second.meta.earlier = Some(look.earlier);
         assert_eq!(leaked(&second), before + 1);
-        assert!(look_again(&second, request.search).is_none());
+        assert!(Look::at(&second, request.search).is_reliable);
         assert!(target.finish().success());
     }
 

@@ -219,6 +219,9 @@ pub struct EarlierLook {
     /// Address and size of each block that was unreachable in one of the earlier snapshots, in address order. `None` if
     /// one snapshot is enough, because any thread inside an allocator would have been noticed.
     pub unreached: Option<Vec<(u64, u64)>>,
+    /// The memory of each of these snapshots changed while it was copied.
+    #[serde(default)]
+    pub is_torn: bool,
 }
 
 /// Returns the processor of snapshots that do not name one.

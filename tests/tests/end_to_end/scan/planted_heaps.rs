@@ -16,7 +16,7 @@ const SCANS: usize = 50;
 /// machine, the kernel may suspend such a thread for several scans in a row.
 const DISTRACTED: usize = 8;
 /// Numbers of blocks that the program leaks and keeps.
-const LEAKED: usize = 186;
+pub const LEAKED: usize = 186;
 const LIVE: usize = 226;
 
 /// Blocks planted by the program: address to (state, usable bytes).
