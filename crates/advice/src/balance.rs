@@ -10,7 +10,7 @@ struct Sum {
     parts: &'static [&'static str],
 }
 
-const SUMS: [Sum; 8] = [
+const SUMS: [Sum; 9] = [
     Sum {
         what: "live heap",
         parts: &["live heap"],
@@ -38,6 +38,10 @@ const SUMS: [Sum; 8] = [
     Sum {
         what: "heap of another allocator, and mappings",
         parts: &["heap of another allocator, and mappings"],
+    },
+    Sum {
+        what: "heap and mappings",
+        parts: &["heap and mappings"],
     },
     Sum {
         what: "file pages",
@@ -83,7 +87,11 @@ pub fn live(facts: &Facts<'_>) -> Option<f64> {
 
 /// Returns the growth of memory that may contain a heap and was not walked.
 pub fn unread(facts: &Facts<'_>) -> f64 {
-    let parts = ["mappings", "heap of another allocator, and mappings"];
+    let parts = [
+        "mappings",
+        "heap of another allocator, and mappings",
+        "heap and mappings",
+    ];
     let grown = parts.iter().filter_map(|name| grown(facts, name));
     grown.sum::<f64>().max(0.0)
 }

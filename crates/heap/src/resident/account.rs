@@ -47,6 +47,8 @@ pub enum Part {
     Mappings,
     /// Private anonymous memory that contains the heap of an allocator other than glibc's.
     ForeignHeap,
+    /// Private anonymous memory of a process whose memory was not copied. It may contain heaps.
+    NotCopied,
     /// Pages of files.
     Files,
     /// Shared memory without a file on a disk.
@@ -70,6 +72,7 @@ impl Part {
             Part::Stacks => "stacks",
             Part::Mappings => "mappings",
             Part::ForeignHeap => "heap of another allocator, and mappings",
+            Part::NotCopied => "heap and mappings",
             Part::Files => "file pages",
             Part::Shared => "shared memory",
             Part::Ourselves => "ourselves",
@@ -174,6 +177,7 @@ pub fn account<'a>(
         pid: snapshot.map_or(0, |snapshot| snapshot.meta.pid),
         modules: snapshot.map_or(&[], |snapshot| &snapshot.meta.modules[..]),
         dissected: heap,
+        is_copied: snapshot.is_some(),
     };
     mappings.add_to(&mut account, &residency.mappings);
     account.huge_zero_bytes = snapshot.map(|snapshot| zero_bytes(snapshot, &residency.huge));

@@ -26,6 +26,8 @@ pub struct Mappings<'a> {
     pub modules: &'a [ModuleInfo],
     /// The heap, with the heaps of other allocators that the account already includes.
     pub dissected: Option<&'a Heap>,
+    /// False if the heap is unknown, because the memory was not copied.
+    pub is_copied: bool,
 }
 
 /// Bytes by part and name.
@@ -95,7 +97,9 @@ impl Mappings<'_> {
             add(Part::Stacks, "stack of the initial thread".into(), rest);
             return;
         }
-        let part = if self
+        let part = if !self.is_copied {
+            Part::NotCopied
+        } else if self
             .modules
             .iter()
             .any(|module| self.undissected(module).is_some())
@@ -219,6 +223,7 @@ mod tests {
             pid: 1,
             modules: &[],
             dissected: None,
+            is_copied: true,
         };
         let mut found = Vec::new();
         mappings.add_private(mapping, &mut |part, _, bytes| found.push((part, bytes)));

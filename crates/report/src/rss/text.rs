@@ -25,7 +25,8 @@ pub fn text(report: &RssReport, _: Style) -> String {
     let _ = allocator(&mut out, report);
     let _ = other_allocators(&mut out, report);
     let _ = holdings(&mut out, report);
-    if report.lists_pins {
+    // Without a copy of the memory, pins are unknown, and a note says why.
+    if report.lists_pins && report.snapshot.is_some() {
         let _ = pins(&mut out, report);
     }
     if !only_looks {

@@ -114,8 +114,8 @@ fn what_they_say_is_in_the_account_and_what_was_predicted_comes_back() {
         assert!(part(&alone, "live heap") < 8 * MIB, "{alone:#}");
         // memhook-rs makes no call that could take too long.
         let pid = target.pid().to_string();
-        let (code, out, err) = run(&["trim", &pid, "--max-hold", "0.001us"]);
-        let is_refused = code == 2 && out.is_empty() && err.contains("--max-hold");
+        let (code, out, err) = run(&["trim", &pid, "--max-hold", "0.001ms"]);
+        let is_refused = code == 2 && out.is_empty() && err.contains("ms allows it");
         assert!(is_refused && err.lines().count() == 1, "{code} {out}{err}");
         target.go();
         target.expect("freed");

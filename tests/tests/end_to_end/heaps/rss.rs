@@ -205,6 +205,35 @@ fn pins_hold_what_comes_back_without_them() {
     }
 }
 
+/// Checks that nothing is claimed about the heap or its pins if a hold would take too long, and that
+/// a sufficient limit shows the pins.
+#[test]
+fn pins_are_not_known_within_too_short_a_hold() {
+    let program = build_target("pinned_pages", &[]);
+    let mut target = Target::run(Command::new(&program).args(["0", "trimmed"]));
+    let pid = target.pid().to_string();
+    let briefly = ["--max-hold", "0.001ms"];
+    let report = rss(target.pid(), &briefly);
+    assert_eq!(report["pins"], Value::Array(Vec::new()), "{report:#}");
+    assert_eq!(part(&report, "mappings"), 0, "{report:#}");
+    assert!(part(&report, "heap and mappings") > MIB, "{report:#}");
+    let (code, text, errors) = run(&[&["rss", &pid, "--pins"], &briefly[..]].concat());
+    assert_eq!(code, 0, "{errors}");
+    assert!(text.contains("Note: the heap is not split: "), "{text}");
+    for claim in ["Pinned is", "gives back", "give back", "live heap"] {
+        assert!(!text.contains(claim), "{claim}: {text}");
+    }
+    let attacher = Attacher::start(&target, &[&["--rss=pins"], &briefly[..]].concat());
+    let traced = attacher.finish();
+    assert_eq!(traced["rss"]["pins"], Value::Array(Vec::new()));
+    assert!(traced["rss"]["notes"].to_string().contains("not split"));
+    let enough = rss(target.pid(), &["--max-hold", "20s"]);
+    assert_eq!(enough["pins"][0]["name"], "blocks of 72 bytes");
+    target.go();
+    target.expect("freed");
+    assert!(target.finish().success());
+}
+
 fn check_pins(program: &Path, options: &[&str], name: &str) {
     let mut target = Target::run(Command::new(program).args(options));
     // The limit is sufficient on a busy machine.
