@@ -1,8 +1,8 @@
 // Counts reads and writes of the program by block.
 //
-// The access runtime with which the program is linked calls our listener on each read and write. We look up the block
-// in an index of our own, and count the access in the block's record in the region. The attacher reads the record if
-// the block is still live at the end. When a block is released, the counts are written to the ring, directly before the
+// The access runtime that the program links to calls our listener on each read and write. We look up the block in an
+// index of our own, and count the access in the block's record in the region. The attacher reads the record if the
+// block is still live at the end. When a block is released, the counts are written to the ring, directly before the
 // release, and the record is used for the next block.
 //
 // The index is a table of three levels: gigabytes, pages, and granules of 16 bytes. A page that belongs to one block as
@@ -35,7 +35,7 @@ inline AccessIndex access_index;
 // then grown, which leaves the added memory unlocked too.
 inline uint64_t reserve_access_index(uint64_t bytes) {
   constexpr long page = 4096, none = 0, read_write = 3, private_anonymous_noreserve = 0x4022;
-  // The address is one at which no other code maps anything, as for the region.
+  // As with the region, no other code maps anything at this address.
   long hint = static_cast<long>(reinterpret_cast<uint64_t>(region) - 2 * bytes);
   auto fails = [](long result) { return result < 0 && result > -4096; };
   if (__atomic_load_n(&control()->syscalls_filtered, __ATOMIC_RELAXED)) {

@@ -1,4 +1,4 @@
-// Everything that depends on the processor is below arch/.
+// All processor-specific code is under arch/.
 #pragma once
 
 #if defined(__x86_64__)

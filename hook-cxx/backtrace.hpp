@@ -1,4 +1,4 @@
-// Backtrace of an allocation: remembered, unwound by table, or along frame pointers.
+// Backtrace of an allocation: remembered, unwound by the unwind tables, or found along frame pointers.
 #pragma once
 #include "frame_pointers.hpp"
 #include "memo.hpp"
@@ -29,7 +29,7 @@ inline uint64_t* scratch_of(RingHeader* ring) {
   ring->cache_version = version;
 }
 
-// Finds the backtrace with the tables, or along frame pointers.
+// Unwinds the stack by the unwind tables or along frame pointers.
 template <typename Trace>
 [[gnu::always_inline]] inline uint32_t find_frames(RingHeader* ring, uint64_t tag, const Position& start, uint64_t* pcs,
                                                    bool* truncated, Trace& trace) {
@@ -47,7 +47,7 @@ template <typename Trace>
   uint32_t count = find_frames(ring, tag, start, pcs, &truncated, none);
   StackEntry* entry = stack_entry(memo->stack);
   auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
-  // The backtrace has one of these numbers of frames if there was no space for all of them (most_frames in
+  // If there was no space for all frames, the backtrace was truncated to one of these numbers of frames (most_frames in
   // stack_table.hpp).
   uint32_t depth = once(entry->depth);
   bool is_short = entry->truncated && depth < count && (depth == 32 || depth == 16 || depth == 8);

@@ -9,7 +9,7 @@
 // A child inherits patched slots and a closed gate. If its parent's attacher follows children, the child also inherits
 // unused regions, ready to be recorded to, and the list of them. The first hooked call of the child claims a region by
 // a compare-and-swap, unmaps the other regions, and opens the gate. The attacher finds the claim, and the child is a
-// traced process like any other. Nothing is stopped for this, and the parent does nothing.
+// traced process like any other. No thread is stopped, and the parent does nothing.
 //
 // A child that finds no region passes all calls through. So does a child whose first hooked call was made below a
 // wrapper that was running when the child was forked (by a signal handler, or a new-handler): that wrapper has the
@@ -92,10 +92,10 @@ inline void trust(const Control* c) {
 
 // Leaves the parent's region in a fork child.
 [[gnu::noinline, gnu::cold]] inline void leave_inheritance() {
-  // Read before the gate, because another thread may be faster and claim a region.
+  // This is read before the gate, because another thread may be faster and claim a region.
   unsigned char* inherited = __atomic_load_n(&region, __ATOMIC_ACQUIRE);
   if (__atomic_load_n(&gate().is_settled, __ATOMIC_ACQUIRE) || !inherited) return;
-  // Does not read the region's contents, because the process may not have the region mapped.
+  // This does not read the region's contents, because the process may not have mapped the region.
   if (trusted.is_inherited && trusted.may_call && !trusted.charges_mappings) leave_region(inherited);
   __atomic_store_n(&gate().is_settled, true, __ATOMIC_RELEASE);
 }
@@ -201,18 +201,19 @@ inline bool begin_life(unsigned char* own, Frame frame) {
   return true;
 }
 
-// Called while the gate is closed and the process has yet to leave its inheritance, or to claim a region. Returns the
-// epoch if the call is to be recorded.
+// Called while the gate is closed and the process has not yet left its inherited region, or not yet claimed one.
+// Returns the epoch if the call is to be recorded.
 [[gnu::noinline, gnu::cold]] inline uint32_t be_born(Frame frame) {
   leave_inheritance();
-  // If the process was traced before, but no longer is, the closed gate shows that: its last epoch is set.
+  // A process that was traced before, but no longer is, can be recognized by the closed gate, in which the last epoch
+  // is set.
   if (gate_area.spares[0] == 0 || gate().last_epoch != 0) return epoch_now();
   uint32_t undecided = birth_undecided;
-  // Calls of other threads, and of a signal handler, pass through meanwhile.
+  // In the meantime, calls by other threads, and by a signal handler, pass through.
   if (!__atomic_compare_exchange_n(&gate().birth, &undecided, static_cast<uint32_t>(birth_under_way), false,
                                    __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
     return epoch_now();
-  // If the parent considers its attacher dead, the attacher will not come for a child either.
+  // If the parent considers its attacher dead, no attacher will find a claim of the child either.
   unsigned char* spare = trusted.is_abandoned ? nullptr : take_spare();
   bool is_born = spare && begin_life(spare, frame);
   // The child has left its parent's region, so the missed birth is also counted in the first spare region, where the

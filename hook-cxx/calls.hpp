@@ -15,8 +15,8 @@ namespace memhook {
 extern "C" [[gnu::visibility("hidden"), gnu::used]] int memhook_personality(int, int actions, uint64_t, void*, void*) {
   uint64_t word = thread_word(), epoch = word & 0xfff;
   // Clears the mark even after the detach. Otherwise, an exception that began before the detach would leave the thread
-  // marked as inside forever. Does not clear it in a fork child, where the gate is wiped, because the ring belongs to
-  // the parent.
+  // marked as inside forever. In a fork child, whose gate is wiped, the mark stays, because the ring belongs to the
+  // parent.
   if ((actions & 2) && epoch != 0 && gate().last_epoch == epoch) reinterpret_cast<RingHeader*>(word - epoch)->outer = 0;
   return 8;
 }
@@ -81,7 +81,8 @@ template <typename... A>
   return block;
 }
 
-// Do the same work as passing an allocation (selective.hpp) without the call of the original, and as passing a release.
+// These functions do the work of passing an allocation (selective.hpp), without the call of the original, and of
+// passing a release.
 [[gnu::noinline, gnu::cold]] inline uint64_t pass_an_allocation(RingHeader*, const void* block) {
   Claim* claim = hinted_claim();
   if (!claim || reinterpret_cast<uint64_t>(block) < once(gate().passed_below)) return 0;
@@ -114,8 +115,8 @@ inline void record_sample(RingHeader* ring, uint32_t f, Frame frame, void* block
   // Wrappers are called through slots.
   auto allocation = pass_an_allocation, release = pass_a_release;
   asm volatile("" : "+r"(allocation), "+r"(release));
-  // The wrappers run continuously, but these functions run only here. Without these first calls, the time would include
-  // loading them into the caches.
+  // Unlike the wrappers, which run all the time, these functions run only here. Without these first calls, the measured
+  // time would include loading the functions into the caches.
   allocation(ring, block);
   release(ring, block);
   uint64_t begun = cpu::time_stamp();

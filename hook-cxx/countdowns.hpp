@@ -1,4 +1,4 @@
-// The countdown by which a thread's wrappers pass most allocations (selective.hpp).
+// The countdown with which a thread's wrappers pass on most allocations without recording them (selective.hpp).
 //
 // The countdown is the number of bytes until an allocation may have to be recorded, plus 1. A smaller allocation is
 // passed without any other check. If the countdown is 0, every allocation is checked. It is above 0 only while the
@@ -51,7 +51,7 @@ inline void begin_countdown(const RingHeader* ring) {
   set_countdown(claim, ring->sample_left + 1);
 }
 
-// Called before anything that needs the ring's `sample_left`, or during which allocations are not counted.
+// Called before any action that needs the ring's `sample_left`, or during which allocations are not counted.
 [[gnu::noinline, gnu::cold]] inline void end_countdown() {
   if (gate().countdown_offset == 0) return;
   Claim* claim = hinted_claim();

@@ -1,13 +1,13 @@
 // Calls of functions that the user has described as functions of an allocator.
 //
-// Each described heap has blocks of its own, which are recorded by keys (abi: layout/described.rs) and otherwise like
+// Each described heap has its own blocks. They are recorded by keys (abi: layout/described.rs), and otherwise like
 // blocks of malloc. Calls made by a described function are examined separately: malloc, from which a pool takes its
 // slabs, belongs to another heap, and so do the functions of another pool. Only an allocation in the same heap is part
 // of the call: pool_calloc that calls pool_alloc creates one block.
 //
 // While the original runs, nothing marks this thread as being inside a wrapper. So a longjmp, an exception, a switch to
-// another coroutine, or the end of the thread leaves only the mark that identifies a call within the same heap. That
-// mark is trusted only if the stack contains the frame.
+// another coroutine, or the end of the thread leaves behind only the mark by which calls within the same heap are
+// recognized. That mark is trusted only if the stack contains the frame.
 #pragma once
 #include "arch/x86_64/described_entry.hpp"
 #include "calls.hpp"
@@ -92,8 +92,8 @@ inline uint64_t key_of(uint64_t heap, uint64_t address) {
   return 0;
 }
 
-// Like begin_call, but regardless of other calls that this thread is inside: another heap does not count the calls of
-// this heap. `outer` is to be restored.
+// Like begin_call, but regardless of other calls that this thread is inside, because another heap does not count the
+// calls of this heap. The caller must restore `outer`.
 inline RingHeader* begin_in_heap(uint64_t* frame, uint64_t& outer) {
   uint32_t epoch = gate_word();
   if (epoch == 0) return nullptr;
@@ -191,7 +191,7 @@ extern "C" uint64_t memhook_described_begin(uint64_t* frame) {
 
 extern "C" void memhook_described_end(uint64_t* frame, uint64_t result) {
   using namespace memhook;
-  // In another attach, a function with this number may belong to another heap.
+  // If the call began in another attach, the function with this number may belong to another heap.
   if ((gate_word() & ~suspended) != frame[described_epoch]) return;
   uint64_t outer;
   RingHeader* ring = begin_in_heap(frame, outer);
@@ -200,7 +200,7 @@ extern "C" void memhook_described_end(uint64_t* frame, uint64_t result) {
   auto f = static_cast<uint32_t>(first_described + number);
   Described d = described_at(number);
   // If the call has continued in another thread, its ring is not the one that it had at the start. The thread that has
-  // the mark will find that the mark is stale.
+  // the mark will recognize it as stale.
   if (ring->described_frames[d.heap()] == reinterpret_cast<uint64_t>(frame)) {
     ring->described_frames[d.heap()] = frame[described_mark];
     ring->described_olds[d.heap()] = 0;

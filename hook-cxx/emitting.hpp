@@ -1,14 +1,14 @@
 // Wrappers that record nothing, but report to listeners on the probes otel_memory:alloc and otel_memory:free
 // (memhook-rs emit; the contract is design document 00003 of opentelemetry-ebpf-profiler).
 //
-// While there is no listener and no reported block is live, each wrapper jumps to the original after one load and one
+// While no listener exists and no reported block is live, each wrapper jumps to the original after one load and one
 // branch. With a listener, allocations are sampled by bytes allocated, as in jemalloc: a Poisson process, in which a
 // block of `size` bytes is drawn with the probability 1 - exp(-size / mean). Its weight is its size divided by that
 // probability, so that sums of weights are unbiased estimates of sums of bytes.
 //
 // A release is reported before the allocator gets the block back, and an allocation before the program has the block,
-// so the reports about one address are in the order of the events. A release needs no ring: whatever state the thread
-// is in, the table shows whether the block was reported.
+// so the reports about one address are in the order of the events. A release needs no ring: the table shows whether the
+// block was reported, whatever state the thread is in.
 #pragma once
 #include "emitted.hpp"
 #include "passage.hpp"
@@ -81,7 +81,7 @@ extern "C" void* memhook_pass_end(Frame frame, PassedCall* call, void* block) {
   return block;
 }
 
-// Policy for calls that cannot be skipped. Other calls never get here.
+// Policy for calls that cannot be skipped. Skippable calls never get here.
 struct Telling {
   using Full = Telling;
 
@@ -159,7 +159,7 @@ struct Telling {
   }
 };
 
-// Policy of the wrappers in slots. Each decides without a stack frame of its own, and then jumps.
+// Policy of the wrappers in slots. Each wrapper decides without a stack frame of its own, and then jumps.
 struct Emitting {
   using Full = Telling;
 
@@ -168,7 +168,7 @@ struct Emitting {
     return __builtin_expect(condition, 1) ? original<R>(F, V, args...) : full(args...);
   }
 
-  // This decrements a counter, so it must be evaluated exactly once per call, as the last condition.
+  // Decrements a counter, so this condition must be evaluated exactly once per call, and last.
   template <uint32_t F, uint32_t V>
   [[gnu::always_inline]] static bool is_not_drawn(uint64_t size) {
     return !is_listened_to() || passes<F, V>(size);

@@ -96,13 +96,13 @@ struct EvaluationTrace {
   if (__builtin_expect(found->place == place && found->native == native && !again, 1)) return found;
   find_evaluations(ring, at, start, bytes, found);
   found->native = native;
-  // This comes last: a signal handler may leave this code by siglongjmp(3) at any point.
+  // The key is stored last, because a signal handler may leave this code by siglongjmp(3) at any point.
   asm volatile("" ::: "memory");
   found->place = place;
   return found;
 }
 
-// What is known about the memory at an address that a chain of frames leads to.
+// Knowledge about the memory at an address to which a chain of frames leads.
 enum class Memory {
   heap,     // not on a stack that we know
   proven,   // the variable of a call that is on the stack

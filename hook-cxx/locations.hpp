@@ -181,8 +181,8 @@ inline int64_t copy_text(const Reader& reader, uint64_t object, unsigned char* i
     bytes = most;
   }
   *kind = width;
-  // Reads word by word from an aligned address on. The bytes that follow the string in its last word still belong to
-  // the object.
+  // Reads word by word, starting at an aligned address. The bytes that follow the string in its last word still belong
+  // to the object.
   for (int64_t done = 0; done < bytes;) {
     uint64_t from = data + static_cast<uint64_t>(done), skip = from & 7;
     if (!reader.word(from - skip, &word)) return -1;

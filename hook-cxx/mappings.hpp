@@ -3,10 +3,10 @@
 // Mappings are ordered by one sequence for the whole process, because a call can affect any range of addresses, so the
 // sequence word of a single page is not enough. A call that unmaps or replaces something takes the next number before
 // it enters the kernel, and publishes its event after it has succeeded. A call that has mapped something reads the
-// number after the kernel has returned, and publishes before the program gets the address. A range is free for a new
-// owner only after the kernel has unmapped it, so the new owner reads at least the number of that call. So a mapping
-// with number v is newer than all calls numbered up to v, and older than all later ones, regardless of when their
-// events arrive.
+// current number after the kernel has returned, and publishes its event before the program gets the address. A range is
+// free for a new owner only after the kernel has unmapped it, so the new owner reads at least the number of that call.
+// So a mapping with number v is newer than all calls numbered up to v, and older than all later ones, regardless of
+// when their events arrive.
 //
 // Calls from inside an allocator's function belong to the allocator, like all calls inside another hooked call:
 // begin_call() skips them. Mappings are not sampled.
@@ -145,7 +145,7 @@ struct MappingWrappers {
     Frame frame = own_frame();
     RingHeader* ring = begin_call(frame);
     if (!ring) return original<int>(F, V, end);
-    // If the kernel must not be queried, the effect of the call is unknown.
+    // If the hook must not query the kernel, the effect of the call is unknown.
     auto before = may_call_kernel() ? static_cast<uint64_t>(sys::call(sys::nr_brk, 0)) : 0;
     uint32_t number = next_mapping_number();
     int result = original<int>(F, V, end);

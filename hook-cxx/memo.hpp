@@ -10,16 +10,15 @@
 // not among the words.
 //
 // The values of the words are the same while unwinding and while comparing, because the thread is inside its own
-// allocation call and its frames do not change meanwhile.
+// allocation call, so its frames do not change.
 //
-// A backtrace may be stored at any place, because each backtrace that is found is compared completely.
+// A backtrace may be stored in any place, because a lookup compares backtraces completely.
 //
 // Stacks that were read through the kernel are not remembered, because comparing must not fault. All words are between
 // sp and the end of the stack. Remembered backtraces are in the report, where other processes may write at any time
 // (SECURITY.md). So the position of a word is loaded once, and compared with the end of the stack before the word is
-// read. The only effect of a process that writes there is a wrong backtrace. One comparison is enough for four words,
-// because all except the first are given by their distance above the previous word, and no sum of four such steps
-// overflows.
+// read. A process that writes there can only cause a wrong backtrace. One comparison is enough for four words, because
+// all except the first are given by their distance above the previous word, and no sum of four such steps overflows.
 #pragma once
 #include "unwind.hpp"
 
@@ -36,9 +35,9 @@ struct Memo {
 };
 static_assert(sizeof(Memo) == memo_header_bytes);
 
-// Four words that the unwinding read, by their positions: the distance of the first word above sp in words, and the
-// distance of each other word above the previous one. The last block is padded with copies of the last word, so that
-// backtraces rarely differ in the number of comparison rounds, which the processor predicts.
+// Positions of four words that the unwinding read, as distances in words: that of the first word above sp, and that of
+// each other word above the previous one. The last block is padded with copies of the last word, so that backtraces
+// rarely differ in the number of comparison rounds, which the processor predicts.
 struct MemoBlock {
   uint16_t steps[4];
   uint64_t values[4];
@@ -99,9 +98,9 @@ inline uint64_t sp_and_function(const Position& at, uint32_t function) {
   return at.sp | static_cast<uint64_t>(function) << 56;
 }
 
-// Stack words that distinguish backtraces with the same beginning, which come from the same call at the same depth,
-// reached along different paths. They are learned from the first words that differed. Offsets from sp in words; 0 if
-// there are none (the psABI's alignment of calls prevents a return address there).
+// Stack words that distinguish backtraces with the same beginning: the same call at the same depth, reached along
+// different paths. They are learned: each was the first word in which two backtraces differed. Offsets from sp in
+// words; 0 if there are none (the psABI's alignment of calls prevents a return address there).
 struct MemoGuide {
   uint16_t words[2];
   uint16_t tag;   // owner of the words
@@ -201,8 +200,8 @@ inline uint64_t memos_in(uint64_t bytes) {
   }
 }
 
-// Number of places for backtraces with the same guide. If one of them does not match, the first word that differs
-// selects the next.
+// Number of places for backtraces with the same guide. If the backtrace in one place does not match, the first word
+// that differs selects the next place.
 inline constexpr int memo_places = 4;
 
 // If remembering failed `vain_many` times more often than it helped, there are too many different backtraces, and the
@@ -210,7 +209,7 @@ inline constexpr int memo_places = 4;
 // case the program's behaviour has changed.
 inline constexpr uint16_t vain_many = 64, vain_pause = 512, vain_tries = 8;
 
-// Counts a backtrace that was not found. Returns true if it is to be remembered.
+// Counts a backtrace that was not found. Returns true if it should be remembered.
 [[gnu::always_inline]] inline bool remembers(const RingHeader* ring, MemoGuide* guide) {
   if (!(ring->memo_window & 1)) {
     guide->vain /= 2;

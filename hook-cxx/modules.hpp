@@ -1,5 +1,5 @@
-// dlopen, dlmopen, dlclose: the identity of the caller is preserved, and new modules are patched before the call
-// returns.
+// Wrappers of dlopen, dlmopen and dlclose. They preserve the identity of the caller, and patch new modules before the
+// call returns.
 #pragma once
 #include "patch.hpp"
 #include "unwind.hpp"
@@ -12,7 +12,7 @@ inline constexpr int64_t answer_patience_ns = 500'000'000;
 inline constexpr int64_t answer_silence_ns = 100'000'000;
 
 // Asks the attacher to examine the modules, and waits until it has done so. Returns false if the gate is closed, if the
-// attacher's clock does not advance, or if the time limit since `start` is over.
+// attacher's clock does not advance, or if the time limit, counted from `start`, has passed.
 inline bool ask_for_modules(int64_t start) {
   const Control* c = control();
   uint32_t request = __atomic_add_fetch(&tally()->module_requests, 1, __ATOMIC_ACQ_REL);
@@ -37,8 +37,8 @@ inline bool ask_for_modules(int64_t start) {
   }
 }
 
-// Returns the instruction that the attacher has chosen for calls on behalf of `caller`, at which unwinding continues
-// correctly; 0 if there is none. `is_current`: true if the list is reliable for modules that can be unloaded.
+// Returns the instruction that the attacher has chosen for calls on behalf of `caller`, from which unwinding continues
+// correctly; 0 if there is none. `is_current`: true if the list is reliable even for modules that can be unloaded.
 inline uint64_t listed_gadget(uint64_t caller, bool is_current) {
   for (int tries = 0; tries < 3; tries++) {
     uint64_t list = module_list(), count = list & 0xffff'ffff, gadget = 0;
@@ -77,9 +77,9 @@ struct Way {
 }
 
 // Tells the attacher that modules were loaded or unloaded, waits until it has written the new slots into the journal,
-// and patches them. Repeats this if another thread loads or unloads modules meanwhile. If our system calls could do
-// harm, the attacher patches the slots before it answers. Returns false if this failed, so that calls by new modules
-// are not seen yet.
+// and patches them. Repeats this if another thread loads or unloads modules in the meantime. If our system calls could
+// do harm, the attacher patches the slots before it answers. Returns false on failure: calls by new modules are then
+// not seen yet.
 [[gnu::noinline, gnu::cold]] inline bool modules_changed() {
   if (epoch_now() == 0) return false;
   int64_t start = waiting_clock();
@@ -105,7 +105,7 @@ struct Way {
   });
 }
 
-// Runs before a call of the loader that the hook does not follow. The attacher checks the modules later.
+// Runs before a call to the loader that the hook does not follow. The attacher checks the modules later.
 [[gnu::noinline, gnu::cold]] inline void leaves_unfollowed() {
   __atomic_fetch_add(&tally()->module_requests, 1, __ATOMIC_ACQ_REL);
   __atomic_fetch_add(&tally()->unwatched_libraries, 1, __ATOMIC_RELAXED);

@@ -11,8 +11,8 @@
 namespace memhook {
 
 // At least this number of bytes lies above the frame of a signal handler: the red zone, siginfo_t and ucontext_t (psABI
-// 3.2.2; struct rt_sigframe of the kernel). An allocator function puts less between itself and another allocator
-// function that it calls.
+// 3.2.2; struct rt_sigframe of the kernel). The distance between an allocator function and another allocator function
+// that it calls is smaller.
 inline constexpr uint64_t signal_frame_bytes = 768;
 // Usual number of frames between a call through the passage and its callee.
 inline constexpr uint32_t few_frames = 4;
@@ -33,14 +33,15 @@ struct FrameSearch {
   void spoil() { signal |= !found; }
 };
 
-// Decides about a call whose frame is below the frame of the outer call. Returns true if the outer call was left.
+// Classifies a call whose frame is below the frame of the outer call. Returns true if the outer call was left.
 [[gnu::noinline, gnu::cold]] inline bool judge_nested(RingHeader* ring, uint64_t frame, uint64_t outer) {
   if (ring->nested_head != ring->head) {
     ring->nested_head = ring->head;
     ring->nested = 0;
   }
   uint64_t nested = ++ring->nested;
-  // An exception that leaves a call through the passage is not noticed, so the stack is always checked in that case.
+  // If the call went through the passage, an exception may have left it unnoticed, so the stack is always checked in
+  // that case.
   bool is_passed = passed_frames[number_of(ring)] == outer;
   if (!is_passed && outer - frame < signal_frame_bytes && nested % many_nested != 0) return false;
   if (!has_stack_room(ring, frame, room_for_unwinding)) return false;

@@ -1,11 +1,12 @@
 // Exchanges GOT slots while the loader cannot change its list of modules.
 //
 // Most slots are in pages that the loader has made read-only (RELRO): such a page is made writable, its slots are
-// exchanged, and its protection is restored. If the module were unloaded meanwhile, and its addresses were reused, that
-// would damage a page of the new owner. So all of this happens below dl_iterate_phdr(3). Its lock (_dl_load_write_lock)
-// is the lock that glibc takes to unmap modules (_dl_close_worker in elf/dl-close.c), and its callback learns whether
-// any module was loaded or unloaded since the attacher compared the journal with the mappings. If so, only slots of
-// modules that were loaded with the program are changed, and the attacher looks again.
+// exchanged, and its protection is restored. If the module were unloaded in the meantime and its addresses were reused,
+// the exchange would damage a page of the new owner. So all of the work is done inside a callback of
+// dl_iterate_phdr(3). The lock of that function (_dl_load_write_lock) is the one that glibc takes to unmap modules
+// (_dl_close_worker in elf/dl-close.c), and the callback learns whether any module was loaded or unloaded since the
+// attacher compared the journal with the mappings. If so, only slots of modules that were loaded with the program are
+// changed, and the attacher inspects the modules again.
 //
 // A module is on the loader's list before it is relocated. Until its relocation is complete, its RELRO pages are
 // writable. The attacher exchanges slots in such pages only while all threads are stopped.
@@ -47,8 +48,8 @@ template <typename Work>
   return call.result;
 }
 
-// Tells the attacher the loader's counts. pre: the loader's list cannot change, which also means that no other thread
-// does this.
+// Reports the loader's counts to the attacher. pre: the loader's list cannot change, so no other thread reports them at
+// the same time.
 inline void tell_count(uint64_t count) { __atomic_store_n(&tally()->loader_count_now, count, __ATOMIC_RELEASE); }
 
 // Returns true if the journal and the module list are still correct.
@@ -66,7 +67,7 @@ class WritablePage {
   explicit WritablePage(bool may_call) : may_call_(may_call) {}
   ~WritablePage() { close(); }
 
-  // Returns slot_patched if the slot can be written, otherwise a state that gives the reason.
+  // Returns slot_patched if the slot can be written, otherwise a state that shows the reason.
   uint32_t open(uint64_t address, uint64_t protection) {
     uint64_t page = address & ~4095ull;
     if (page == page_) return state_;
@@ -103,8 +104,8 @@ class WritablePage {
 };
 
 // Writes `to` if the word at `address` contains `from` or `or_from`: if lazy binding had not resolved a slot when the
-// attacher looked, the slot may contain the function now. A word that already contains `to` counts as exchanged.
-// Returns the new state.
+// attacher inspected it, the slot may contain the function by now. A word that already contains `to` counts as
+// exchanged. Returns the new state.
 inline uint32_t exchange_word(WritablePage& page, uint64_t address, uint64_t protection, uint64_t from,
                               uint64_t or_from, uint64_t to, uint32_t done) {
   uint32_t state = page.open(address, protection);
@@ -127,9 +128,9 @@ struct Replacements {
 // Wrappers in use. Each object has its own wrappers.
 const WrapperTable& wrappers_in_use();
 
-// Patches every pending slot. Returns the number of slots that now have our value; `stale` if some were left out
-// because modules were loaded or unloaded since the attacher looked; or `no_loader`. Does nothing once the gate is
-// closed: a slot patched after that would not be restored. `only_forks`: patches only the slots of fork(2).
+// Patches every pending slot. Returns the number of slots that now have our value; `stale` if some slots were left out
+// because modules were loaded or unloaded since the attacher inspected them; or `no_loader`. Does nothing once the gate
+// is closed: a slot patched after that would not be restored. `only_forks`: patches only the slots of fork(2).
 inline long patch_pending(bool only_forks = false) {
   const Control* c = control();
   return with_loader_still(trusted.iterate_modules, [=](uint64_t loader_count) -> long {
@@ -143,7 +144,7 @@ inline long patch_pending(bool only_forks = false) {
     for (uint32_t i = 0; i < count && i < max_slots; i++) {
       auto* entry = in_guide<SlotEntry>(slots_offset) + i;
       uint32_t* state = in_report<uint32_t>(slot_states_offset) + i;
-      // The attacher decides which slots are patched. The state only shows which of these are still pending.
+      // The attacher decides which slots are patched. The state only shows which of these slots are still pending.
       if (!__atomic_load_n(&entry->is_wanted, __ATOMIC_ACQUIRE)) continue;
       if (__atomic_load_n(state, __ATOMIC_ACQUIRE) != slot_pending) continue;
       if (entry->function >= function_count || entry->variant >= max_variants) continue;
@@ -164,8 +165,8 @@ inline long patch_pending(bool only_forks = false) {
   });
 }
 
-// Exchanges each word that has its expected value. Returns 0, `stale` or `no_loader`. The attacher makes the list from
-// the contents of the slots, so this needs no region: a region in a fork child belongs to its parent.
+// Exchanges each word that contains its expected value. Returns 0, `stale` or `no_loader`. The attacher makes the list
+// from the contents of the slots, so this needs no region: a region in a fork child belongs to its parent.
 inline long exchange_words(Exchange* words, uint64_t count, uint64_t iterate_modules, uint64_t loader_count_seen,
                            uint64_t* loader_count_now) {
   return with_loader_still(iterate_modules, [=](uint64_t loader_count) -> long {

@@ -242,7 +242,7 @@ inline void learn(uint32_t seen, uint32_t* distance) {
   uint32_t id = intern_stack(function, words, count + 1, false);
   if (chain && id != 0 && chain->count != 0) {
     chain->id = id;
-    // This comes last: a signal handler may leave this code by siglongjmp(3) at any point.
+    // The key is stored last, because a signal handler may leave this code by siglongjmp(3) at any point.
     asm volatile("" ::: "memory");
     chain->key = key;
   }

@@ -1,7 +1,8 @@
 // The live filter: knows which blocks are recorded, so that the release of any other block is skipped. Used if not all
 // allocations are recorded (size filters, --sample, --overhead).
 //
-// A byte for each page shows at the cost of one load that the page has no recorded block. Otherwise the byte has marks:
+// Each page has a byte that shows, at the cost of one load, that the page has no recorded block. Otherwise the byte has
+// marks:
 //
 //   entered   blocks of the page may be in a table that identifies them exactly: a word for each 256 bytes of
 //             addresses, with a bit for each 8 bytes where a block may begin
@@ -12,9 +13,9 @@
 // removed before the allocator gets it back, so the program's own synchronization orders the two operations.
 //
 // Without a budget, the byte counts the page's blocks in the table in place of the first mark, so that releases on a
-// page without recorded blocks again cost only one load. The count is increased before a block is entered and decreased
-// after it was removed, so it is never lower than the number of blocks there, and every change corresponds to one bit
-// of the table. A count that has reached its maximum stays there.
+// page cost only one load again once the page has no recorded blocks left. The count is increased before a block is
+// entered and decreased after it was removed, so it is never lower than the number of blocks there, and every change
+// corresponds to one bit of the table. A count that has reached its maximum stays there.
 //
 // With a budget (budget.hpp), threads that record everything enter nothing and mark pages as unsure. Nearly all pages
 // are already marked by then, so this is a load and a branch. In this mode, the hook removes no marks. The attacher
@@ -55,7 +56,7 @@ static_assert(((entered_marks | unsure_marks) & most_recorded) == 0);
   return __atomic_load_n(page_marks(reinterpret_cast<uint64_t>(block)), __ATOMIC_ACQUIRE) != 0;
 }
 
-// Where a block may be in the table: in one of two adjacent words.
+// Possible places of a block in the table: one of two adjacent words.
 struct TablePlace {
   uint64_t* words;  // the first of the two
   uint64_t first;   // the one to check first

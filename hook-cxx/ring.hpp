@@ -52,8 +52,8 @@ inline void use_caches(RingHeader* ring, bool all) {
 }
 
 // Returns true if the attacher is back, so that this thread and all others record again. The contents of their rings
-// and caches are still valid: backtraces are compared with the stack, and releases that were not numbered meanwhile
-// leave a sequence word unchanged.
+// and caches are still valid: backtraces are compared with the stack, and releases that were not numbered in the
+// meantime have left their sequence word unchanged.
 [[gnu::noinline, gnu::cold]] inline bool resume(uint32_t word) {
   if (__atomic_load_n(&tally()->abandoned, __ATOMIC_ACQUIRE)) return false;
   __atomic_store_n(&trusted.is_abandoned, false, __ATOMIC_RELAXED);
@@ -91,7 +91,7 @@ inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
     for (uint64_t& old : ring->described_olds) old = 0;
     __atomic_store_n(&ring->mask, gate().first_ring_mask, __ATOMIC_RELAXED);
     ring->drawn_head = ~0ull;
-    // The thread's first event looks for space, and sets the limit at which the thread looks again.
+    // On its first event, the thread looks for space and sets the limit at which it looks again.
     ring->limit = 0;
     use_caches(ring, false);
     __atomic_store_n(&ring->thread_pointer, thread_pointer, __ATOMIC_RELAXED);
@@ -107,9 +107,9 @@ inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
   return nullptr;
 }
 
-// The attacher looks for ended threads every few milliseconds when rings are scarce. A thread counts as ended when it
-// was missing twice, and a look may have begun before the wait. So after this number of looks, everything that could be
-// freed is free.
+// The attacher looks for ended threads every few milliseconds when rings are scarce. A thread counts as ended once it
+// was missing in two looks, and one more look may have begun before the wait. So after this number of looks, every ring
+// that could be freed is free.
 inline constexpr uint64_t sweeps_for_all = 3;
 // An attacher that is this slow is considered dead elsewhere too.
 inline constexpr uint64_t longest_wait_for_ring_ns = has_test_patience ? test_patience_ns : 2'000'000'000;
@@ -119,7 +119,7 @@ inline constexpr uint64_t longest_wait_for_ring_ns = has_test_patience ? test_pa
 // than rings.
 [[gnu::noinline, gnu::cold]] inline RingHeader* wait_for_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
   if (gate().flags & (flag_drop_when_full | flag_adapt_when_full)) return nullptr;
-  // With fewer rings, there is not enough memory, and waiting is useless.
+  // If there are fewer rings than the maximum, memory is scarce, and waiting is useless.
   if (rings < max_rings) return nullptr;
   const uint64_t* sweeps = &control()->ring_sweeps;
   uint64_t first = __atomic_load_n(sweeps, __ATOMIC_ACQUIRE);
@@ -144,8 +144,8 @@ inline constexpr uint64_t longest_wait_for_ring_ns = has_test_patience ? test_pa
   uint64_t left = thread_word();
   if ((left & 0xfff) == epoch) return reinterpret_cast<RingHeader*>(left - epoch);
   const Control* c = control();
-  // A thread without a ring asks for one again only on every 4096th event, because the search is long, and so is the
-  // wait for admission.
+  // A thread without a ring asks for a ring again only on every 4096th event, because both the search and the wait for
+  // admission take long.
   uint64_t still_waiting = static_cast<uint64_t>(epoch) << 24;
   if ((left & 0xfff) == 0 && left > still_waiting && left < still_waiting + (1 << 24)) {
     own_no_ring(left - (1 << 12));
@@ -159,7 +159,7 @@ inline constexpr uint64_t longest_wait_for_ring_ns = has_test_patience ? test_pa
   if (rings > 0) {
     if (RingHeader* ring = wait_for_ring(rings, epoch, sp)) return ring;
   }
-  // There was a detach, or a gap has begun: nothing is counted, and the thread asks again when tracing continues.
+  // A detach has happened, or a gap has begun. Nothing is counted, and the thread asks again when tracing continues.
   if (epoch_now() != epoch) return nullptr;
   own_no_ring(still_waiting | 4095ull << 12);
   __atomic_fetch_add(&tally()->ringless_events, 1, __ATOMIC_RELAXED);
@@ -187,11 +187,12 @@ inline bool look_for_room(RingHeader* ring) {
   if (granted <= capacity || granted - 1 > gate().ring_mask) return true;
   uint64_t missing = (capacity - head) & (granted - 1);
   if (missing >= reserve_events) {
-    // This limit makes the owner call this function again directly before the next opportunity.
+    // With this limit, the owner calls this function again directly before the next opportunity to grow.
     if (ring->limit - head > missing) ring->limit = head + missing;
     return true;
   }
-  // Ticks that repeat the clock value carry no information. There is space for them.
+  // The missing slots are filled with ticks that repeat the last clock value and so carry no information. The ring has
+  // space for them.
   for (; missing > 0; missing--) event_at(ring, head++) = {op_tick << 45, ring->last_tick};
   __atomic_store_n(&ring->mask, granted - 1, __ATOMIC_RELAXED);
   __atomic_store_n(&ring->head, head, __ATOMIC_RELEASE);
@@ -214,7 +215,7 @@ inline constexpr int64_t wait_allowance_ns = 20'000'000, longest_wait_ns = 10'00
 inline constexpr int64_t starved_attacher_ns = has_test_patience ? test_patience_ns : 100'000'000;
 inline constexpr uint64_t wait_share = 20, most_waited_ns = 3 * wait_allowance_ns;
 
-// Returns the used part of the allowance of a thread that has been waiting for `waited_ns` now.
+// Returns how much of its allowance a thread has used when its current wait has lasted for `waited_ns`.
 inline uint64_t spent_waiting(const RingHeader* ring, uint64_t now, uint64_t waited_ns) {
   uint64_t forgotten = (now - ring->waited_at_ns) / wait_share;
   uint64_t spent = (ring->waited_ns > forgotten ? ring->waited_ns - forgotten : 0) + waited_ns;
@@ -242,8 +243,8 @@ inline bool may_go_on(RingHeader* ring, int64_t waited_ns) {
   return true;
 }
 
-// With a budget, looks or call times: makes the owner come back here at its next check, if that is before the ring is
-// full. pre: look_for_room() returned true.
+// With a budget, looks or call times: makes the owner call this function again at its next check, if that comes before
+// the ring is full. pre: look_for_room() returned true.
 inline void keep_next_look(RingHeader* ring) {
   uint64_t limit = ring->next_look + reserve_events - 1;
   if (limit < ring->limit) ring->limit = limit;
@@ -321,8 +322,8 @@ inline void meet_draw(RingHeader* ring) {
 }
 
 // Handles a ring that may be full: waits for space, drops the event, or considers the attacher dead. Returns false if
-// the event is lost. The loss is counted, or is the first in a gap. A detach meanwhile changes nothing: the attacher
-// drains the events of calls in progress.
+// the event is lost. The loss is counted, or is the first in a gap. A detach during the wait changes nothing: the
+// attacher drains the events of calls in progress.
 [[gnu::noinline, gnu::cold]] inline bool wait_for_room(RingHeader* ring) {
   const Control* c = control();
   uint32_t mine = static_cast<uint32_t>(thread_word() & 0xfff);

@@ -1,8 +1,8 @@
 // Finds the ring of the calling thread.
 //
 // The hook has no thread-local storage. To provide it, the loader would take C library locks on which the creation of
-// stacks depends, and it may have no storage left. If the hook is mapped without a loader, nothing could provide it at
-// all. Therefore a thread is identified by its thread pointer and its number, both of which it finds without a call:
+// stacks depends, and it might have no space left. If the hook is mapped without a loader, nothing could provide such
+// storage at all. Therefore, a thread is identified by its thread pointer and its number. It finds both without a call:
 // the number is a word in the C library's data at an offset from the thread pointer (Control::tid_offset, which the
 // attacher has verified).
 //
@@ -17,7 +17,7 @@
 // the exchange of the state and the write of the entry, a ring that is being claimed still has the claim of its last
 // owner. All three agree for another thread only if it has the pointer and the number of an owner that has ended,
 // before the attacher has noticed the end. Then nothing else writes into the ring, and the new thread continues it. A
-// seat with halves of two threads leads to a ring whose header names the other thread.
+// seat whose two words are from different threads leads to a ring whose header names the other thread.
 //
 // A claim also has the thread's countdown, see countdowns.hpp.
 //
@@ -33,7 +33,7 @@
 
 namespace memhook {
 
-// On a cache line of its own, because its thread writes the countdown continuously.
+// Has its own cache line, because its thread writes the countdown continuously.
 struct alignas(64) Claim {
   uint64_t thread_pointer;
   uint64_t countdown;
@@ -67,7 +67,7 @@ inline uint64_t passed_frames[max_rings];
 inline Seat seats[seat_count];
 inline uint64_t waiting[waiting_count];
 
-// Thread control blocks may be any power of two apart. The high bits of the product depend on all of their bits.
+// Thread control blocks may be any power of two apart. The high bits of the product depend on all bits of the address.
 inline uint64_t hash_of_thread(uint64_t thread_pointer) { return (thread_pointer * 0x9e37'79b9'7f4a'7c15ull) >> 40; }
 
 inline uint64_t ring_stride() { return ring_prefix_bytes + trusted.ring_bytes; }
@@ -142,9 +142,9 @@ inline void take_seat(uint64_t home, uint64_t thread_pointer, uint64_t word) {
   return word >> waiting_bits == tid ? word & ((1ull << waiting_bits) - 1) : 0;
 }
 
-// Returns the calling thread's ring in this epoch if its seat is in the usual place. Otherwise returns null, and
-// thread_word() has to be called. `epoch`: the gate's word, except 0; which means that the hook is suspended and no
-// ring may be found.
+// Returns the calling thread's ring in this epoch if its seat is in the usual place. Otherwise returns null, and the
+// caller must call thread_word(). `epoch`: the gate's word, except 0, which means that the hook is suspended and must
+// not find a ring.
 [[gnu::always_inline]] inline RingHeader* seated_ring(uint32_t epoch) {
   uint64_t thread_pointer = cpu::thread_pointer();
   const Seat& seat = seats[hash_of_thread(thread_pointer) % seat_count];
@@ -163,7 +163,7 @@ inline void take_seat(uint64_t home, uint64_t thread_pointer, uint64_t word) {
   return search_claims(home, thread_pointer, tid);
 }
 
-// Called when an attach or the life of a fork child begins: no claim made before belongs to a thread of this attach.
+// Called when an attach begins, or in a new fork child: no earlier claim belongs to a thread of this attach.
 inline void clear_claims() {
   for (Claim& claim : claims.of_ring)
     if (__atomic_load_n(&claim.thread_pointer, __ATOMIC_RELAXED) != 0)

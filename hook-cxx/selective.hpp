@@ -7,8 +7,8 @@
 
 namespace memhook {
 
-// Which call counts an allocation of this function: the call itself, a call that it makes, or either. The last value is
-// for operator new, which may only call another hooked function with the same size: its bit in
+// The call that counts an allocation of this function: the call itself, a call that it makes, or either. The last value
+// is for operator new, which may only call another hooked function with the same size: its bit in
 // Control::forwarding_operators shows this.
 inline constexpr uint32_t counts_itself = 32, counts_within = 33;
 template <uint32_t F, uint32_t V>
@@ -112,7 +112,7 @@ struct Passing {
     return passes ? original<void*>(F, V, old, args...) : full(old, args...);
   }
 
-  // The release comes first: it does not decrement the sampling countdown.
+  // The release is handled first, because it does not decrement the sampling countdown.
   template <uint32_t F, uint32_t V, auto full, typename... A>
   [[gnu::always_inline]] static void* reallocate(uint64_t size, bool, void* old, A... args) {
     if (__builtin_expect(!may_be_recorded(old), 1) && __builtin_expect(passes<F, V>(size), 1))

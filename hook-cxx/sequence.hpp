@@ -2,13 +2,13 @@
 // one address that come from different threads.
 //
 // While only one thread records, its increments need no lock prefix, which would make each increment wait for the
-// stores before it, especially for cache misses in the ring. The second recording thread ends that permanently: it
-// stores `second_comes` and asks the attacher. The attacher makes every thread of the process execute a memory barrier
-// (membarrier(2), MEMBARRIER_CMD_GLOBAL_EXPEDITED), waits until no earlier recording is in progress, and then grants
-// the request. The first thread stores "I am recording" (`outer`, odd) before it loads `recorders`. If the barrier came
-// before that load, the load finds `second_comes`, and the thread uses the lock prefix. If the barrier came after the
-// load, the store is visible to the attacher, which waits until that recording has ended. So no plain increment is in
-// progress when the second thread begins.
+// stores before it, especially for cache misses in the ring. The second recording thread ends this mode permanently: it
+// stores `second_comes` and sends a request to the attacher. The attacher makes every thread of the process execute a
+// memory barrier (membarrier(2), MEMBARRIER_CMD_GLOBAL_EXPEDITED), waits until no earlier recording is in progress, and
+// then grants the request. The first thread stores "I am recording" (`outer`, odd) before it loads `recorders`. If the
+// barrier came before that load, the load finds `second_comes`, and the thread uses the lock prefix. If the barrier
+// came after the load, the store is visible to the attacher, which waits until that recording has ended. So no plain
+// increment is in progress when the second thread begins.
 #pragma once
 #include "waiting.hpp"
 
@@ -39,13 +39,13 @@ inline void reset_recorders() { gate().recorders = gate().flags & flag_lone_reco
   return true;
 }
 
-// Returns the sequence word of a block: one word for the addresses of a page.
+// Returns the sequence word of a block. All addresses of a page share one word.
 [[gnu::always_inline]] inline uint32_t* sequence_word(uint64_t address) {
   uint64_t page = address >> 12;
   return in_report<uint32_t>(sequence_offset) + ((page ^ (page >> 14)) & (sequence_words - 1));
 }
 
-// Returns the number of a release. pre: the thread is marked as recording.
+// Returns the sequence number of a release. pre: the thread is marked as recording.
 [[gnu::always_inline]] inline uint32_t next_release(uint64_t address) {
   uint32_t* word = sequence_word(address);
   if (__atomic_load_n(&gate().recorders, __ATOMIC_RELAXED) > one_thread)

@@ -42,8 +42,8 @@ struct Gate {
   bool folds;       // see folding.hpp
   uint8_t noting;   // further duty of recording a block: one of the above, or 0
   bool is_settled;  // false in a fork child that has not yet left its inheritance: see birth.hpp
-  // Together with the members above, this is everything that skipped calls read, in one cache line of the program.
-  // Equals `tid_offset` if there may be countdowns (countdowns.hpp), otherwise 0.
+  // Together with the members above, this is everything that skipped calls read, all in one cache line. Equals
+  // `tid_offset` if there may be countdowns (countdowns.hpp), otherwise 0.
   uint32_t countdown_offset;
   uint64_t table_mask;       // Control::table_mask
   uint64_t passed_below;     // smaller allocations are passed without any other question

@@ -1,11 +1,12 @@
 // Functions of the C library that read or write bytes for the program, counted like the program's own accesses. Their
 // slots are exchanged only if the program reports its accesses.
 //
-// For some functions (read, strlen), the number of bytes is known only after the call. They are counted then, from a
-// frame of ours. All others are counted before the call and entered by a jump, so that no frame of ours is on the stack
-// while they wait. Pointers passed by the program are never dereferenced, because the kernel returns EFAULT where we
-// would crash. No wrapper has a mark or takes a lock, so a signal handler may call them at any moment, and a thread
-// that is cancelled inside leaves nothing behind. Errno is the original's, as no code of ours changes it.
+// For some functions (read, strlen), the number of bytes is known only after the call. Their bytes are counted after
+// the call, from a stack frame of ours. For all others, the bytes are counted before the call, and the wrapper jumps to
+// the function, so that none of our frames is on the stack while it waits. Pointers passed by the program are never
+// dereferenced, because the kernel returns EFAULT where we would crash. No wrapper sets a mark or takes a lock, so a
+// signal handler may call a wrapper at any moment, and a thread that is cancelled inside one leaves nothing behind. The
+// caller sees the original's errno, because none of our code changes it.
 #pragma once
 #include "calls.hpp"
 
@@ -23,7 +24,7 @@ namespace memhook {
   [[gnu::noinline]] static
 
 struct TouchWrappers {
-  // Called by the access runtime with each read and write. `what`: bytes << 1, and 1 if it is a write.
+  // Called by the access runtime for each read and write. `what`: bytes << 1, and 1 if it is a write.
   MEMHOOK_WRAPPER void Access(uint64_t address, uint64_t what) {
     if (epoch_now() != 0 && gate().flags & flag_accesses) note_access(address, what >> 1, what & 1);
   }

@@ -88,8 +88,8 @@ inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
   return rule;
 }
 
-// Stack bounds of a ring's owner; empty if unknown, or if `checks_owner` (probe.cc) is set and the calling thread is
-// another one.
+// Stack bounds of a ring's owner; empty if unknown, or if `checks_owner` (probe.cc) is set and the calling thread is a
+// different thread.
 struct Bounds {
   uint64_t low, high;
 };

@@ -5,7 +5,7 @@
 
 namespace memhook {
 
-// Time limit that tests set for their attacher, which may get no processor for seconds.
+// Time limit that tests set for their attacher, which may get no processor time for seconds.
 #ifdef MEMHOOK_TEST_PATIENCE_NS
 inline constexpr bool has_test_patience = true;
 inline constexpr int64_t test_patience_ns = MEMHOOK_TEST_PATIENCE_NS;
@@ -36,12 +36,12 @@ inline int64_t waiting_clock() {
 }
 
 // Considers the attacher dead, because its clock word has stopped at `clock`. From here on, calls pass through until
-// the attacher reports back. The gate comes first. Then a resume between the two stores finds `abandoned` still clear
-// and opens the gate immediately, and the attacher assumes a gap that did not exist. In the other order, calls skipped
-// meanwhile would be in no gap.
+// the attacher reports back. The gate is closed first: if a resume comes between the two stores, it finds `abandoned`
+// still clear and opens the gate immediately, and the attacher assumes a gap that did not exist. In the opposite order,
+// calls skipped between the stores would not be covered by any gap.
 [[gnu::noinline, gnu::cold]] inline void suspend(uint64_t clock) {
   uint32_t epoch = gate_word();
-  // A detach may have closed the gate, or another thread may have been faster.
+  // A detach may have closed the gate, or another thread may have got here first.
   if (epoch != 0 && !(epoch & suspended))
     __atomic_compare_exchange_n(&gate().epoch, &epoch, epoch | suspended, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
   if (__atomic_load_n(&tally()->abandoned, __ATOMIC_RELAXED)) return;

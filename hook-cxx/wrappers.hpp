@@ -29,7 +29,8 @@ struct ModuleWrappers {
     libraries_opened(loader_count);
     return handle;
   }
-  // Returns a `Way` without an instruction if the call cannot be followed, or is not followed, as in a fork child.
+  // Returns a `Way` without an instruction if the call cannot be followed, or is not followed (in a fork child, for
+  // example).
   [[gnu::always_inline]] static Way way() {
     if (epoch_now() == 0) return {};
     Way by = way_for(reinterpret_cast<uint64_t>(__builtin_return_address(0)));
@@ -51,7 +52,7 @@ struct ModuleWrappers {
     modules_changed();
     return result;
   }
-  // A jump, so that no frame of a wrapper is on the stack of functions called by fork_by().
+  // The call is a jump, so that no frame of a wrapper is on the stack of functions called by fork_by().
   MEMHOOK_WRAPPER int Fork() { return fork_by(originals[F][V]); }
   // Called by memhook_mark() of memhook_mark.h.
   MEMHOOK_WRAPPER void Mark(const char* name) {

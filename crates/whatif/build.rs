@@ -16,7 +16,7 @@ fn main() {
         .args([
             "-std=c++20",
             "-O2",
-            // Makes the address of malloc that of the function itself rather than that of a stub in
+            // Makes the address of malloc that of the function itself, not that of a PLT stub in
             // this program.
             "-fPIE",
             "-pie",

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What `blackbox = true` costs the agent while nothing happens.
+"""Measures what `blackbox = true` costs an idle agent.
 
     agent_black_box.py MEMHOOK_RS FOLDER [SECONDS [ROUNDS [TARGETS]]]
 
-starts idle services (60) in one memory control group, and on them by turns an agent without and one with black boxes, in
-so many rounds (3). Prints the processor time that each takes in so many seconds (30) once all are traced.
+Starts TARGETS (60) idle services in one memory control group. In each of ROUNDS (3) rounds, traces
+them with an agent without black boxes and then with one that has them. Prints the processor time
+that each agent takes in SECONDS (30) once all services are traced.
 """
 
 import json
@@ -31,7 +32,7 @@ executable = "FOLDER/bin/*"
 blackbox = BLACKBOX
 """
 LIMIT = 4 << 30
-# What follows the attach: names, the first turns.
+# Seconds for the work that follows the attach: names, the first rounds.
 SETTLED = 6
 
 

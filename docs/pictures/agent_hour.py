@@ -1,12 +1,13 @@
 #!/usr/bin/python3
-"""An hour of an agent with 200 processes, while its store is away twice.
+"""Measures an agent with 200 processes for an hour, during which its store fails twice.
 
     agent_hour.py run MEMHOOK_RS RECEIVER FOLDER [MINUTES [mixed=100,idle=60,forking=20,spawning=0,redis=20]]
     agent_hour.py fit FOLDER [SVG]
 
-`run` writes FOLDER/samples.csv and FOLDER/threads.csv, one sample each ten seconds. RECEIVER is fleet/demo/receiver,
-built. Rules choose by FOLDER, so no other process of the machine is traced. `fit` tells what they contain, and
-draws the picture. Needs the right to trace, g++ and redis-server; uses 127.0.0.1 only.
+`run` writes FOLDER/samples.csv and FOLDER/threads.csv, one sample every ten seconds. RECEIVER is
+the binary of fleet/demo/receiver. The rules match paths in FOLDER, so no other process on the
+machine is traced. `fit` summarizes both files and draws the plot. Needs permission to trace, g++
+and redis-server; uses only 127.0.0.1.
 """
 
 import csv
@@ -21,13 +22,14 @@ import urllib.request
 
 COUNTS = "mixed=100,idle=60,forking=20,redis=20"
 EACH = 10
-# Minutes in which the store is away.
+# Minutes during which the store is down.
 AWAY = [(11, 13), (15, 18)]
-# The first minutes are of attaching and of reading names.
+# Minutes that the agent takes to attach and to read names.
 SETTLED = 10
 
-# What a process does: mixed work (maps, strings, vectors, and computing between them), nothing but a few allocations a
-# minute, children that live for eight seconds, or five programs a second that live for one and a half.
+# Program with four kinds of work: mixed work (maps, strings, vectors, and computation in between),
+# only a few allocations a minute, forking children that live for eight seconds, or starting five
+# programs a second that live for one and a half seconds.
 PROGRAM = r"""
 #include <cstdlib>
 #include <cstring>
@@ -150,11 +152,11 @@ def start_targets(folder, counts):
 
 
 class Load:
-    """A few commands a second for each redis-server, from the loop that takes the samples."""
+    """Sends a few commands a second to each redis-server, from the sampling loop."""
 
     def __init__(self, folder, servers):
         self.folder = folder
-        # Whose process it is, and the connection to it.
+        # The PID of each server, and the connection to it.
         self.servers = [(server.pid, self.connect(number)) for number, server in enumerate(servers)]
         self.count = 0
         self.slowest = 0.0
@@ -182,11 +184,11 @@ class Load:
                 try:
                     self.servers[number] = (pid, self.connect(number))
                 except OSError:
-                    # Next time.
+                    # Try again next time.
                     pass
 
     def write_down(self, pid, error):
-        """What a server does that does not answer."""
+        """Logs the state of a server that does not answer."""
         with open(os.path.join(self.folder, "slow.log"), "a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%H:%M:%S')} process {pid}: {error}; load {os.getloadavg()[0]:.0f}\n")
             for _ in range(2):
@@ -200,7 +202,7 @@ class Load:
 
 
 def metrics():
-    """Numbers of the agent, the sum of all series of a name."""
+    """Returns the agent's metrics, each summed over all of its series."""
     try:
         with urllib.request.urlopen(f"http://{LISTEN}/metrics", timeout=5) as answer:
             text = answer.read().decode()
@@ -226,7 +228,7 @@ def status(pid):
 
 
 def threads(pid):
-    """Name and nanoseconds of each thread."""
+    """Returns the name and processor time (ns) of each thread."""
     found = {}
     for thread in os.listdir(f"/proc/{pid}/task"):
         try:
@@ -235,7 +237,7 @@ def threads(pid):
             with open(f"/proc/{pid}/task/{thread}/schedstat", encoding="utf-8") as file:
                 found[thread] = (name, int(file.read().split()[0]))
         except OSError:
-            # It has ended.
+            # The thread has exited.
             pass
     return found
 
@@ -269,7 +271,7 @@ def run(program, receiver, folder, minutes, counts):
 
     def start_store():
         log = open(os.path.join(folder, "receiver.log"), "a", encoding="utf-8")
-        # What came is not kept: an hour of it has gigabytes.
+        # The received profiles are discarded: an hour of them takes gigabytes.
         return subprocess.Popen([receiver, "-listen", STORE, "-out", "/dev/null"], stdout=log, stderr=log)
 
     try:
@@ -307,7 +309,7 @@ def run(program, receiver, folder, minutes, counts):
             row["descriptors"] = len(os.listdir(f"/proc/{agent.pid}/fd"))
             row["queue"] = bytes_below(os.path.join(folder, "state"))
             row["targets_alive"] = sum(target.poll() is None for target in targets)
-            # Seconds, since the sample before.
+            # In seconds, since the previous sample.
             row["slowest_answer"], load.slowest = round(load.slowest, 3), 0.0
             row["load"] = os.getloadavg()[0]
             if names is None and said:
@@ -339,12 +341,12 @@ def read_samples(folder):
     return [{name: float(value) for name, value in row.items() if value} for row in rows]
 
 
-# What the agent's threads are called, and what they do.
+# Names of the agent's threads, and their purpose.
 KINDS = {"target": "targets", "memhook-rs": "supervisor", "lookout": "lookout", "encoder": "encoder", "sender": "sender"}
 
 
 def read_threads(folder):
-    """The share of a processor in each span, by kind of thread: [(seconds, {kind: share})]."""
+    """Returns the share of a processor in each interval, by kind: [(seconds, {kind: share})]."""
     moments = {}
     with open(os.path.join(folder, "threads.csv"), encoding="utf-8") as file:
         for seconds, thread, name, nanoseconds in csv.reader(file):
@@ -353,7 +355,7 @@ def read_threads(folder):
     for before, after in zip(times, times[1:]):
         sums = {}
         for thread, (kind, used) in moments[after].items():
-            # A number that is used again belongs to a thread that began meanwhile.
+            # A reused thread id belongs to a thread that has started in the meantime.
             since = moments[before].get(thread, (kind, 0))[1]
             sums[kind] = sums.get(kind, 0) + (used - since if used >= since else used)
         shares.append((after, {kind: used / 1e9 / (after - before) for kind, used in sums.items()}))
@@ -366,7 +368,7 @@ def processor(rows):
 
 
 def slope(points):
-    """Least squares: what it rises by in an hour, and the standard error of that, as if all errors were independent."""
+    """Returns the slope per hour by least squares, and its error if errors are independent."""
     count = len(points)
     mean_x = sum(x for x, _ in points) / count
     mean_y = sum(y for _, y in points) / count

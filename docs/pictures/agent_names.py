@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What the agent saves that leaves names to others.
+"""Measures what an agent saves with `names = "store"`.
 
     agent_names.py MEMHOOK_RS FOLDER [SECONDS [PAIRS]]
 
-starts ten services and ten redis-servers, and on them by turns an agent that looks up names and one that does not, each
-for so many seconds (90) in so many pairs (2). Prints a line for each: its processor time, its memory at the most and at
-the end, and the size of its profiles.
+Starts ten services and ten redis-servers. In each of PAIRS (2) pairs, traces them for SECONDS (90)
+with an agent that looks up names, and for as long with one that does not. Prints a line for each
+agent: its processor time, its memory (largest and at the end), and the size of its profiles.
 """
 
 import glob
@@ -78,7 +78,7 @@ def main():
         time.sleep(2)
         load = Load(folder, targets[10:])
         for turn in range(pairs):
-            # What comes second finds targets that have the hook already.
+            # The second agent of a pair finds targets that already have the hook.
             for names in (("agent", "store"), ("store", "agent"))[turn % 2]:
                 measure(program, folder, names, turn, seconds, load)
     finally:

@@ -1,11 +1,12 @@
 #!/usr/bin/python3
-"""What an agent keeps of processes that have ended.
+"""Measures the memory that an agent keeps for processes that have ended.
 
     agent_rest.py MEMHOOK_RS FOLDER [ROUNDS]
 
-In each round 600 processes, ten a second, live for one and a half seconds each, and are traced. Then nothing happens for
-75 seconds, in which the agent gives free memory back, and its own resident memory is taken. Rules choose by FOLDER, so no
-other process of the machine is traced. Needs the right to trace, and g++.
+In each round, ten processes start per second, 600 in total. Each is traced, and lives for one and a
+half seconds. Then the agent is idle for 75 seconds, in which it returns free memory, and its own
+resident memory is measured. The rules match paths in FOLDER, so no other process on the machine is
+traced. Needs permission to trace, and g++.
 """
 
 import os
@@ -57,7 +58,7 @@ def resident(pid):
 
 
 def slope(points):
-    """Least squares: bytes a process, and the standard error of that."""
+    """Returns the bytes per process by least squares, and their standard error."""
     count = len(points)
     mean_x = sum(x for x, _ in points) / count
     mean_y = sum(y for _, y in points) / count

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """Makes the README's pictures: python3 docs/pictures/make.py MEMHOOK_RS
 
-`top` in a real terminal (tmux) and the page of `view` in a real browser (Chromium), of the service that `demo`
-starts. Needs the right to trace a child, tmux and chromium. Fonts and colours of the terminal are chosen
-here; each character on it is what the command printed.
+They show the service that `demo` starts: `top` in a real terminal (tmux), and the page of `view` in
+a real browser (Chromium). Needs permission to trace a child, tmux and chromium. Only the fonts and
+colours of the terminal are chosen here; every character on it is what the command printed.
 """
 
 import collections
@@ -27,13 +27,13 @@ BRIGHT = ["#4f5666", "#ff616e", "#a5e075", "#f0a45d", "#4dc4ff", "#de73ff", "#4c
 
 
 def service(program, folder):
-    """A copy of the demo's service, which `demo` keeps in a directory of its own while it runs."""
+    """Copies the demo's service, which `demo` keeps in its own directory while it runs."""
     demo = subprocess.Popen([program, "demo", "-d", "2s"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     copy = os.path.join(folder, "demo-service")
     for _ in range(200):
         found = glob.glob(f"{tempfile.gettempdir()}/memhook-demo-{demo.pid}/demo-service")
         if found:
-            # `demo` writes it in one go and starts it at once.
+            # `demo` writes the file with a single write, and starts it immediately.
             time.sleep(0.5)
             shutil.copy(found[0], copy)
             break
@@ -43,7 +43,7 @@ def service(program, folder):
 
 
 def colour(codes):
-    """The colour that the rest of a `38;...` or `48;...` sequence names."""
+    """Returns the colour that the rest of a `38;...` or `48;...` sequence selects."""
     if codes[0] == 2:
         red, green, blue = codes[1:4]
         return f"#{red:02x}{green:02x}{blue:02x}", codes[4:]
@@ -90,7 +90,7 @@ def runs(line, style):
 
 
 def svg(screen):
-    """A picture of a terminal's contents."""
+    """Draws the contents of a terminal as SVG."""
     width, height = COLUMNS * CELL + 2 * MARGIN, ROWS * LINE + 2 * MARGIN
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" font-size="14" '
@@ -150,7 +150,7 @@ def page(program, pid, folder, root, into):
 
 
 def shrink(shot, into):
-    """Writes a screenshot with a palette of its most frequent colours: enough for a page with few of them."""
+    """Writes a screenshot with a palette of its most frequent colours, enough for a page."""
     with open(shot, "rb") as file:
         data = file.read()
     chunks, at = [], 8
@@ -197,7 +197,7 @@ def shrink(shot, into):
             file.write(struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body)))
 
 
-# Picks the first site of the list, as a reader would.
+# Selects the first site of the list, as a user would.
 CLICK = """<script>
 setTimeout(() => document.querySelector(".row [title='export_history']").click(), 3000)
 </script>"""

@@ -43,8 +43,9 @@ pub(crate) fn built(messages: &[u8], end: &str) -> Option<PathBuf> {
     programs.next_back()
 }
 
-/// Builds a Rust service from `tests/services` with this allocator linked in, and names the result
-/// after its program. `None` if it cannot be built here; the reason is printed on standard error.
+/// Builds the Rust service `name` from `tests/services` with this allocator linked in, and returns
+/// the path of its executable. Returns `None` if the service cannot be built here; the reason is
+/// printed on standard error.
 pub fn build_service(allocator: &str, name: &str) -> Option<PathBuf> {
     // A separate target folder keeps Cargo from rebuilding the tests' dependencies with other
     // features, and from waiting for its lock.

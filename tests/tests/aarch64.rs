@@ -326,7 +326,7 @@ fn processes_are_searched_and_not_touched() {
                     && failed.starts_with("FAIL processor"),
                 "{processor}: {doctor}"
             );
-            // Everything that needs more than a look is refused in a line.
+            // Without `--read-only`, `scan` is refused with a one-line error.
             says(&format!("{name} plain 2 1"));
             // Contents are as they were, and no call has ended early.
             says(&format!("{name} end 0"));

@@ -22,7 +22,7 @@ pub struct Allocator {
     /// Maps the name of one of its functions, without the prefix, to the hooked function with the same shape. Names of
     /// C functions are not mapped.
     shape: fn(&str) -> Option<&'static str>,
-    /// Names without the prefix for which `shape` may return a function.
+    /// Returns the names (without the prefix) for which `shape` may return a function.
     names: fn() -> Vec<String>,
 }
 
@@ -62,7 +62,7 @@ pub static ALLOCATORS: &[Allocator] = &[
         GPERFTOOLS
     ),
     // Google's own allocator (github.com/google/tcmalloc). It is not the tcmalloc of gperftools. Its plain names are
-    // aliases of these (tcmalloc/libc_override_gcc_and_weak.h).
+    // aliases of the names here (tcmalloc/libc_override_gcc_and_weak.h).
     shaped!(
         a(
             "google-tcmalloc",
@@ -196,7 +196,7 @@ const WITH_FORMS: [&str; 15] = [
     "reallocarray",
     "expand",
 ];
-/// Functions without such forms (mimalloc.h, "Extended functionality" and mimalloc-override.h).
+/// Functions that have no such variants (mimalloc.h, "Extended functionality" and mimalloc-override.h).
 const WITHOUT_FORMS: Shapes = &[
     ("free", "free"),
     ("cfree", "free"),
@@ -260,7 +260,7 @@ fn mimallocs_names() -> Vec<String> {
     others.chain(formed).collect()
 }
 
-/// Returns the id of C's functions, and of jemalloc's additions to them, by their plain names.
+/// Returns the id of the hooked function with this plain name: a function of C, or one that jemalloc adds.
 fn plain(name: &str) -> Option<usize> {
     let id = exact(name)?;
     let is_of_family = || ALLOCATORS.iter().any(|a| name.starts_with(a.prefix));
@@ -280,7 +280,7 @@ impl Allocator {
     }
 }
 
-/// All names of hooked functions and of functions with their shapes, with the allocators' own prefixes.
+/// Names of all hooked functions, and of all functions with the same shapes, with the allocators' own prefixes.
 static KNOWN: LazyLock<HashMap<&'static str, usize>> = LazyLock::new(|| {
     let mut known: HashMap<&str, usize> = HashMap::new();
     for allocator in ALLOCATORS {
@@ -288,7 +288,7 @@ static KNOWN: LazyLock<HashMap<&'static str, usize>> = LazyLock::new(|| {
         for behind in of_c.chain((allocator.names)()) {
             if let Some(function) = allocator.function(&behind) {
                 let name = format!("{}{behind}", allocator.prefix);
-                // The names live as long as the table, until the program ends.
+                // The names live as long as the table, that is, until the program ends.
                 known.insert(name.leak(), function);
             }
         }
@@ -325,15 +325,15 @@ struct Bundled {
     allocator: &'static Allocator,
 }
 
-/// Names of allocators' functions in one module, by the prefixes that were found in it.
+/// Names of allocators' functions in one module, by the prefixes that were found in the module.
 #[derive(Debug, Default)]
 pub struct AllocatorNames {
     bundled: Vec<Bundled>,
 }
 
 /// Evidence for an allocator: two of its functions, with any common prefix, because a single name may belong to a
-/// wrapper. The third text is the part of these names with which all names of the allocator begin, and the fourth is
-/// its known prefix.
+/// wrapper. The third string is the beginning that these names share with all other names of the allocator, and the
+/// fourth is the allocator's known prefix.
 const EVIDENCE: [(&str, &str, &str, &str); 2] = [
     ("mallocx", "dallocx", "", "je_"),
     ("mi_malloc_aligned", "mi_free", "mi_", "mi_"),

@@ -211,7 +211,7 @@ pub const HOOKED_FUNCTIONS: &[Function] = &[
     f("shmdt", "shmdt", S::Shmdt, Maps),
     f(ACCESS_LISTENER, "access", S::Access, Accesses),
     f(MARK_LISTENER, "mark", S::Mark, Marks),
-    // Functions of the C library that access the program's bytes. _FORTIFY_SOURCE replaces them by functions with the
+    // Functions of the C library that access the program's bytes. _FORTIFY_SOURCE replaces them with functions with the
     // suffix _chk, which have one more parameter, the size of the destination.
     f("memcpy", "memcpy", S::CopyBytes, Touches),
     f("memmove", "memmove", S::CopyBytes, Touches),
@@ -278,8 +278,8 @@ pub const HOOKED_FUNCTIONS: &[Function] = &[
 ];
 
 /// Returns the operators new that libstdc++ and libc++abi define as a plain call of malloc or of another operator new
-/// (libsupc++/new_op.cc and its neighbours, libcxxabi/src/stdlib_new_delete.cpp). These are the operators without an
-/// alignment.
+/// (libsupc++/new_op.cc and the files next to it, libcxxabi/src/stdlib_new_delete.cpp). These are the operators without
+/// an alignment.
 pub fn forwarding_operators() -> impl Iterator<Item = &'static Function> {
     let is_operator_new = |f: &&Function| f.name.starts_with("_Zn");
     let functions = HOOKED_FUNCTIONS.iter().filter(is_operator_new);

@@ -1,6 +1,6 @@
 //! Checks that the report consists of numbers. If the hook followed a word of the report, any process that shares the
-//! report could choose the addresses that the attached process calls, reads or writes. A child with fewer rights could
-//! do so too.
+//! report could choose the addresses that the attached process calls, reads or writes. A child with fewer privileges
+//! could do so too.
 
 use crate::layout::*;
 

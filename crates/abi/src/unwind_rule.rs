@@ -22,7 +22,7 @@ pub const PLT: u64 = 4;
 pub const SIGNAL: u64 = 5;
 /// The return address is undefined: the thread starts here.
 pub const END: u64 = 6;
-/// Code that was generated at run time and keeps frame pointers, as long as they are plausible.
+/// Code that was generated at run time and keeps frame pointers. It is unwound as long as these are plausible.
 pub const MADE: u64 = 7;
 
 /// rbp has the caller's value.

@@ -21,8 +21,8 @@ pub fn band(idle_ms: u32) -> usize {
 pub struct AgePoint {
     /// Time of the point in ms since the attach.
     pub at_ms: u32,
-    /// Live bytes by the time for which they were certainly not written and were not seen to be
-    /// read.
+    /// Live bytes by the time for which they were certainly not written, and no read of them was
+    /// seen.
     pub bytes: [u64; BANDS],
     /// Number of pages by their monitoring threshold.
     pub pages: [u64; THRESHOLDS_MS.len()],

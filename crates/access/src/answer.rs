@@ -22,17 +22,18 @@ pub struct SiteAnswer {
     pub stale_bytes_high: u64,
     /// Bytes of blocks that were certainly not written for the requested time.
     pub unwritten_bytes: u64,
-    /// Part of these bytes that were certainly not read either.
+    /// Part of the unwritten bytes that was certainly not read either.
     pub unaccessed_bytes: u64,
-    /// Number of looks at words of the site's blocks, and the number of looks that found a touch.
+    /// Number of looks at words of the site's blocks, and number of looks that detected a touch.
     pub looks: (u64, u64),
     /// Last time at which a block of the site was certainly touched.
     pub last_access_ms: Option<u32>,
-    /// The block that is probably stale with the most bytes for the longest time, if any block is.
+    /// Of the blocks that are probably stale, the one with the most bytes for the longest time;
+    /// `None` if no block is.
     pub stale_block: Option<u64>,
     /// Stale bytes multiplied by the time without a touch, in seconds. It uses the best estimate if
-    /// the state of the site is known, and the low end otherwise, so that no guess ranks above a
-    /// known value.
+    /// the state of the site is known, and the lower bound otherwise, so that no guess ranks above
+    /// a known value.
     pub stale_byte_seconds: f64,
 }
 
@@ -48,8 +49,8 @@ pub enum State {
 }
 
 impl SiteAnswer {
-    /// Returns the state of the site. It is known if the whole interval is on one side of half of
-    /// the site's bytes.
+    /// Returns the state of the site. The state is known if the interval lies completely above or
+    /// completely below half of the site's bytes.
     pub fn state(&self) -> State {
         let half = self.live_bytes / 2;
         if self.stale_bytes_low > half {
@@ -106,8 +107,7 @@ pub fn answer(
         ) => Share::unknown(0.0),
         (_, stratum) => {
             let seen = |stratum| looks.share(site, stratum, older_ms);
-            // Blocks that are not written are mostly not read either, and similar sites behave
-            // alike.
+            // Most blocks that are not written are not read either, and similar sites behave alike.
             let guess = match stratum {
                 Stratum::Unwritten => 1.0,
                 Stratum::Open => seen(Stratum::Unwritten).map_or(0.0, |share| share.estimate),

@@ -7,8 +7,9 @@
 //! watched thread also costs time whenever it is scheduled. If this cost has used up the budget,
 //! all looks are abandoned, and no thread is watched for some time.
 //!
-//! Half of the looks watch words, which detects every access. The other looks watch one random byte
-//! of each word or quarter, which shows how much of the first and the last one is used.
+//! Half of the looks watch whole words, which detects every access to them. The other looks watch
+//! one random byte in each word, or in each quarter of a larger block. They show how much of the
+//! first and of the last of these parts is used.
 
 use crate::error::Error;
 use crate::measure::measure;

@@ -1,6 +1,5 @@
-//! Clears the accessed marks in page tables with hardly any wait for the process. This is done in
-//! slices. If the kernel can only clear all marks in one step, they are cleared only if that step
-//! is short.
+//! Clears the accessed marks in page tables in slices, so that the process hardly has to wait. If
+//! the kernel can only clear all marks in one step, they are cleared only if that step is short.
 
 use crate::lock_slices::LockSlices;
 use memhook_inject::{Pace, RangeMarks, clear_access_marks};
@@ -11,8 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Time of the slices of one turn.
 const TURN: Duration = Duration::from_millis(3);
-/// Maximum duration of clearing all marks in one step. It is estimated by the time that reading all
-/// marks takes, which is about as long.
+/// Maximum duration of clearing all marks in one step. Estimated by the time to read all marks,
+/// which takes about as long.
 const LONGEST_WHOLE: Duration = Duration::from_millis(5);
 
 /// Progress of the clearing.
@@ -53,8 +52,8 @@ impl Clearing {
         self.slices.longest().max(self.longest_whole)
     }
 
-    /// Begins with these sorted ranges, each within one mapping. `whole` is the time that reading
-    /// all marks took.
+    /// Starts clearing the marks of these sorted ranges, each within one mapping. `whole` is the
+    /// time that reading all marks took.
     pub fn begin(&mut self, ranges: Vec<Range<u64>>, whole: Duration) {
         // The marks also tell the kernel which pages to swap out first.
         if has_swap() {

@@ -37,7 +37,7 @@ pub struct Compared {
 }
 
 impl Contents {
-    /// Computes the contents of these blocks from a copy of the memory.
+    /// Computes fingerprints of the contents of these blocks from a copy of the memory.
     pub fn of(snapshot: &Snapshot, blocks: &EarlierBlocks) -> Contents {
         let all = blocks.iter().map(|LiveBlock { address, bytes, .. }| {
             let fingerprint = snapshot.bytes(address, bytes).map(fingerprint);

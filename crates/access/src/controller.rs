@@ -35,8 +35,8 @@ pub struct PagePlan {
 
 /// Share of the budget for pages. Watchpoints get the rest.
 const SHARE_OF_PAGES: f64 = 0.5;
-/// Share of the uninformative pages that are exchanged at a time, if there are more pages than may
-/// be guarded.
+/// Share of the uninformative pages to exchange at a time if there are more pages than may be
+/// guarded.
 const EXCHANGED_SHARE: f64 = 0.1;
 /// Bytes of adjacent pages that are chosen together, to keep the number of protected ranges small.
 const CHUNK_BYTES: u64 = 64 * PAGE_BYTES;
@@ -161,7 +161,7 @@ impl Controller {
         }
     }
 
-    /// Returns some of the pages that were guarded for so long that they yield no further
+    /// Returns some of the pages that have been guarded for so long that they yield no further
     /// information.
     fn told_all(&self, wanted: usize, now_ms: u32) -> Vec<Range<u64>> {
         let most = (self.pages.guarded() as f64 * EXCHANGED_SHARE).ceil() as usize;

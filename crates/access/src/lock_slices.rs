@@ -5,8 +5,8 @@
 use memhook_inject::Pace;
 use std::time::Duration;
 
-/// Number of consecutive slow slices of the minimum size after which the walk ends. This many slow
-/// slices cannot all have been waiting for a processor.
+/// Number of consecutive slow slices of the minimum size after which the walk ends. It is too large
+/// for waits for a processor to explain all of them.
 const MOST_TOO_LONG: u32 = 5;
 /// Bytes covered by one page table. Huge pages must not be split.
 pub const LEAST_SLICE_BYTES: u64 = 2 << 20;
@@ -119,7 +119,7 @@ mod tests {
 
     proptest! {
         /// The density of the memory may change arbitrarily. After an empty part, at most one slice
-        /// is too long, and its size limits its time.
+        /// takes too long, and the limit on its size bounds its duration.
         #[test]
         fn no_slice_is_much_longer_than_the_one_before(
             parts in proptest::collection::vec((1usize..200, 0u64..60), 1..20),
@@ -131,7 +131,7 @@ mod tests {
             let times = walk(&mut LockSlices::default(), &each);
             let most = 60 * Pace::MOST_BYTES / LEAST_SLICE_BYTES;
             prop_assert!(times.iter().all(|time| *time <= Duration::from_micros(most)));
-            // At the same density, no two consecutive slices are too long.
+            // At a constant density, no two consecutive slices take too long.
             let long = |time: &Duration| *time > 2 * Pace::AIM;
             let in_a_row = times.windows(2).filter(|two| two.iter().all(long)).count();
             prop_assert!(in_a_row <= parts.len(), "{in_a_row}");

@@ -6,7 +6,7 @@ use crate::sites::{LiveBlock, STRATA, Site, SiteBlocks, Stratum};
 use crate::survival::{Share, Watched, stale_share};
 use rustc_hash::FxHashMap;
 
-/// One look: a word of a block that is watched from a certain moment on.
+/// One look: a word of a block, watched from a certain moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Look {
     /// The block.
@@ -81,8 +81,8 @@ const WORTH_OF_KNOWN: f64 = 0.05;
 
 /// All looks.
 ///
-/// The question is whether a block is touched, and a look sees one word of it. A block may be in
-/// use although some of its words are never touched, and blocks of a site mostly have the same
+/// The question is whether a block is touched, but a look sees only one word of it. A block may be
+/// in use although some of its words are never touched, and blocks of a site mostly have the same
 /// layout. So the words of a site are watched at one offset in the block. At first this is the
 /// first word (an object's vtable pointer, the head of a structure), and one look in four explores
 /// a random offset. If it finds an offset that is touched more often, that offset is watched
@@ -161,10 +161,11 @@ impl Looks {
     }
 
     /// Returns the weight of a part: about the standard error of its stale share, divided by the
-    /// root of the usual length of its looks. This is the best way to spend time on samples of
-    /// several kinds (Neyman's allocation). The part's size counts by the root of its bytes. With
-    /// the bytes themselves, a large half-stale part would permanently take all looks from small
-    /// parts. A look without a touch counts by its length, because a short one shows little.
+    /// square root of the usual length of its looks. This is the best way to spend time on samples
+    /// of several kinds (Neyman's allocation). The part's size enters as the square root of its
+    /// bytes. With the bytes themselves, a large half-stale part would permanently take all looks
+    /// from small parts. A look without a touch counts in proportion to its length, because a short
+    /// look shows little.
     fn worth(&self, site: Site, index: usize, bytes: u64, older_s: f64) -> f64 {
         let watched = self.sites.get(&site).map(|looks| &looks.watched[index]);
         let (mut touched, mut untouched, mut seconds) = (0.0, 0.0, 0.0);
@@ -195,8 +196,8 @@ impl Looks {
         }
     }
 
-    /// Records the result of a look: whether its word was touched, or has not been touched until
-    /// now. The block must still be live.
+    /// Records the result of a look: whether its word was touched, or has not been touched so far.
+    /// The block must still be live.
     pub fn ended(&mut self, look: &Look, touched_ms: Option<u32>, now_ms: u32) {
         let site = self.sites.entry(look.block.site).or_default();
         site.is_known = None;
@@ -328,8 +329,8 @@ pub fn kept_ms(older_ms: u32) -> u32 {
 /// Lengths of short looks. Many short looks fit into the time of a long one.
 const SHORT_MS: [u32; 2] = [100, 300];
 
-/// Returns one of these lengths or the whole time. Each is chosen for an equal share of the time in
-/// which words are watched.
+/// Returns one of these lengths or the whole time. Each choice takes up an equal share of the total
+/// watching time.
 fn any_length_ms(older_ms: u32, random: &mut Random) -> u32 {
     let lengths = SHORT_MS.into_iter().chain(THRESHOLDS_MS);
     let lengths = lengths.filter(|&ms| ms < older_ms);
@@ -356,7 +357,8 @@ mod tests {
         }
     }
 
-    /// Only one word of the blocks is used. It is found, and the estimate is based on it.
+    /// The program uses only one word of each block. The looks find that word, and the estimate is
+    /// based on it.
     #[test]
     fn the_place_that_is_used_is_found() {
         let mut random = Random::seeded(3);

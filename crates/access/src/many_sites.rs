@@ -1,5 +1,5 @@
-//! Simulated programs with many sites that share pages. They show for how many sites the looks at
-//! single words decide whether the site is stale.
+//! Simulated programs with many sites that share pages. They show how many sites can be classified
+//! as stale or not by looks at single words.
 
 use crate::answer::{Evidence, State, answer, note_known};
 use crate::looks::{Look, Looks};
@@ -14,7 +14,7 @@ const CENSUS_MS: u32 = 1000;
 const BLOCK_BYTES: u64 = 128;
 const DRAWN: u64 = 32;
 
-/// A site with a share of blocks that are never touched. Its other blocks are touched periodically.
+/// A site. A share of its blocks is never touched; the other blocks are touched periodically.
 struct Program {
     bytes: u64,
     stale: f64,
@@ -89,8 +89,8 @@ fn states(programs: &[Program], rounds: u32, seed: u64) -> (Vec<State>, u64) {
     ((0..programs.len()).map(state).collect(), count)
 }
 
-/// Large sites must not take all looks from small ones. One of the sites is half stale, so no
-/// number of looks can decide its state.
+/// Large sites must not get all looks at the expense of small sites. One of the sites is half
+/// stale, so no number of looks can decide its state.
 #[test]
 fn small_sites_become_known_beside_large_ones() {
     const MIB: u64 = 1 << 20;

@@ -9,8 +9,9 @@
 //!
 //! Clearing the marks does not flush the processors' caches of the page tables (`clear_refs_write`
 //! of fs/proc/task_mmu.c), and a page whose translation is cached gets no new mark.
-//! Write-protecting a page does flush it and, for ranges of more than 33 pages, flushes the whole
-//! process (`tlb_single_page_flush_ceiling` of arch/x86/mm/tlb.c).
+//! Write-protecting a page does flush its translation and, for ranges of more than 33 pages,
+//! flushes the translations of the whole process (`tlb_single_page_flush_ceiling` of
+//! arch/x86/mm/tlb.c).
 
 use crate::clearing::{Clearing, Progress};
 use crate::page_accesses::{PageAccesses, pieces};
@@ -22,7 +23,7 @@ use memhook_process::{
 use std::ops::Range;
 use std::time::Duration;
 
-/// Maximum resident size of a process that is examined this way.
+/// Maximum resident size of a process that is examined by its marks.
 const MOST_RESIDENT_BYTES: u64 = 4 << 30;
 /// Maximum time to read one mapping's marks, during which threads that map or unmap memory wait.
 const LONGEST_READING: Duration = Duration::from_millis(5);
@@ -38,7 +39,8 @@ const MOST_PIECES: u64 = 512;
 /// Maximum number of pieces of a heap that has grown. The rest is not split.
 const MOST_PIECES_EVER: usize = 2048;
 const MOST_MAPPINGS: usize = 20_000;
-/// Minimum size of a piece, long enough that its protection flushes the whole process.
+/// Minimum size of a piece. It is large enough that protecting the piece flushes the cached
+/// translations of the whole process.
 const LEAST_PIECE_BYTES: u64 = 64 * PAGE_BYTES;
 /// Length beyond which the processor does not flush page by page.
 const FLUSHED_BYTES: u64 = 34 * PAGE_BYTES;
@@ -68,7 +70,7 @@ pub struct MarkedPages {
     clears: u64,
     slow_readings: u32,
     page_ns: f64,
-    /// Reason why the marks were not cleared, and true if they never will be.
+    /// Reason why the marks were not cleared, and whether they will never be cleared.
     problem: Option<String>,
     is_over: bool,
 }
@@ -127,13 +129,14 @@ impl MarkedPages {
         ))
     }
 
-    /// Returns how often the marks were cleared, and the longest time that the process waited for
-    /// that.
+    /// Returns how often the marks were cleared, and the longest time for which a clearing made the
+    /// process wait.
     pub fn clears(&self) -> (u64, Duration) {
         (self.clears, self.clearing.longest())
     }
 
-    /// Returns the time since which no part of this range was accessed, if that is long enough.
+    /// Returns the time since which no part of this range was accessed, if that time is long enough
+    /// ago.
     pub fn idle_since(&self, range: Range<u64>, older_ms: u32) -> Option<u32> {
         self.accesses.idle_since(range, older_ms)
     }
@@ -166,8 +169,8 @@ impl MarkedPages {
         true
     }
 
-    /// Takes a turn. Call this once a second, after the pages have been checked for writes. `clock`
-    /// returns the time since the attach.
+    /// Performs the periodic work. Call this once a second, after the pages have been checked for
+    /// writes. `clock` returns the time since the attach.
     pub fn turn(&mut self, pages: &Pages, older_ms: u32, clock: impl Fn() -> u32) {
         let now_ms = clock();
         let is_clear_due = now_ms >= self.next_clear_ms;
@@ -237,9 +240,11 @@ impl MarkedPages {
     }
 
     /// Returns true if a mapping has so many resident pages that reading its marks would take too
-    /// long. Counting the resident pages is several times as fast, and is done in slices.
+    /// long. Counting the resident pages is several times faster than reading the marks, and is
+    /// done in slices.
     fn has_larger_mapping(&self) -> bool {
-        // The mean covers many mappings, but some pages take longer than others.
+        // Half of the time limit is used, because the mean covers many mappings, and some pages
+        // take longer than others.
         let pages = LONGEST_READING.as_nanos() as f64 / (2.0 * self.page_ns.clamp(20.0, 1e4));
         let most = pages as u64 * PAGE_BYTES;
         let Ok(scan) = PageScan::open(self.pid) else {
@@ -360,8 +365,8 @@ fn always_huge() -> bool {
         .is_ok_and(|text| text.contains("[always]"))
 }
 
-/// Returns a range whose protection flushes the whole process. All of its pages are in memory,
-/// inside one page table, and watched.
+/// Returns a range whose protection flushes the cached translations of the whole process. All of
+/// its pages are in memory, in one page table, and watched.
 fn flushed(pid: i32, mappings: &[MappingUse], pages: &Pages) -> Option<Range<u64>> {
     let scan = PageScan::open(pid).ok()?;
     // Memory that was not accessed will not be written soon.

@@ -40,7 +40,7 @@ fn fault_ns() -> io::Result<f64> {
 }
 
 /// Returns the cost of an access to a watched word, in nanoseconds. Fails if there are no
-/// watchpoints, or if they do not fire, as in some emulators.
+/// watchpoints, or if they do not fire, which happens in some emulators.
 fn trap_ns(tid: i32, with_kernel: bool) -> io::Result<f64> {
     let word = Box::new(AtomicU64::new(0));
     let address = word.as_ptr().addr() as u64;
@@ -64,7 +64,7 @@ pub struct Means {
     pub costs: Costs,
     /// Reason why writes to pages cannot be watched.
     pub no_pages: Option<io::Error>,
-    /// True if watchpoints see the kernel's accesses; the error is the reason why there are no
+    /// True if watchpoints see the kernel's accesses. The error is the reason why there are no
     /// watchpoints.
     pub watchpoints: io::Result<bool>,
 }

@@ -1,8 +1,8 @@
 //! The next accesses, by any thread, to words that a caller selects.
 //!
 //! Unlike [`Watcher`](crate::Watcher), this has no overhead budget. Each reported access costs the
-//! thread a trap, and a thread with a watchpoint pays whenever it is scheduled. There is no cost
-//! while no word is watched.
+//! thread a trap, and a thread with a watchpoint pays a cost whenever it is scheduled. There is no
+//! cost while no word is watched.
 
 use crate::error::Error;
 use crate::measure::watchpoints;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Time between two searches for new threads.
 const FOLLOW: Duration = Duration::from_millis(20);
-/// Maximum number of watched threads, because each takes descriptors and locked memory.
+/// Maximum number of watched threads. Each takes file descriptors and locked memory.
 const MOST_THREADS: usize = 1000;
 
 /// Words of one process whose next accesses are reported.
@@ -30,8 +30,8 @@ impl NextAccesses {
     /// Prepares to watch a process, with no watched words yet.
     ///
     /// # Errors
-    /// Fails with [`Error::NoEvidence`] without hardware watchpoints, or without permission to use
-    /// them.
+    /// Fails with [`Error::NoEvidence`] if there are no hardware watchpoints, or no permission to
+    /// use them.
     pub fn start(pid: i32) -> Result<NextAccesses, Error> {
         let none = |error: std::io::Error| Error::NoEvidence {
             pid,
@@ -93,16 +93,16 @@ impl NextAccesses {
         }
     }
 
-    /// Makes an accessed word fire at this thread's next access too. Until this call, or until the
-    /// word is forgotten, only accesses by other threads are reported.
+    /// Makes the watch on an accessed word fire again at this thread's next access. Until this
+    /// call, or until the word is forgotten, only accesses by other threads are reported.
     pub fn watch_again(&mut self, access: &Access) {
         if let Some((_, word)) = self.words.get(&access.address) {
             self.threads.arm_again(word, access.tid);
         }
     }
 
-    /// Returns the accesses since the last call, sorted by time. Each word has at most one access
-    /// from each thread. Call this every few milliseconds. Each call also starts to watch new
+    /// Returns the accesses since the last call, sorted by time. Reports at most one access per
+    /// word and thread. Call this every few milliseconds. Each call also starts to watch new
     /// threads.
     pub fn take(&mut self) -> Vec<Access> {
         if self.words.is_empty() {
@@ -121,7 +121,7 @@ impl NextAccesses {
                 ..Access::default()
             }));
         }
-        // A ring may still contain accesses to a word that has been forgotten since, and that may
+        // A ring may still contain accesses to a word that has since been forgotten and may by now
         // be watched again.
         found.retain(|access| {
             let word = self.words.get(&access.address);

@@ -1,4 +1,4 @@
-//! Memory without any access, according to the marks in the page tables. The kernel combines the
+//! Memory that was not accessed, according to the marks in the page tables. The kernel combines the
 //! marks of each mapping, and reports only whether any part of it was accessed since the marks were
 //! cleared.
 
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(accesses.idle_since(0x1ff0..0x2010, 1000), Some(100));
         assert_eq!(accesses.idle_since(0x1ff0..0x2010, 1001), None);
         accesses.cleared(1100);
-        // A part of the idle memory was accessed, and more is idle now.
+        // A part of the idle memory was accessed, and other memory is idle now.
         accesses.looked(&[0x1000..0x2000, 0x3000..0x6000, 0x6000..0x7000], 3100);
         let since = |range| accesses.idle_since(range, 2000);
         assert_eq!(since(0x1000..0x2000), Some(100));

@@ -187,7 +187,7 @@ impl PageWatch {
 }
 
 /// Unregisters watched memory slice by slice. When a userfaultfd is closed, the kernel unregisters all of its memory in
-/// one step, and threads of the process that map or unmap memory wait for that.
+/// one step, and threads of the process that map or unmap memory have to wait.
 impl Drop for PageWatch {
     fn drop(&mut self) {
         // Older kernels let one process remove the registrations of another. Closing the descriptors removes only ours.

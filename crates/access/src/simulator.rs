@@ -14,7 +14,7 @@ struct Program {
     pages: u64,
     /// Period of each group in ms; 0 for never.
     periods: Vec<u64>,
-    /// Time from which all pages are written simultaneously, each second.
+    /// Time from which all pages are written simultaneously every second.
     storm_ms: u64,
     protected: Vec<bool>,
     written_ms: Vec<u64>,
@@ -127,7 +127,7 @@ fn reported(controller: &Controller, pages: u64, older_ms: u32) -> Vec<u64> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// No five seconds exceed the budget by more than a tenth, even if all pages are written
+    /// No five-second window exceeds the budget by more than a tenth, even if all pages are written
     /// simultaneously.
     #[test]
     fn within_the_budget(
@@ -207,7 +207,7 @@ fn what_is_written_all_the_time_is_looked_at_less() {
         trap_ns: 28_000.0,
     };
     simulate(&mut program, adaptive(5000, 0.5), costs, 60, |_, _, _| {});
-    // A quarter of the pages is written, in each of sixty seconds.
+    // A quarter of the pages is written in each of the sixty seconds.
     let naive = 50 * 60;
     let adaptive = program.total;
     assert!(adaptive * 4 < naive, "{adaptive} of {naive}");

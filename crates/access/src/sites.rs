@@ -1,4 +1,4 @@
-//! The live blocks of a process by site, with their known access times.
+//! Live blocks of a process by site, with the known times of their accesses.
 
 use crate::ages::{BANDS, band};
 use crate::pages::Writes;
@@ -34,8 +34,8 @@ pub struct LiveBlock {
 pub enum Stratum {
     /// The block has not been written for the required time, but may have been read.
     Unwritten,
-    /// The block may have been written: it shares pages with blocks that were, or its pages have
-    /// not been write-protected for long enough.
+    /// The block may have been written: it shares pages with blocks that were written, or its pages
+    /// have not been write-protected for long enough.
     Open,
 }
 
@@ -49,7 +49,7 @@ pub struct Part {
     pub bytes: u64,
     /// Number of blocks.
     pub blocks: u64,
-    /// Bytes multiplied by the time in ms during which no access to them was seen.
+    /// Bytes multiplied by the time, in ms, for which no access to them was seen.
     pub idle_byte_ms: f64,
     /// The block with the largest product of bytes and time.
     pub most_idle: Option<LiveBlock>,
@@ -58,8 +58,8 @@ pub struct Part {
     pub drawn: Vec<LiveBlock>,
 }
 
-/// Sample size of each part. Each block is observed only once. Otherwise, a block that is always
-/// accessed soon would be observed repeatedly while an idle block is still being watched.
+/// Sample size of each part. Each block is observed only once. Otherwise, a block whose accesses
+/// are frequent would be observed repeatedly while an idle block is still being watched.
 const DRAWN: usize = 32;
 
 impl Part {
@@ -80,8 +80,9 @@ impl Part {
             self.drawn = vec![*block; DRAWN];
             return;
         }
-        // This block replaces each element of the sample with a probability equal to its share of
-        // the bytes so far. A block with a small share rarely replaces more than one element.
+        // The block replaces each element of the sample with a probability equal to the block's
+        // share of the bytes so far. A block with a small share rarely replaces more than one
+        // element.
         let probability = block.bytes as f64 / self.bytes as f64;
         let expected = probability * DRAWN as f64;
         if expected < 0.1 {
@@ -148,7 +149,7 @@ impl<'a> Census<'a> {
 
     /// Counts a block, given the known `writes` to its pages. `written_ms` is the latest time at
     /// which the pages may have been written. `idle_since` is the time since which they have
-    /// certainly not been accessed, if that is long enough.
+    /// certainly not been accessed, if it is long enough ago.
     pub fn add(
         &mut self,
         block: &LiveBlock,

@@ -1,4 +1,5 @@
-//! Cost of watching for the target, and a rule that keeps any five seconds within the budget.
+//! Cost that watching imposes on the target, and a rule that keeps any five seconds within the
+//! budget.
 //!
 //! A protected page costs its writer one fault, and an armed watchpoint one trap per thread. After
 //! that, neither has any cost. So the possible further cost is bounded by the outstanding cost of

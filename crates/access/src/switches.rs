@@ -1,6 +1,6 @@
 //! Cost of watchpoints when a thread is scheduled or descheduled. Each time, the kernel writes the
-//! debug registers, which causes an exit if it runs in a virtual machine. Events of any kind also
-//! add work to each switch of a thread.
+//! debug registers, which causes an exit if it runs in a virtual machine. Perf events of any kind
+//! also add work to each context switch of a thread.
 
 use memhook_process::SchedulingFile;
 use std::collections::BTreeMap;
@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 const RING_NS: f64 = 1_000.0;
 /// Additional cost of each watchpoint of the thread.
 const WATCHPOINT_NS: f64 = 500.0;
-/// Cost of opening, arming and closing an event of a running thread, whose processor is interrupted
-/// for each step. A sleeping thread costs nothing.
+/// Cost of opening, arming and closing an event of a running thread. Each step interrupts the
+/// thread's processor. A sleeping thread costs nothing.
 const EVENT_NS: f64 = 15_000.0;
 
 /// Counts how often threads are scheduled.

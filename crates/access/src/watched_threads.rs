@@ -36,9 +36,9 @@ pub struct WatchedThreads {
 }
 
 impl WatchedThreads {
-    /// Starts watching the threads of a process, as far as a budget (a share of the process's time)
-    /// allows. Returns the number of watchpoints available in each thread, or the reason why
-    /// watching is impossible. Limitations are added to `notes`.
+    /// Starts watching the threads of a process, to the extent that a budget (a share of the
+    /// process's time) allows. Returns the number of watchpoints available in each thread, or the
+    /// reason why watching is impossible. Limitations are added to `notes`.
     pub fn within(
         pid: i32,
         means: &Means,
@@ -57,8 +57,8 @@ impl WatchedThreads {
             )
         };
         let with_kernel = *means.watchpoints.as_ref().map_err(none)?;
-        // If they are armed in all threads, the watchpoints must not cost more than half of their
-        // share of five seconds.
+        // If the watchpoints are armed in all threads, they must not cost more than half of their
+        // share of the budget for five seconds.
         let most = 5e9 * budget / 2.0 / 2.0 / (4.0 * means.costs.trap_ns);
         let mut threads = WatchedThreads::of(pid, with_kernel, (most as usize).max(1));
         let slots = threads.slots().map_err(|error| none(&error))?;
@@ -85,8 +85,8 @@ impl WatchedThreads {
         }
     }
 
-    /// Returns the number of available watchpoints of a thread, which is smaller if a debugger or
-    /// the program itself uses some.
+    /// Returns the number of watchpoints that are available in a thread. It is smaller if a
+    /// debugger or the program itself uses some watchpoints.
     pub(crate) fn slots(&self) -> io::Result<usize> {
         let mut taken = Vec::new();
         // The kernel no longer finds an initial thread that has ended.
@@ -119,7 +119,7 @@ impl WatchedThreads {
         self.rings.clear();
     }
 
-    /// Updates the list of threads. New threads are watched from now on, including their `words`.
+    /// Updates the list of threads. New threads, including their `words`, are watched from now on.
     /// Returns the number of threads that got a ring.
     pub fn follow<'a>(&mut self, words: impl Iterator<Item = &'a mut WatchedWord>) -> usize {
         let Ok(tids) = thread_ids(self.pid) else {
@@ -130,7 +130,8 @@ impl WatchedThreads {
         let is_new = |tid: &i32| !self.rings.contains_key(tid);
         let mut new: Vec<i32> = tids.into_iter().filter(is_new).collect();
         // Threads created in sequence often do similar work. If only some threads can be watched,
-        // they must not be the first ones. Multiplying by the golden ratio spreads the numbers.
+        // these must not simply be the first ones. Multiplying by the golden ratio spreads the
+        // numbers.
         new.sort_unstable_by_key(|&tid| (tid as u32).wrapping_mul(0x9e37_79b1));
         let before = self.rings.len();
         for &tid in new.iter().take(self.most.saturating_sub(before)) {
@@ -258,7 +259,7 @@ impl WatchedThreads {
         fired
     }
 
-    /// Returns the number of threads without a ring that have touched a word.
+    /// Returns the number of threads that have touched a word but have no ring.
     pub fn touched_unrecorded(&self, word: &WatchedWord) -> usize {
         let without_ring = |tid: &i32| matches!(self.rings.get(tid), Some(None));
         let fired = word.by_thread.iter();

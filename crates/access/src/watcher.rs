@@ -53,7 +53,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Begins to watch a process. `now_ms` is the time since the attach in ms, as in all methods.
+    /// Begins to watch a process. In all methods, `now_ms` is the time since the attach in ms.
     ///
     /// # Errors
     /// Fails if neither pages nor words can be watched.

@@ -13,13 +13,13 @@ use rustc_hash::FxHashMap;
 
 /// Time between two updates of the list of threads.
 const FOLLOW_MS: u32 = 100;
-/// Time between two counts of how often the threads were scheduled.
+/// Interval between two readings of how often the threads were scheduled.
 const SWITCHES_MS: u32 = 20;
 /// Scheduling cost in seconds. Threads are watched again only if the budget has room for this cost,
 /// or if nearly all of the budget is free.
 const WORTH_S: f64 = 1.0;
 const NEARLY_ALL: f64 = 0.9;
-/// Share of time with the threads left alone at or above which that time is reported.
+/// If the threads were left alone for at least this share of the time, that time is reported.
 const MUCH_REST: f64 = 0.1;
 
 /// An active look.
@@ -52,8 +52,8 @@ pub(crate) struct WordWatch {
 }
 
 impl WordWatch {
-    /// Starts to watch the words of this process. The error says why that is impossible.
-    /// Limitations are added to `notes`.
+    /// Starts to watch words of this process. The error says why this is impossible. Limitations
+    /// are added to `notes`.
     pub fn start(
         pid: i32,
         means: &Means,
@@ -75,7 +75,8 @@ impl WordWatch {
         })
     }
 
-    /// Returns the note that words were not watched all the time, for a watch of `watched_ms`.
+    /// Returns the note that words were not watched all the time, for a watch that lasted
+    /// `watched_ms`.
     pub fn rest_note(&self, watched_ms: u32, now_ms: u32) -> Option<String> {
         let since = self.resting_since_ms;
         let rested_ms = self.rested_ms + since.map_or(0, |at| now_ms.saturating_sub(at));
@@ -179,8 +180,8 @@ impl WordWatch {
         let taken = self
             .switches
             .take(self.pid, &threads.tids(), monotonic_ns());
-        // Looks that have ended since then count as if they were active, because there are few of
-        // them.
+        // Looks that have ended since the last count are treated as active, because there are few
+        // of them.
         controller.switched(taken as f64 * most_ns, now_ms);
         let next_ns = self.switches.per_second() * f64::from(SWITCHES_MS) / 1e3 * most_ns;
         if controller.words_room_ns(now_ms) >= next_ns {

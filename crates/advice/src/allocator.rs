@@ -6,7 +6,7 @@ use memhook_report::{ResidentPoint, RssReport, bytes, count, counted, release_ca
 
 /// Number of arenas that MALLOC_ARENA_MAX=2 would leave.
 const ARENAS_KEPT: usize = 2;
-/// Number of arenas from which on they may be the cause of free memory.
+/// Minimum number of arenas for which the arenas may be the cause of free memory.
 const MANY_ARENAS: usize = 8;
 /// Name in an account for stacks whose threads have ended.
 const ENDED: &str = "stacks kept of threads that have ended";
@@ -36,8 +36,8 @@ pub fn findings(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
 const TRIM_COST: &str =
     "one thread is held while the allocator works, and pages that are used again fault in";
 
-/// Returns the free memory that was in use at some time of the observation, and will most likely be
-/// used again. For samples, this is an upper bound.
+/// Returns the free memory that was in use at some time during the observation and will most likely
+/// be used again. For samples, this is an upper bound.
 fn needed_again(facts: &Facts<'_>) -> u64 {
     let points = facts.profile.timeline.iter().map(|point| point.live);
     let Some(peak) = points.max_by_key(|live| live.bytes) else {
@@ -74,8 +74,8 @@ fn always_free(facts: &Facts<'_>, free: u64) -> u64 {
     least.min(free.saturating_sub(needed_again(facts)))
 }
 
-/// Returns the live bytes of the trace at the last look. The trace ends later, and a burst may
-/// begin between the two.
+/// Returns the live bytes of the trace at the last look. The trace ends after the last look, and a
+/// burst may begin between the two.
 fn live_at_look(facts: &Facts<'_>) -> u64 {
     let profile = facts.profile;
     let looks = profile.looks.as_ref();
@@ -138,13 +138,14 @@ fn trim_and(allocator: &str, target: &str) -> String {
     }
 }
 
-/// Finds arenas whose free memory is not returned by a trim, or will be used again after one.
+/// Finds arenas whose free memory a trim does not return, or whose free memory will be used again
+/// after a trim.
 fn arenas(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let arenas = &account.arenas;
     if arenas.len() < MANY_ARENAS {
         return None;
     }
-    // With fewer arenas, threads keep as much memory in their caches as before.
+    // Reducing the number of arenas does not change how much memory threads keep in their caches.
     let free = arenas
         .iter()
         .map(|arena| arena.top_bytes + arena.bins_bytes);
@@ -264,7 +265,8 @@ fn of_other_allocator(facts: &Facts<'_>, account: &RssReport) -> Option<Finding>
     })
 }
 
-/// Finds sites with few blocks that pin much free memory, which a trim does not return.
+/// Finds sites with a few blocks that pin a large amount of free memory, which a trim cannot
+/// return.
 fn fragmentation(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
     let pins = account.pins.iter().filter_map(|pin| {
         let held = pin.pinned_bytes.saturating_sub(pin.trimmable_bytes);

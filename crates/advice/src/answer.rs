@@ -59,8 +59,8 @@ impl Advice {
         }
     }
 
-    /// Returns the answer in at most three lines: the kind, the place, and the remedy. A line
-    /// before them reports unexplained memory, and a line after them a tried remedy.
+    /// Returns the answer in at most three lines: the kind, the place, and the remedy. A preceding
+    /// line reports unexplained memory, and a following line reports a remedy that was tried.
     pub(crate) fn lines_of_answer(&self) -> Vec<String> {
         let unexplained = self.unexplained_bytes.map(|unexplained| {
             let of = self.rss_bytes.unwrap_or_default();

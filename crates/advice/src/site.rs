@@ -2,7 +2,7 @@
 
 use memhook_report::{StackFrame, frame_name, from_responsible, is_own_code, short_place};
 
-/// Number of callers that are named next to the allocating function.
+/// Number of callers that are named in addition to the allocating function.
 const CALLERS: usize = 2;
 
 /// Name of a site.

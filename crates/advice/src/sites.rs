@@ -61,14 +61,14 @@ pub struct ClassedSite {
     pub site: String,
     /// Live bytes that the site has allocated since the attach.
     pub live_bytes: u64,
-    /// Lower and upper bound on the growth of blocks of the site's sizes since the start.
+    /// Lower and upper bounds on the growth, since the start, of blocks of the site's sizes.
     pub grown_bytes: (u64, u64),
     /// Certainty: exact, tested or estimated.
     pub certainty: &'static str,
     /// Observation that led to the class, as a sentence.
     pub seen: String,
-    /// Live bytes that the site has allocated since the attach, at equal intervals from the start
-    /// to the end.
+    /// Live bytes that the site has allocated since the attach, measured at equal intervals from
+    /// the start to the end.
     pub live_over_time: Vec<u64>,
 }
 
@@ -92,7 +92,7 @@ struct OfStack {
     /// True if the walks did not find most of the blocks, because they are in another heap.
     is_elsewhere: bool,
     course: Course,
-    /// Live bytes at the start and at the end of each part of the time.
+    /// Live bytes at the start and at the end of each part of the run.
     over_time: [f64; PARTS + 1],
 }
 
@@ -252,7 +252,7 @@ fn is_elsewhere(profile: &Profile, one: &OfStack) -> bool {
     2.0 * found.map_or(0.0, |found| found.live_bytes as f64) < one.live
 }
 
-/// Returns how the size of a buffer developed. The whole buffer appears when it is first enlarged,
+/// Returns the history of a buffer's size. The whole buffer appears when it is first enlarged,
 /// although it existed before. While it is being copied, it counts as released. It was not really
 /// released if it is larger afterwards, or if the heap has grown as much as the buffer by the last
 /// look.
@@ -275,7 +275,7 @@ fn of_buffer(facts: &Facts<'_>, mut live: [f64; PARTS + 1]) -> [f64; PARTS + 1] 
     live
 }
 
-/// Returns the live bytes of each call stack at the start and at the end of each part of the time.
+/// Returns the live bytes of each call stack at the start and at the end of each part of the run.
 fn over_time(profile: &Profile) -> BTreeMap<u32, [f64; PARTS + 1]> {
     let span = profile.to_ns.saturating_sub(profile.from_ns) as f64;
     let moment = |time_ns: u64| {
@@ -311,7 +311,8 @@ fn over_time(profile: &Profile) -> BTreeMap<u32, [f64; PARTS + 1]> {
     found
 }
 
-/// Returns the lower and the upper bound on the growth in `more` bytes since the start.
+/// Returns the lower and the upper bound on how many of the `more` bytes since the start are real
+/// growth.
 fn net(facts: &Facts<'_>, of: &OfStack, more: f64) -> (f64, f64) {
     let bound = facts.least() as f64;
     let of_heap = balance::live(facts);
@@ -319,8 +320,8 @@ fn net(facts: &Facts<'_>, of: &OfStack, more: f64) -> (f64, f64) {
         // All sites together have not grown by more than the heap.
         let most = more.min(of_heap.max(0.0) + bound);
         if of.is_buffer {
-            // The buffer has a different size each time, so only growth of other stacks is
-            // certainly not the buffer's own.
+            // The buffer has a different size each time. Only the growth of other stacks is
+            // certainly not due to the buffer.
             let is_other = |stack: u32| stack != of.stack && !of.others.contains(&stack);
             let others = looks.stacks.iter().filter(|one| is_other(one.stack));
             let others: u64 = others.map(|one| one.at_most_bytes).sum();

@@ -462,7 +462,7 @@ fn a_buffer_that_several_calls_enlarge_is_one() {
     assert_eq!(found.sites.len(), 1, "{:?}", found.sites);
 }
 
-/// Free memory is not given as the answer if a site has grown by more and may keep growing.
+/// Free memory is not the advice's answer if a site has grown by more and may keep growing.
 #[test]
 fn unsure_growth_comes_before_smaller_free_memory() {
     let mut profile = run(&[("load", &|t| if t > 0.9 { mib(1.0, 30.0) } else { 0.0 })]);
@@ -497,7 +497,7 @@ fn a_buffer_that_is_copied_at_the_end_is_not_gone() {
     assert_eq!(advice(&profile, &before).class, "nothing");
 }
 
-/// The walks do not recognize the heap, so it is counted with the mappings.
+/// The walks do not recognize the heap, so the heap is counted with the mappings.
 #[test]
 fn growth_in_a_heap_that_is_not_walked_has_a_site() {
     let mut profile = run(&[("keep_more", &|t| mib(t, 20.0))]);
@@ -513,7 +513,7 @@ fn growth_in_a_heap_that_is_not_walked_has_a_site() {
     );
     assert_eq!(found.findings[0].certainty, "estimated");
     assert_eq!(found.lines[0].bytes_an_hour, Some(20 * 60 * MIB as i64));
-    // If the mappings have not grown, other blocks were released.
+    // If the mappings have not grown, other blocks must have been released.
     let after = account(&[("live heap", 1), ("mappings", 2)]);
     assert_eq!(advice(&profile, &after).class, "nothing");
 }

@@ -6,7 +6,7 @@ use memhook_foreign::OwnDirectory;
 use std::io::{ErrorKind, Result};
 use std::time::SystemTime;
 
-/// Prefix and suffix of the files' names, so that no other file is ever mistaken for one of ours.
+/// Prefix and suffix of the files' names. They keep other files from being mistaken for ours.
 const BEGIN: &str = "memhook-";
 const END: &str = ".advice.json";
 

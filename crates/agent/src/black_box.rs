@@ -1,6 +1,6 @@
 //! Evidence about a process whose memory is about to run out: a profile of that moment, and how the process ended.
 //!
-//! One thread watches each control group, regardless of the number of processes in it, and wakes only the processes'
+//! One thread watches each control group, regardless of the number of processes in it, and wakes only the tracing
 //! threads that have work to do.
 
 use crate::board::Link;
@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Conditions under which the memory of a control group is about to run out: 90 % of its limit is in use, or its
-/// processes stall on memory for 150 ms per second.
+/// Conditions under which the memory of a control group is considered about to run out: 90 % of its limit is in use, or
+/// its processes stall on memory for 150 ms per second.
 const CONDITIONS: [&str; 2] = ["limit >= 90%", "psi >= 15%"];
 /// Time between two checks of a group. A container can fill its memory within a second.
 const ROUND: Duration = Duration::from_millis(20);
@@ -138,8 +138,8 @@ impl Shared {
     /// Checks each group. Returns true if there are any.
     fn look(&self) -> bool {
         let mut groups = locked(&self.groups);
-        // Several watched groups may lie below one full group. The alarm then goes to the largest processes across all
-        // of them.
+        // One full group may have several watched groups below it. The alarm then goes to the largest processes of all
+        // these watched groups.
         let mut meant = BTreeMap::<(&str, Option<PathBuf>), (Alarm, Vec<Arc<Process>>)>::new();
         for group in groups.iter_mut() {
             if let Some(alarm) = group.alarms.check(&mut group.answered) {
@@ -151,7 +151,8 @@ impl Shared {
             let kills = group.alarms.kills();
             if kills > group.kills {
                 group.kills = kills;
-                // Otherwise, the thread that traces a quiet target would notice the target's end only at its next turn.
+                // Without this call, the thread that traces a quiet target would notice the target's end only at its
+                // next turn.
                 group
                     .processes
                     .iter()
@@ -199,8 +200,8 @@ impl BlackBox {
         alarm
     }
 
-    /// Returns how the process has ended, if that makes a profile useful: it was killed, or its memory was about to run
-    /// out.
+    /// Returns how the process has ended if a profile is useful in that case: it was killed, or its memory was about to
+    /// run out.
     pub fn end(&mut self) -> Option<String> {
         self.look(true);
         let pid = self.process.pid;

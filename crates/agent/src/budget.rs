@@ -123,8 +123,8 @@ impl Budget {
         if let Some((before, cpu)) = self.last {
             let gained = now.duration_since(before).as_secs_f64() * self.rate;
             self.saved += gained - (used.cpu_seconds - cpu).max(0.0);
-            // Savings beyond a burst do not count, and neither do debts that take minutes to pay
-            // back.
+            // Savings beyond a burst do not count. Debts that would take minutes to pay back do not
+            // count either.
             self.saved = self.saved.clamp(-3.0 * burst, burst);
         }
         self.last = Some((now, used.cpu_seconds));
@@ -180,8 +180,8 @@ mod tests {
         }
     }
 
-    /// Regardless of how the use varies, it stays below the budget in the long run if the verdict
-    /// is obeyed.
+    /// Regardless of how its use varies, the agent stays below the budget in the long run if it
+    /// obeys the verdict.
     #[test]
     fn what_is_used_stays_within_the_budget() {
         let begin = Instant::now();

@@ -1,5 +1,5 @@
-//! Facts about processes, read from /proc, by which rules select them. A look reads only one file
-//! for each process that is already known.
+//! Facts about processes, read from /proc. Rules select processes by these facts. A look reads only
+//! one file for each process that is already known.
 
 use crate::kubernetes::{Place, Pods, pod_uid};
 use crate::reads::{Answer, Heard, Question, Reads};
@@ -53,12 +53,13 @@ pub struct Facts {
     pub files: ItsFiles,
 }
 
-/// Processes that see the same file systems, as far as that is known without reading files.
+/// Processes that see the same file systems, as far as this can be determined without reading
+/// files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// Pod, container, or control group of these processes.
     pub realm: String,
-    /// The process, if it is in no container and therefore the only process of this owner.
+    /// Id of the process if it is not in a container. It is then the only process of this owner.
     pub process: Option<i32>,
 }
 
@@ -124,8 +125,8 @@ impl Stat {
         })
     }
 
-    /// Reads the state of a process, if any thread of it is alive. Name and start time are those of
-    /// the initial thread. An initial thread that ended before the others (pthread_exit(3)) no
+    /// Reads the state of a process if any of its threads is alive. Name and start time are those
+    /// of the initial thread. An initial thread that ended before the others (pthread_exit(3)) no
     /// longer has memory.
     fn of(pid: i32, page: u64) -> Option<Stat> {
         let read = |path: String| Stat::parse(&proc_text(path).ok()?, page);
@@ -162,7 +163,8 @@ impl Facts {
         let status = proc_text(path("status")).ok()?;
         let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
         let mut groups = proc_text(path("cgroup")).unwrap_or_default();
-        // The text is kept for every process of the machine, but was read into a page-sized buffer.
+        // The text was read into a page-sized buffer. It is kept for every process on the machine, so the rest of the
+        // buffer is freed.
         groups.shrink_to_fit();
         let pod_uid = pod_uid(&groups);
         Some(Facts {
@@ -183,8 +185,8 @@ impl Facts {
         })
     }
 
-    /// Updates the facts about the process's pod, from its files, and from the kubelet if the agent
-    /// asks it.
+    /// Updates the facts about the process's pod, from the process's files, and from the kubelet if
+    /// the agent queries it.
     fn take_place(&mut self, pods: Option<&Pods>) {
         if let ItsFiles::Say(inside) = &self.files {
             (self.pod, self.namespace) = (inside.pod.clone(), inside.namespace.clone());
@@ -199,8 +201,8 @@ impl Facts {
         }
     }
 
-    /// Returns true if the process runs memhook-rs, or a profiler built on it, as far as its files
-    /// could be read.
+    /// Returns true if the process runs memhook-rs, or a profiler built on it, as far as the
+    /// readable files of the process show.
     pub fn attaches_to_others(&self) -> bool {
         matches!(&self.files, ItsFiles::Say(inside) if inside.attaches)
     }
@@ -226,8 +228,8 @@ impl Facts {
     }
 }
 
-/// Reads a word in a file of the container. The file is untrusted, so the word is bounded and must
-/// look like a name.
+/// Reads a word from a file of the container. The file is untrusted, so the word is bounded and
+/// must look like a name.
 fn text_inside(pid: i32, file: &str) -> Option<String> {
     use std::io::Read;
     let root = proc_path(pid, "root");
@@ -241,8 +243,8 @@ fn text_inside(pid: i32, file: &str) -> Option<String> {
 }
 
 /// Returns the id of the container in a control group. The id is 64 hexadecimal digits at the end
-/// of a name, in the form of container runtimes (`docker-ID.scope`, `cri-containerd-ID.scope`,
-/// `/docker/ID`).
+/// of a name, in the form that container runtimes use (`docker-ID.scope`,
+/// `cri-containerd-ID.scope`, `/docker/ID`).
 fn container(groups: &str) -> Option<String> {
     let is_id = |part: &&str| part.len() == 64 && part.bytes().all(|b| b.is_ascii_hexdigit());
     let mut parts = groups.split(['/', '-', '.', ':', '\n']);
@@ -252,7 +254,7 @@ fn container(groups: &str) -> Option<String> {
 /// All processes of the machine, as last seen.
 pub struct Machine {
     known: HashMap<i32, (Facts, Instant)>,
-    /// Known pods; `None` if the agent does not ask the kubelet.
+    /// Known pods; `None` if the agent does not query the kubelet.
     pods: Option<Arc<Pods>>,
     reads: Reads,
     page: u64,
@@ -322,8 +324,8 @@ impl Machine {
         has_read
     }
 
-    /// Asks a question about a process. Returns false if earlier reads of the process's files have
-    /// not returned.
+    /// Requests a check of a process. Returns false if earlier reads of the process's files have
+    /// not returned yet.
     pub fn ask(&mut self, pid: i32, question: Question) -> bool {
         let facts = self.known.get(&pid).map(|(facts, _)| facts);
         facts.is_some_and(|facts| self.reads.ask(facts, question))
@@ -344,8 +346,8 @@ impl Machine {
         }
     }
 
-    /// Asks what prevents attaching to these processes, and waits for the answers. Processes whose
-    /// files cannot be read in time are missing from the result.
+    /// Requests checks of what prevents an attach to these processes, and waits for the answers.
+    /// Processes whose files cannot be read in time are missing from the result.
     pub fn await_obstacles(
         &mut self,
         questions: impl IntoIterator<Item = (i32, Question)>,
@@ -373,7 +375,8 @@ impl Machine {
         found
     }
 
-    /// Returns the answers since the last call. The facts of processes already include them.
+    /// Returns the answers since the last call. The facts about the processes already include these
+    /// answers.
     pub fn heard(&mut self) -> Vec<Heard> {
         let heard = self.reads.heard();
         for one in &heard {
@@ -426,8 +429,8 @@ impl Machine {
             return None;
         }
         match before {
-            // Executing a program changes the name, unless the process executes the same program
-            // again.
+            // When a process executes a program, its name changes, unless it executes the same
+            // program again.
             Some((mut facts, read))
                 if facts.started == stat.started
                     && facts.name == stat.name

@@ -56,8 +56,9 @@ fn names(configured: &[String]) -> Vec<String> {
     configured.iter().cloned().chain([own]).collect()
 }
 
-/// Returns the health, judged by the time since the supervisor last made progress. This needs
-/// neither a lock nor a thread, so that only the supervisor itself can make the agent look hung.
+/// Returns the health, judged by the time since the supervisor last made progress. Computing it
+/// needs neither a lock nor a thread, so that only the supervisor itself can make the agent look
+/// hung.
 fn health(silent: Duration) -> Answer {
     if silent > HANGS_AFTER {
         let why = format!("the agent has done nothing for {} s", silent.as_secs());

@@ -1,5 +1,5 @@
-//! Journal of attached processes on disk. It is written before each attach, so that an agent that
-//! was killed and restarted finds every process that it left attached.
+//! Journal of attached processes on disk. It is written before each attach. After an agent was
+//! killed and restarted, it finds every process that it had left attached.
 
 use memhook_foreign::OwnDirectory;
 use std::collections::BTreeMap;
@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 
 /// Name of the journal.
 const JOURNAL: &str = "attached";
-/// Maximum size of the journal, larger than the targets of any agent require.
+/// Maximum size of the journal. It is larger than any agent's targets require.
 const MOST_BYTES: u64 = 1 << 20;
 /// A file that reserves room for the journal. The journal uses that room if the disk is full.
 const RESERVE: &str = "reserve";
-/// Sizes of the reserve file. The largest size that fits is used. The first size is sufficient for
-/// two journals of a thousand targets, because the new journal is written next to the old one.
+/// Sizes for the reserve file, of which the largest that fits is used. The first size is sufficient
+/// for two journals of a thousand targets, because the new journal is written next to the old one.
 const RESERVES: [usize; 3] = [64 << 10, 32 << 10, 16 << 10];
 
 /// Reason why the directory of the agent's state cannot be used.
@@ -105,8 +105,8 @@ impl State {
     }
 
     /// Records that nothing of ours is left in a process, or that the process is gone. Returns a
-    /// message if that could not be written. The process is then checked again after the next
-    /// start, which does no harm.
+    /// message if the record could not be written. In that case, the process is checked again after
+    /// the next start, which does no harm.
     pub fn has_left(&mut self, pid: i32) -> Option<String> {
         self.attached.remove(&pid)?;
         match self.write() {
@@ -147,7 +147,7 @@ impl State {
         reserved >= RESERVES[0] as u64
     }
 
-    /// Replaces the file atomically, so that it is complete at any time.
+    /// Replaces the file atomically, so that it is always complete.
     fn write_once(&mut self) -> std::io::Result<()> {
         let lines = self
             .attached
@@ -172,7 +172,8 @@ pub fn is_full(error: &std::io::Error) -> bool {
     matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
-/// Reads the journal. Anything else in its place, such as a link, is ignored and later replaced.
+/// Reads the journal. If anything else is in its place, such as a link, it is ignored and later
+/// replaced.
 fn read(directory: &OwnDirectory) -> BTreeMap<i32, u64> {
     let mut bytes = Vec::new();
     if let Ok(file) = directory.read(JOURNAL) {

@@ -1,5 +1,5 @@
-//! The latest advice on each process, stored in the state directory. Like the processes, it
-//! outlives the agent.
+//! The latest advice on each process, stored in the state directory. The advice outlives the agent,
+//! as the processes do.
 
 use crate::advice_files::remove_oldest;
 use crate::moment::Moment;
@@ -49,7 +49,7 @@ pub struct Given {
 pub struct KeptAdvice(OwnDirectory);
 
 impl Kept {
-    /// Returns the state for the start of an examination, without advice; `None` if the process has
+    /// Returns the state at the start of an examination, without advice; `None` if the process has
     /// ended.
     pub fn begins(pid: i32, executable: Option<&str>) -> Option<Kept> {
         Some(Kept {
@@ -74,7 +74,7 @@ impl Kept {
         bytes.filter(|bytes| bytes.len() <= MOST_BYTES)
     }
 
-    /// Returns true if the advice is about the process that has its process id now.
+    /// Returns true if the advice is about the process that currently has this process id.
     fn is_of_now(&self) -> bool {
         ProcessIdentity::of(self.process.pid).as_ref() == Some(&self.process)
     }
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(next.of(own(), Some("/bin/y")), None);
         next.forget(own());
         assert_eq!((next.of(own(), Some("/bin/x")), scratch.count()), (None, 0));
-        // The time of the examination matters more than the document.
+        // Keeping the time of the examination is more important than keeping the document.
         let long = begun().with(&given("x".repeat(MOST_BYTES)));
         next.keep(&long).expect("written");
         let found = next.of(own(), Some("/bin/x")).expect("kept");

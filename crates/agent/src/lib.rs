@@ -96,7 +96,7 @@ pub struct Checked {
     pub notes: Vec<String>,
 }
 
-/// Reads a configuration, checks it, and does nothing else.
+/// Reads and checks a configuration, without acting on it.
 pub fn check(path: &Path, experiments: Experiments) -> Result<Checked, ConfigError> {
     let (file, warnings) = config::read_with_warnings(path, experiments)?;
     Ok(Checked {
@@ -111,8 +111,8 @@ pub fn check(path: &Path, experiments: Experiments) -> Result<Checked, ConfigErr
     })
 }
 
-/// Returns the targets that an agent with this configuration would trace now. Attaches to nothing,
-/// sends and writes nothing.
+/// Returns the targets that an agent with this configuration would trace now. Does not attach, send
+/// or write anything.
 pub fn plan(path: &Path, experiments: Experiments) -> Result<AgentPlan, ConfigError> {
     memhook_process::see_groups_as_init();
     config::read(path, experiments).map(|file| plan::plan(&file))
@@ -122,11 +122,12 @@ pub fn plan(path: &Path, experiments: Experiments) -> Result<AgentPlan, ConfigEr
 /// configuration again.
 pub fn run(path: &Path, experiments: Experiments) -> Result<Outcome, AgentError> {
     let file = config::read(path, experiments)?;
-    // This must come before any other thread starts that reads process data.
+    // This must come before the start of any other thread that reads process data.
     if memhook_process::see_groups_as_init() {
         tracing::debug!("control groups are seen as by process 1");
     }
-    // This must come before any attach, because a signal must not end us in the middle of one.
+    // This must come before any attach, because a signal must not end this process during an
+    // attach.
     memhook_inject::catch_stops_and_reloads();
     memhook_inject::allow_many_open_files();
     memhook_inject::keep_little_memory();

@@ -1,4 +1,4 @@
-//! One process that a rule has chosen, with the times to attach to it and to leave it.
+//! One process that a rule has chosen, with the times at which to attach to it and to leave it.
 
 use crate::board::{Identity, Phase, Row};
 use crate::config::Rule;
@@ -113,7 +113,7 @@ impl Member {
         }
     }
 
-    /// Takes the thread if it has finished, or regardless of that if `always` is set.
+    /// Takes the thread if it has finished, or in any case if `always` is set.
     pub fn take_worker(&mut self, always: bool, now: Instant) -> Option<Worker> {
         if !self
             .worker()
@@ -142,7 +142,8 @@ impl Member {
         self.leaves.is_some()
     }
 
-    /// Records that the process is no longer traced. Returns why it was left, if that was ordered.
+    /// Records that the process is no longer traced. Returns the reason if the agent was ordered to
+    /// leave it.
     pub fn has_left(&mut self) -> Option<Why> {
         self.leaves.take()
     }
@@ -155,8 +156,8 @@ impl Member {
         self.state = State::Traced(worker);
     }
 
-    /// Records an obstacle that may disappear without action. Returns true if it has lasted too
-    /// long to be expected to disappear.
+    /// Records an obstacle that may disappear by itself. Returns true if the obstacle has lasted so
+    /// long that it is not expected to disappear.
     pub fn wait_a_moment(&mut self, now: Instant) -> bool {
         self.clearance = Clearance::Unasked;
         let State::Waiting {
@@ -171,14 +172,14 @@ impl Member {
     }
 
     /// Records a failed attach. The pause before the next one doubles each time. Returns the
-    /// message, if it is new.
+    /// message if it has not been reported yet.
     pub fn failed(&mut self, now: Instant, retry: Duration, why: String) -> Option<String> {
         let pause = retry
             .saturating_mul(1 << self.failures.min(16))
             .min(LONGEST_RETRY.max(retry));
         self.failures += 1;
         self.clearance = Clearance::Unasked;
-        // This spreads out the next attempts for processes that failed together.
+        // The varying factor spreads out the next attempts for processes that failed together.
         let spread = self.identity.pid.unsigned_abs() % 16;
         let pause = pause.mul_f64(1.0 + f64::from(spread) / 80.0);
         self.state = State::Waiting {
@@ -193,7 +194,7 @@ impl Member {
         })
     }
 
-    /// Records that the process was dropped, and will be attached to again after a pause.
+    /// Records that the process was dropped and that the next attach to it comes after a pause.
     pub fn rest(&mut self, now: Instant, pause: Duration, why: &str) {
         self.state = State::Waiting {
             since: now + pause,

@@ -18,7 +18,7 @@ use std::fmt::{Debug, Error, Formatter};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Maximum length of a label's value, because values come from foreign names.
+/// Maximum length of a label's value. Values are names that others choose.
 const MOST_OF_A_LABEL: usize = 128;
 
 /// Returns the text of a scrape.

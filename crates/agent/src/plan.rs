@@ -40,7 +40,7 @@ pub fn plan(file: &File) -> AgentPlan {
             || file.rule.iter().any(|rule| may_be_chosen(rule.get_ref()))
     });
     let mut processes: Vec<Facts> = machine.processes().cloned().collect();
-    // This is the order of the attaches. A parent comes before its children.
+    // The agent attaches in this order, so a parent comes before its children.
     processes.sort_unstable_by_key(|facts| (facts.started, facts.pid));
     let memory = file.agent.max_memory.bytes(machine_memory());
     let most = *file.agent.max_targets.get_ref();

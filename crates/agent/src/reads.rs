@@ -1,11 +1,11 @@
-//! Reads of the file systems of targets, which may never answer: the server may be gone, or a program of the target
-//! itself may be behind FUSE. No deadline ends a read, nor the open before it. So all of them are done by threads that
-//! are never joined, and answers may arrive at any time. A thread whose read takes too long is abandoned and replaced.
+//! Reads of the file systems of targets, which may never answer: the server may be gone, or a FUSE file system may be
+//! served by the target itself. No deadline can end a read, or the open before it. So both are done by threads that are
+//! never joined, and answers may arrive at any time. A thread whose read takes too long is abandoned and replaced.
 //! Until its read returns, no file of the same owner is read. The owner is the pod or the container of the process, or
 //! the process itself if it is in none. So each owner costs at most one thread.
 //!
-//! A thread ends with its work. A longer-lived thread would keep its last released blocks of each size (glibc's caches
-//! of threads), and with them the pages around these blocks, which may be anywhere in the heap.
+//! A thread ends when its work is done. A longer-lived thread would keep its last released blocks of each size (glibc's
+//! caches of threads), and with them the pages around these blocks, which may be anywhere in the heap.
 
 use crate::facts::{Facts, Inside, Owner};
 use crate::said::chain;
@@ -48,7 +48,7 @@ pub enum Answer {
     Inside(Inside),
     /// Obstacle to an attach, if there is one.
     Obstacle(Option<String>),
-    /// No answer yet, and perhaps there will never be one. It may still come later.
+    /// No answer yet. It may come later, or never.
     None,
 }
 

@@ -1,6 +1,6 @@
 //! Unreachable blocks of processes in mode `scan`. They are reported, or freed by the process
-//! itself if a rule requests it. The agent uses the decision of `scan` on which blocks may be
-//! freed, and does not loosen it.
+//! itself if a rule requests it. The agent follows the decision of `scan` on which blocks may be
+//! freed, and never loosens it.
 
 use crate::board::{Identity, Numbers, Reclaimed};
 use crate::config::{File, Reclaim};

@@ -6,7 +6,7 @@ use crate::kubernetes::{Consent, Place};
 use memhook_process::ControlGroup;
 use std::sync::Arc;
 
-/// Programs without which a machine cannot run, and which no rule ever matches. Stopping one of
+/// Programs that a machine cannot run without. No rule ever matches them, because stopping one of
 /// them would stop the whole machine. `never` in the configuration adds to this list.
 pub const NEVER: [&str; 11] = [
     "memhook-rs",

@@ -27,8 +27,8 @@ impl Repeats {
         true
     }
 
-    /// Removes the warnings whose time is over, or all warnings. Returns those that were repeated,
-    /// with the number of repeats.
+    /// Removes the warnings whose minute is over, or all warnings. Returns those that were
+    /// repeated, with the number of repeats.
     fn over(&mut self, now: Instant, all: bool) -> Vec<(String, u64)> {
         let mut over = Vec::new();
         self.0.retain(|text, (at, again)| {

@@ -46,7 +46,7 @@ pub enum Queue {
 pub struct Means {
     /// Maximum bytes of a copy.
     pub memory: u64,
-    /// Directory of unnamed recordings, which are deleted immediately.
+    /// Directory for unnamed recordings, which vanish when they are closed.
     pub directory: PathBuf,
     /// True if the agent looks up names.
     pub has_names: bool,
@@ -67,7 +67,7 @@ pub struct Searches {
 }
 
 impl Searches {
-    /// Creates the searches of a process, before the first one.
+    /// Prepares the searches of a process. None has run yet.
     pub fn new(
         identity: Arc<Identity>,
         rule: Arc<Rule>,
@@ -166,7 +166,7 @@ impl Searches {
         }
     }
 
-    /// Waits until a time. Fails if there is no more reason to wait.
+    /// Waits until a time. Fails if there is no longer a reason to wait.
     pub fn rest_until(&self, next: Instant) -> Result<(), Ended> {
         while Instant::now() < next {
             if self.link.is_asked_back() {
@@ -259,7 +259,7 @@ impl Searches {
         &self.shared.files
     }
 
-    /// Returns the directory of unnamed recordings, which are deleted immediately.
+    /// Returns the directory for unnamed recordings, which vanish when they are closed.
     pub fn directory(&self) -> &std::path::Path {
         &self.means.directory
     }
@@ -455,7 +455,7 @@ mod tests {
             second.link.ask_back();
             assert!(matches!(waiting.join(), Ok(Err(Ended::Left))));
         });
-        // An examination that does not need its own copy yet does not wait for other copies.
+        // A search that could be postponed does not wait while another process is being copied.
         assert!(second.try_turn().is_none());
         drop(turn);
         assert!(first.turn().is_ok() && second.try_turn().is_some());

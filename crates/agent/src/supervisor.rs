@@ -1,5 +1,5 @@
-//! The agent's main loop. It finds processes, attaches to those that rules choose, within the budget, and detaches from
-//! them.
+//! The agent's main loop. It finds processes, attaches to those that the rules select as far as the budget allows, and
+//! detaches from them.
 
 mod departures;
 mod finding;
@@ -40,16 +40,16 @@ use std::time::{Duration, Instant};
 
 /// Maximum time between two rounds.
 const ROUND: Duration = Duration::from_millis(100);
-/// Length of a round while targets are being left. Each departure makes room for the next.
+/// Length of a round while the agent is detaching from targets. Each detach makes room for another target.
 const LEAVING_ROUND: Duration = Duration::from_millis(20);
 /// Time between two checks of the agent's own use.
 const JUDGE_PERIOD: Duration = Duration::from_secs(1);
-/// Time between two trims of the agent's own heap. Data for name lookups is released in many arenas, and each of them
-/// would keep the memory.
+/// Time between two trims of the agent's own heap. Data for name lookups is released in many arenas, and without a
+/// trim, each arena would keep the memory.
 const TRIM_PERIOD: Duration = Duration::from_secs(30);
-/// Pause after a long round, which leaves the processor to others.
+/// Pause after a long round, to leave the processor to others.
 const LEAST_PAUSE: Duration = Duration::from_millis(5);
-/// Duration from which an attach counts as late. It must then be waiting for something.
+/// Duration after which an attach counts as late. It must then be waiting for something.
 const ATTACH_IS_LATE: Duration = Duration::from_secs(10);
 /// Time limit for repairing what an earlier agent left behind in a process.
 const RECOVERY: Duration = Duration::from_secs(20);
@@ -77,7 +77,7 @@ pub struct Supervisor {
     next_show: Instant,
     events: Option<ProcEvents>,
     kubelet: Option<Kubelet>,
-    /// Number of the pod list that the latest scan of the machine used.
+    /// Sequence number of the pod list that the latest scan of the machine used.
     pod_lists: u64,
     namespaces: Namespaces,
     state: State,
@@ -151,7 +151,7 @@ impl Supervisor {
     /// Detaches from the processes of a killed agent.
     fn put_right(&mut self, left: &BTreeMap<i32, u64>) {
         for (&pid, &started) in left {
-            // A hundred recoveries take longer than an agent may appear hung.
+            // A hundred recoveries may take longer than the time after which the agent counts as hung.
             self.board.tell_alive();
             if memhook_process::thread_start_time(pid, pid) != Some(started) {
                 self.forget(pid);
@@ -210,7 +210,7 @@ impl Supervisor {
             self.judge(begin);
             self.depart();
             self.attend(begin);
-            // If processes start and end all the time, there are many rounds a second.
+            // If processes start and end continuously, there are many rounds per second.
             if begin >= self.next_show {
                 self.next_show = begin + ROUND;
                 self.show();
@@ -383,7 +383,7 @@ impl Supervisor {
             Arc::clone(&member.identity),
             rule,
             Means {
-                // There is only one copy at a time, and it may take the memory that ledgers leave.
+                // Only one copy exists at a time, and it may use the memory that the ledgers leave free.
                 memory: memory / 2,
                 directory: self.file.agent.state.clone(),
                 has_names: self.file.symbols.names == Names::Agent,
@@ -434,7 +434,7 @@ impl Supervisor {
         let now = Instant::now();
         let soonest = self.members.values().filter_map(Member::next_attempt).min();
         let until = soonest.map_or(ROUND, |at| at.saturating_duration_since(now));
-        // A round takes some time, and must not occupy a processor completely.
+        // A round takes some time, and rounds must not keep a processor fully busy.
         let round = if self.is_leaving() {
             LEAVING_ROUND
         } else {
@@ -455,7 +455,7 @@ impl Supervisor {
         // An interruption counts as a message.
         let is_ready = poll(&mut sources, Some(&timeout)).is_ok_and(|ready| ready > 0);
         if is_ready {
-            // On a busy machine messages never end, so several are taken together.
+            // On a busy machine, messages never stop arriving, so several are taken at once.
             std::thread::sleep(LEAST_PAUSE);
         }
     }
@@ -466,8 +466,8 @@ fn unwritten(error: &impl std::fmt::Display) -> String {
     format!("the list of attached processes cannot be written: {error}")
 }
 
-/// Returns the maximum memory of the agent for reading names at one time. The rest is for targets to which it attaches
-/// in the meantime.
+/// Returns the maximum memory that the agent may use at one time to read names. The rest is for targets to which it
+/// attaches in the meantime.
 fn names_memory(memory: u64) -> u64 {
     memory / 2
 }

@@ -24,10 +24,10 @@ const SELDOM: Duration = Duration::from_secs(5);
 const QUIET_PACE: Duration = Duration::from_secs(5);
 /// Time for which the last profile waits for names.
 const LAST_NAMES: Duration = Duration::from_secs(2);
-/// Time for which a profile waits for names if its process may be killed at any moment.
+/// How long a profile waits for names if its process may be killed at any moment.
 const URGENT_NAMES: Duration = Duration::from_millis(20);
-/// Time for which a module's data for name lookups is kept. It takes much more memory than the
-/// names, and after some profiles, new names are rare.
+/// How long a module's data for name lookups is kept. It takes much more memory than the names, and
+/// after some profiles, new names are rare.
 const NAMES_KEPT: Duration = Duration::from_secs(30);
 /// Maximum number of sites in a profile. Profile stores refuse more samples.
 const MOST_SITES: usize = 8000;
@@ -310,7 +310,7 @@ impl Job<SampledSites> for TargetJob {
                 self.look(trace);
             }
         }
-        // Looking up names may take long, and a dlopen of the target does not wait for it.
+        // Looking up names may take a long time, and a dlopen in the target does not wait for it.
         if let Some(profiler) = &mut self.profiler {
             let profile = profiler.poll(Duration::ZERO);
             profiler.close_unused(NAMES_KEPT);

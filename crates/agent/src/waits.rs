@@ -1,5 +1,5 @@
-//! Waits of a target's threads for a processor. A target that hardly gets a processor, for example
-//! because the quota of its control group is used up, has no time to spare.
+//! Time that a target's threads wait for a processor. A target that hardly runs, for example
+//! because its control group's quota is used up, has no time to spare for tracing.
 
 use memhook_process::{SchedulingFile, sleeps, thread_ids, thread_state};
 use std::collections::BTreeMap;
@@ -63,9 +63,9 @@ impl Waits {
             let ran = now.ran.saturating_sub(then.ran);
             let mut waited = now.waited.saturating_sub(then.waited);
             // The kernel counts a wait only at its end, and a wait may last for seconds. (A control
-            // group is charged for time that a hypervisor took from its processor, and then has to
-            // wait.) So for a thread that has not slept, all time in which it did not run counts as
-            // a wait.
+            // group is charged for time that a hypervisor stole from its processor, and may
+            // therefore have to wait.) So for a thread that has not slept, all time in which it did
+            // not run counts as a wait.
             if now.awake_after.is_some() && now.awake_after == then.awake_after {
                 let elapsed = self.at.saturating_duration_since(before.at);
                 waited = waited.max(elapsed.saturating_sub(ran));
@@ -116,7 +116,7 @@ mod tests {
             // The thread's last turn was short.
             (Some(7), Some(7), 50, true),
             (Some(7), Some(7), 500, false),
-            // The thread sleeps now, or has slept since the last look.
+            // The thread is asleep, or has slept since the previous reading.
             (Some(7), None, 0, false),
             (None, Some(7), 0, false),
             (None, None, 0, false),

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Right to attach to a process or to detach from it. Dropping it releases the right, and so does the attacher's death.
+/// Right to attach to a process or to detach from it. The right is released when this value is dropped or when the
+/// attacher dies.
 pub struct Claim {
     _locks: Vec<File>,
     _chosen: Kept,
@@ -18,11 +19,11 @@ pub struct Claim {
 
 /// Locks the process with flock(2). The kernel releases the lock when its holder or the process ends, and no file
 /// remains. The locked file is the process's memory in /proc, which only a process that may trace it can open
-/// (PTRACE_MODE_ATTACH, proc(5)). A file that everybody may read could be locked by anybody.
+/// (PTRACE_MODE_ATTACH, proc(5)). Any process could lock a file that everybody may read.
 ///
 /// If the initial thread has ended, the memory can be opened only through another thread, and another attacher may have
-/// locked it through a third thread. So a second file is locked too, which belongs to the process and which only its
-/// owner can open.
+/// locked it through a third thread. Therefore a second file is locked too. It belongs to the process, and only the
+/// owner of the process can open it.
 ///
 /// If the pid was reused after the user chose the process, this function fails.
 pub fn claim(pid: i32) -> Result<Claim, Error> {
@@ -38,7 +39,7 @@ pub fn claim(pid: i32) -> Result<Claim, Error> {
     for lock in [Some(memory), stays].into_iter().flatten() {
         loop {
             match lock.try_lock() {
-                // This /proc does not support locks. The control block names the attacher nonetheless.
+                // This /proc does not support locks. Even so, the control block names the attacher.
                 Ok(()) | Err(TryLockError::Error(_)) => break,
                 Err(TryLockError::WouldBlock) => still_chosen(pid)?,
             }
@@ -60,7 +61,7 @@ pub fn claim(pid: i32) -> Result<Claim, Error> {
     })
 }
 
-/// Returns the error that a claim would give if an attacher uses the process. Takes no lock.
+/// Returns the error with which a claim would fail if an attacher uses the process. Takes no lock.
 pub fn already_traced(pid: i32) -> Result<Option<Error>, Error> {
     let maps = mappings(pid)?;
     let attacher = residue(pid, &maps).attacher(pid);

@@ -1,5 +1,5 @@
 //! Traces several running processes at the same time, each on its own thread: a process with its descendants, or all
-//! that match a name or a control group.
+//! processes that match a name or a control group.
 //!
 //! New processes are found by reading /proc every few milliseconds. Memory that a process allocated before it was found
 //! counts as memory from before the attach. A process that ends before it is found is not traced. If the parent of a

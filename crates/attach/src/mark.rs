@@ -16,7 +16,7 @@ pub fn set_mark(pid: i32, name: &str) -> Result<Duration, Error> {
     let number = region.set_mark(name);
     let begin = Instant::now();
     loop {
-        // Events have the time of the clock word, which must have passed the mark.
+        // Events are stamped with the clock word, so the clock word must have passed the mark.
         if let Some(time_ns) = region.mark_seen_at(number)
             && region.clock_ns() > time_ns
         {

@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest wait for other processes after the started one has ended.
+/// Longest wait for the other processes after the started process has ended.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// A started program.
@@ -215,7 +215,7 @@ impl Program {
 
     fn attach(&mut self, pid: i32) -> Result<Attached, Error> {
         if is_static(pid) {
-            // This comes before the program does anything, because its symbols decide whether it can be traced.
+            // This comes before the program runs, because its symbols decide whether it can be traced.
             refuse(pid, &self.config)?;
         }
         let mut point = self.child.run_to_start(pid, true)?;

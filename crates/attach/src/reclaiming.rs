@@ -18,7 +18,7 @@ pub enum ReclaimError {
     /// The process cannot be read or traced: reason and remedy.
     #[error("{0}")]
     Access(String),
-    /// Calls of `free` make system calls, and a seccomp filter might kill the process for them.
+    /// Calls of `free` may make system calls for which a seccomp filter might kill the process.
     #[error(
         "nothing is released: a seccomp filter may kill process {pid} for a system call that free() makes"
     )]
@@ -61,7 +61,7 @@ impl Reclaiming {
         // A call needs memory of its own.
         check_shared_memory(pid, 0)?;
         // No thread of a stopped process can be made to report its signal stack, and a thread that was stopped inside
-        // malloc would never leave it.
+        // malloc would never leave malloc.
         if thread_state(pid, pid) == Some('T') {
             return Err(Error::from(memhook_inject::Error::TargetStopped { pid }).into());
         }

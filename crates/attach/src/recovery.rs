@@ -4,7 +4,7 @@ use crate::{claim::claim, error::Error, leave::residue::residue, probes};
 use memhook_process::{ModuleFiles, mappings};
 
 /// Restores the slots and the probed functions of a process. Returns the number that could not be restored, or `None`
-/// if nothing of memhook-rs was found in the process.
+/// if the process contains nothing left by memhook-rs.
 pub fn recover(pid: i32) -> Result<Option<u64>, Error> {
     let _claim = claim(pid)?;
     let functions = probes::remove(pid)?;

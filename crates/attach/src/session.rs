@@ -77,7 +77,7 @@ impl Session {
         Session::start_by(&mut Reach::Running, pid, config, &mut KnownFiles::default())
     }
 
-    /// Like [`Session::start`], with files that were read for other processes.
+    /// Like [`Session::start`], but with files that were already read for other processes.
     pub(crate) fn start_sharing(
         pid: i32,
         config: &TraceConfig,
@@ -94,7 +94,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Like [`Session::start`], with another way to hold threads, and with files that were read before.
+    /// Like [`Session::start`], but with another way to hold threads, and with files that were read before.
     ///
     /// If this process gets no processor time, the held thread is released early and all changes are undone. A retry
     /// may then succeed.
@@ -225,7 +225,7 @@ impl Session {
         self.prepared.held.any
     }
 
-    /// Returns the time for which an idle thread was held; zero if none was.
+    /// Returns how long an idle thread was held; zero if none was.
     pub fn idle_held_time(&self) -> Duration {
         self.prepared.held.idle
     }
@@ -320,7 +320,7 @@ impl Session {
         self.prepared.made_code.areas()
     }
 
-    /// Returns the bytes that tracing may take of limited memory.
+    /// Returns how many bytes tracing may take if memory is limited.
     pub(crate) fn memory_allowance(&self) -> u64 {
         self.prepared.config.plan.allowance
     }

@@ -28,7 +28,7 @@ pub struct Trace<O: Observer = ()> {
 }
 
 impl Trace {
-    /// Attaches to a running process. When it returns, every slot that can be patched is patched.
+    /// Attaches to a running process. When this function returns, every slot that can be patched is patched.
     ///
     /// # Errors
     /// Fails for a process that cannot be traced, like [`refuse`](crate::refuse), before anything is touched.
@@ -144,7 +144,8 @@ impl<O: Observer + Send> Trace<O> {
     }
 }
 
-/// This also covers a panic in the job: the target must not keep calling wrappers whose events nobody drains.
+/// The detach also happens after a panic in the job: the target must not keep calling wrappers whose events nobody
+/// drains.
 impl<O: Observer> Drop for Trace<O> {
     fn drop(&mut self) {
         if !self.has_ended {

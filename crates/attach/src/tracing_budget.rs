@@ -20,7 +20,7 @@ pub const MOST_SAMPLE_BYTES: u64 = 1 << 30;
 /// level doubles the distance.
 pub const COARSEST: u8 = (MOST_SAMPLE_BYTES.ilog2() - LEAST_SAMPLE_BYTES.ilog2()) as u8 + 1;
 
-/// Level at which the traffic is measured first: one sample in 512 KiB costs hardly more than the wrappers themselves.
+/// Level at which the traffic is first measured: one sample per 512 KiB costs hardly more than the wrappers themselves.
 pub const FIRST_LEVEL: u8 = 12;
 const _: () = assert!(LEAST_SAMPLE_BYTES << (FIRST_LEVEL - 1) == 512 << 10);
 
@@ -28,7 +28,7 @@ const _: () = assert!(LEAST_SAMPLE_BYTES << (FIRST_LEVEL - 1) == 512 << 10);
 pub const SIZE_CLASSES: usize = 48;
 /// Upper bound on savings: the budget of this much time.
 const SAVINGS_NS: f64 = 1e9;
-/// Time that the savings must last, because the process follows an order only after some events.
+/// Time that the savings must last, because the process follows a new sampling order only after some more events.
 const AHEAD_NS: f64 = 30e6;
 /// Time over which the current traffic is averaged.
 const FAST_NS: f64 = 50e6;
@@ -39,7 +39,7 @@ const DWELL_NS: f64 = 500e6;
 const LEARNING_NS: f64 = 20e6;
 /// Number of samples that are enough for an estimate of the traffic.
 const ENOUGH_SAMPLES: f64 = 10.0;
-/// Number of levels by which samples become more frequent if there were too few of them.
+/// Number of levels by which the sampling level is lowered if there were too few samples.
 const FINER_BY: u8 = 4;
 /// Minimum number of events in a period for attributing the attacher's time to them.
 const MANY_EVENTS: f64 = 200.0;
@@ -52,7 +52,7 @@ pub fn mean_bytes(level: u8) -> u64 {
     }
 }
 
-/// Returns the level whose mean distance is nearest: the process may provide the number, so it need not match a level
+/// Returns the level whose mean distance is nearest. The number may come from the process, so it need not match a level
 /// exactly.
 pub fn level_of(mean_bytes: u64) -> u8 {
     if mean_bytes == 0 {
@@ -98,8 +98,8 @@ pub struct Period {
 }
 
 impl Period {
-    /// Returns the number of recorded releases whose blocks were recorded in an earlier period, or never because they
-    /// are older than the attach.
+    /// Returns the number of recorded releases whose blocks were recorded in an earlier period, or not at all because
+    /// they predate the attach.
     fn other_releases(&self) -> f64 {
         (self.recorded_releases - self.recorded_allocations).max(0.0)
     }
@@ -251,7 +251,7 @@ impl TracingController {
         }
     }
 
-    /// Averages the traffic of the periods at this level. After enough of them, chooses the level that fits.
+    /// Averages the traffic of the periods at this level. After enough periods, chooses the level that fits.
     fn learn_traffic(&mut self, period: &Period, before: Learned) {
         let learned = Learned {
             time_ns: before.time_ns + period.time_ns,

@@ -115,9 +115,9 @@ fn leaks_of_look(pid: i32, limits: Limits) -> Leaks {
     found.report(usize::MAX, |_| Default::default())
 }
 
-/// Returns the current resident memory of a recorded process whose heap belongs to an allocator,
-/// other than glibc's, that reports its contents. A trace does not include these reports. The
-/// request holds one thread.
+/// Returns the current resident memory of a recorded process whose allocator is not glibc's and
+/// reports the contents of its heap. A trace does not include these reports. The request holds one
+/// thread.
 pub fn resident_now(pid: i32, limits: Limits, recording: &Recording) -> Option<RssReport> {
     let recorded = account(recording)?;
     let is_foreign = |part: &&RssPart| part.name == Part::ForeignHeap.name() && part.bytes > 0;

@@ -5,7 +5,7 @@
 //! this recording, or any other. The crate also has parts that other commands share: the last look
 //! at a traced process's memory, and calls of allocators that report their contents.
 //!
-//! Where processes cannot be traced, it advises on recordings, and on processes that are only looked at.
+//! Where processes cannot be traced, the crate advises on recordings, and on processes that it only inspects.
 //!
 //! This crate does not handle options, terminals, or rules that choose processes.
 

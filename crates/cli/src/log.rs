@@ -89,7 +89,7 @@ fn begin(format: Format, least: LevelFilter, copy: Option<Copy>) -> anyhow::Resu
         }
         _ => {
             let steps = match VERBOSITY.load(Relaxed) {
-                // Otherwise each process that the agent traces would add its steps.
+                // Otherwise each process that the agent traces would add its steps to the log.
                 0 => least.min(LevelFilter::WARN),
                 1 => LevelFilter::INFO,
                 2 => LevelFilter::DEBUG,
@@ -186,7 +186,7 @@ impl Queue {
 fn write(lines: &Receiver<Message>) {
     for message in lines {
         match message {
-            // If standard error cannot be written, there is no way to inform the user.
+            // If standard error cannot be written to, there is no way to inform the user.
             Message::Line(line) => drop(io::stderr().write_all(line.as_bytes())),
             Message::End(done) => {
                 let lost = QUEUE.get().map_or(0, |queue| queue.lost.load(Relaxed));

@@ -47,7 +47,7 @@ pub(crate) fn error_part(text: Arguments<'_>) {
         .write_all(visible_lines(&text).as_bytes());
 }
 
-/// Writes the text in one piece, so that lines of several threads do not mix.
+/// Writes the text in one piece, so that lines from several threads are not interleaved.
 fn line(text: Arguments<'_>, is_terminal: bool) -> String {
     let mut line = without_numbers(text.to_string());
     if let Cow::Owned(shown) = visible_lines(&line) {

@@ -1,4 +1,4 @@
-//! A file of ours to which lines are appended, run after run.
+//! A file of ours to which each run appends lines.
 
 use crate::output_error::{OutputError, failed};
 use std::fs::{File, OpenOptions};

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// Maximum length of names, mangled or not. Longer names are shown mangled and truncated. The longest names in
+/// Maximum length of names, mangled or demangled. Longer names are shown mangled and truncated. The longest names in
 /// legitimate programs have a few thousand bytes.
 pub const MOST_NAME_BYTES: usize = 16 << 10;
 
-/// Writer that fails beyond its limit, which ends the demangling. Too many visits to parts that produce no output end
-/// it too, because each visit takes time.
+/// Writer that fails beyond its limit, which ends the demangling. Too many visits to parts that produce no output also
+/// end the demangling, because each visit takes time.
 #[derive(Default)]
 pub(crate) struct Bounded {
     pub text: String,

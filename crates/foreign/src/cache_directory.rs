@@ -1,7 +1,8 @@
 //! Directory of our caches, and the check of its owner.
 //!
-//! The next run trusts its contents, and removes files in it. So it must belong to the user: it must not be reached
-//! through a link, and it must not belong to another user, to whose home HOME points after `sudo -E`.
+//! The next run trusts the directory's contents, and removes files in it. So the directory must belong to the user. It
+//! must not be reached through a link, and it must not belong to another user, whose home HOME may name after
+//! `sudo -E`.
 
 use crate::own_directory::{is_of, is_ours};
 use std::{
@@ -33,7 +34,7 @@ fn directory_of(
         path.is_absolute().then_some(path)
     };
     if let Some(directory) = absolute("XDG_CACHE_HOME") {
-        // The user asked for this directory, so if it is unusable, no other directory replaces it.
+        // The user asked for this directory. If it is unusable, no other directory is used instead.
         let is_own = directory.ancestors().find_map(|path| path.metadata().ok());
         return is_own.filter(|found| is_of(found, user)).map(|_| directory);
     }
@@ -187,7 +188,7 @@ mod tests {
         let other = user + 1;
         assert_eq!(chosen(other, &[("HOME", &own)]), None);
         assert_eq!(chosen(other, &[]), None);
-        // If a directory is requested, no other is used. A new directory belongs to the owner of its parent.
+        // If the user requests a directory, no other is used. A new directory belongs to the owner of its parent.
         let new = own.join("new/cache");
         assert_eq!(chosen(user, &[("XDG_CACHE_HOME", &new)]), Some(new.clone()));
         let both = [("XDG_CACHE_HOME", &*new), ("HOME", &*own)];

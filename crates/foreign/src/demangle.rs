@@ -48,8 +48,8 @@ fn rust(name: &str) -> Option<String> {
     out.finished()
 }
 
-/// Returns true if the last namespace looks like a hash, which marks Rust's legacy scheme. Otherwise, that scheme
-/// equals that of C++.
+/// Returns true if the last namespace looks like a hash, which marks Rust's legacy scheme. Apart from the hash, that
+/// scheme is the same as the one of C++.
 fn has_rust_hash(name: &str) -> bool {
     let hash = name.rfind("17h").and_then(|at| name.get(at + 3..at + 20));
     hash.and_then(|hash| hash.strip_suffix('E'))
@@ -136,8 +136,7 @@ mod tests {
 
     /// Returns a type whose last argument is a pair of the previous argument, nested `times` times.
     fn doubling(times: usize) -> String {
-        // `1PI i i E` is substitution S_ for `1P`, S0_ for P<int, int>. Each next P<X, X> is the following
-        // substitution.
+        // `1PI i i E` is substitution S_ for `1P`, S0_ for P<int, int>. Each further P<X, X> is the next substitution.
         let mut inner = "1PIiiE".to_owned();
         for n in 0..times {
             let seq = match n {

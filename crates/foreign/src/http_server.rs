@@ -1,11 +1,11 @@
 //! An HTTP server that answers only GET requests, for the agent's metrics and the page of a recording.
 //!
-//! One request per connection, without keep-alive, uploads or TLS. One thread waits for all requests and reads them as
-//! they arrive, so that a slow client costs only a descriptor. It also sends the responses that need no work. A few
-//! other threads produce and write the remaining responses. Each client has limits on total time and on bytes, and each
-//! address has a limit on connections. If there are too many connections, the address with the most connections loses
-//! its oldest one, so that a client that only keeps connections open does not lock out others. A browser that uses a
-//! foreign host name gets no response.
+//! It handles one request per connection, without keep-alive, uploads or TLS. One thread waits for all requests and
+//! reads them as they arrive, so that a slow client costs only a descriptor. It also sends the responses that need no
+//! work. A few other threads produce and write the remaining responses. Each client has limits on total time and on
+//! bytes, and each address has a limit on connections. If there are too many connections, the address with the most
+//! connections loses its oldest one, so that a client that only keeps connections open does not lock out others. A
+//! browser that uses a foreign host name gets no response.
 
 mod places;
 mod request;
@@ -132,8 +132,8 @@ impl HttpServer {
                     Err(_) => drop(silent.remove(at)),
                 }
             }
-            // This check uses the time before the wait, and comes after reading. So a client that sent its request in
-            // time is answered even if this thread was stopped in between.
+            // This check uses the time from before the wait, and is made after reading. So a client that sent its
+            // request in time is answered even if this thread was stopped in between.
             silent.retain(|client| client.until > now);
             // Only a few connections are accepted in a row, so that existing clients are served too.
             for _ in 0..if ready.has_new { MOST_SILENT } else { 0 } {
@@ -227,7 +227,7 @@ struct Ready {
     clients: Vec<bool>,
 }
 
-/// Waits for a connection, for a part of a request, or until a client's time is over.
+/// Waits for a connection, for a part of a request, or until a client's time limit expires.
 fn await_any(listener: &TcpListener, silent: &[Silent], no_room_until: Option<Instant>) -> Ready {
     let wanted = |is_wanted: bool| {
         if is_wanted {
@@ -272,7 +272,8 @@ struct Client {
 }
 
 impl Client {
-    /// Sends as much of a response as fits into the kernel's buffer, on a connection on which nothing was written yet.
+    /// Sends as much of a response as fits into the kernel's buffer. Nothing may have been written to the connection
+    /// yet.
     fn answer(&self, answer: &Answer, without_body: bool) {
         let _ = (&self.stream).write_all(&answer.bytes(without_body));
     }

@@ -23,7 +23,7 @@ pub fn is_believable(stored_bytes: u64, bytes: u64) -> bool {
     bytes <= MOST_BYTES && bytes <= stored_bytes.saturating_mul(MOST_TIMES).max(ALWAYS_BYTES)
 }
 
-/// Expands a section to exactly `size` bytes; `None` if it has another size, or an implausible one.
+/// Expands a section to exactly `size` bytes; `None` if its size is different, or is implausible.
 pub fn inflate(stored: &[u8], compression: Compression, bytes: u64) -> Option<Vec<u8>> {
     if !is_believable(stored.len() as u64, bytes) {
         return None;

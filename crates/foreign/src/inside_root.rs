@@ -26,7 +26,7 @@ pub fn open_below(root: &Path, path: &Path) -> Result<File> {
 /// removed (`O_PATH`). Links stay within the root.
 ///
 /// # Errors
-/// Errors of open(2), and a path that is not a directory.
+/// Errors of open(2). Also fails if the path is not a directory.
 pub fn open_folder_below(root: &Path, path: &Path) -> Result<OwnedFd> {
     let found = find_below(root, path)?;
     if fstat(&found)?.st_mode & libc::S_IFMT != libc::S_IFDIR {
@@ -39,7 +39,7 @@ fn find_below(root: &Path, path: &Path) -> nix::Result<OwnedFd> {
     let folder = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let root = nix::fcntl::open(root, folder, Mode::empty())?;
     match by_kernel(&root, path) {
-        // This happens before Linux 5.6, or under a seccomp filter that does not know the call.
+        // The call fails in this way before Linux 5.6, or under a seccomp filter that does not know the call.
         Err(Errno::ENOSYS | Errno::EPERM) => by_steps(&root, path),
         found => found,
     }

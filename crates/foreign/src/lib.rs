@@ -1,11 +1,11 @@
-//! Handling of input that others can influence: a target, its files, the directory of an output.
+//! Handling of input that others can influence: a target, its files, an output directory.
 //!
 //! Files that a target names are opened as regular files of the target's file system or not at all ([`open_regular`]),
-//! and their claimed sizes are compared with the space that they take on disk ([`Extent`], [`inflate`]). Names are
+//! and their claimed sizes are compared with the disk space that they occupy ([`Extent`], [`inflate`]). Names are
 //! demangled within bounds ([`demangle()`]) and made harmless before they are shown ([`visible`]); [`units`] reads and
-//! writes every size and time. Outputs are created by [`OutputFile`], only for their owner and through no link, and
-//! data for the next run is stored in a [`CacheDirectory`] or an [`OwnDirectory`]. [`HttpServer`] answers permitted
-//! clients, and no foreign page.
+//! writes every size and time. Outputs are created by [`OutputFile`], which makes them accessible only to their owner
+//! and follows no links, and data for the next run is stored in a [`CacheDirectory`] or an [`OwnDirectory`].
+//! [`HttpServer`] answers only permitted clients, and never a page from another site.
 
 mod appended_file;
 mod asked_host;

@@ -57,8 +57,8 @@ pub fn unnamed_file() -> Result<File> {
     unnamed_file_in(&std::env::temp_dir())
 }
 
-/// Like [`unnamed_file`], in another directory. On file systems without such files, creates a file and removes its name
-/// immediately.
+/// Like [`unnamed_file`], in another directory. On file systems that do not support unnamed files, creates a file and
+/// removes its name immediately.
 ///
 /// # Errors
 /// Errors of open(2), with the directory.

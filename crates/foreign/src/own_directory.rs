@@ -1,5 +1,5 @@
-//! Directories that other users cannot tamper with: they can put no link and no file into such a directory, and no
-//! other directory in its place.
+//! Directories that other users cannot tamper with: other users can neither put a link or a file into such a directory
+//! nor replace it by another directory.
 
 use crate::output_file::own_name;
 use crate::regular_file::not_regular;
@@ -25,8 +25,8 @@ pub(crate) fn is_ours(directory: &Path) -> bool {
     std::fs::symlink_metadata(directory).is_ok_and(|found| is_own(&found))
 }
 
-/// Directory of ours, held open. All operations use the checked directory, even if its path later leads elsewhere. Its
-/// files are for the user only.
+/// Directory of ours, held open. All operations use the checked directory, even if its path later leads elsewhere. Only
+/// the user can access its files.
 #[derive(Debug)]
 pub struct OwnDirectory {
     folder: File,
@@ -37,7 +37,8 @@ impl OwnDirectory {
     /// Opens the directory, creating it if it is missing.
     ///
     /// # Errors
-    /// The directory cannot be created, its path is a link, or it belongs to another user or is writable by others.
+    /// Fails if the directory cannot be created, if its path is a link, or if it belongs to another user or is writable
+    /// by others.
     pub fn make(path: &Path) -> Result<OwnDirectory> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         OwnDirectory::open(path, path.to_owned())
@@ -94,7 +95,7 @@ impl OwnDirectory {
         own_name(&self.folder).join(name)
     }
 
-    /// Iterates over its entries.
+    /// Iterates over the entries of the directory.
     ///
     /// # Errors
     /// Errors of opendir(3).
@@ -125,13 +126,13 @@ impl OwnDirectory {
         only_regular(options.open(self.name(name))?)
     }
 
-    /// Writes a file, which appears under its name when it is complete, and then replaces an existing file.
+    /// Writes a file atomically: it appears under its name only when it is complete, and replaces an existing file.
     ///
     /// # Errors
     /// Errors of open(2), write(2) and rename(2).
     pub fn write_whole(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let part = self.name(&part_of(name));
-        // A killed process left it: no other user can create files here.
+        // A killed process of ours left this file: no other user can create files here.
         let _ = std::fs::remove_file(&part);
         let mut options = OpenOptions::new();
         let options = options.write(true).create_new(true).mode(0o600);

@@ -51,7 +51,7 @@ pub fn size(text: &str) -> Result<u64, UnitError> {
 
 /// Parses a time above 0: `500ms`, `30s`, `10m`, `1.5h`, `1d`; a bare number is seconds.
 pub fn duration(text: &str) -> Result<Duration, UnitError> {
-    /// Upper limit of times, several decades; no sum of such times overflows.
+    /// Upper limit of times: several decades. No sum of such times overflows.
     const LONGEST_S: f64 = 1e9;
     let read = || {
         let (digits, unit) = split(text)?;

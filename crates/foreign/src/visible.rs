@@ -1,8 +1,8 @@
 //! Makes foreign text safe to display.
 //!
 //! Names of processes, files and functions may hold any bytes. Some of them have effects on a terminal: control
-//! characters move the cursor, change the title or paste (ECMA-48), and the controls of bidirectional text make a line
-//! appear as a different one (Unicode Technical Report 36, 2.10). Such characters are shown as `\x1b` or `\u{202e}`.
+//! characters move the cursor, change the title or paste text (ECMA-48), and bidirectional controls make a line look
+//! like a different one (Unicode Technical Report 36, 2.10). Such characters are shown as `\x1b` or `\u{202e}`.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -40,7 +40,7 @@ pub fn visible_colored(text: &str) -> Cow<'_, str> {
 }
 
 /// Makes JSON text safe to display without changing its meaning. JSON writers escape only ASCII control characters;
-/// other characters of this kind can occur only in strings.
+/// other characters that must be escaped can occur only in strings.
 pub fn visible_json(text: &str) -> Cow<'_, str> {
     // All of these characters have at most four hex digits.
     escaped(text, |c| acts(c) && !is_layout(c), in_json)

@@ -30,7 +30,7 @@ fn by_cxxfilt(symbols: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns the dynamic symbols of a library that are C++ names; none for other files.
+/// Returns the dynamic symbols of a library that are C++ names. For other files, returns none.
 fn names_of(library: &Path) -> Vec<String> {
     let mut nm = Command::new("nm");
     let listing = nm.args(["-D", "--without-symbol-versions"]).arg(library);
@@ -73,7 +73,8 @@ fn all_names_of_the_cxx_library_are_those_of_cxxfilt() {
     are_those_of_cxxfilt(&names);
 }
 
-/// Compilers have the most difficult names. Other large libraries are tested if they are installed.
+/// The libraries of compilers contain the most difficult names. Other large libraries are tested if
+/// they are installed.
 #[test]
 fn names_of_large_libraries_are_those_of_cxxfilt() {
     /// Size below which a file has few names or none.
@@ -83,7 +84,7 @@ fn names_of_large_libraries_are_those_of_cxxfilt() {
     let own = output(Command::new("cc").arg("-print-file-name=libstdc++.so.6"));
     let beside = std::fs::read_dir("/usr/lib/x86_64-linux-gnu");
     let files = beside.into_iter().flatten().flatten();
-    // Compilers have their libraries elsewhere, with a link here.
+    // Compilers keep their libraries elsewhere, and put links to them into this directory.
     let files = files.filter_map(|file| std::fs::canonicalize(file.path()).ok());
     let is_large = |path: &PathBuf| {
         let file = std::fs::metadata(path);

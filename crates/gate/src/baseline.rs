@@ -70,7 +70,7 @@ impl Baseline {
         Baseline::read(&path.display().to_string(), &text_of(path)?)
     }
 
-    /// Parses the text of a file. `name` is the file's name in errors.
+    /// Parses the text of a file. `name` is the file's name, for error messages.
     pub fn read(name: &str, text: &str) -> Result<Baseline, Error> {
         let bad = |problem: String| Error::Baseline {
             file: name.to_owned(),

@@ -13,7 +13,7 @@ pub struct DescribedBlocks {
     pub name: String,
     /// Live blocks of the heap, as of the snapshot or later.
     pub live: Vec<LiveBlock>,
-    /// Released blocks (address, bytes) whose place no other block occupies now.
+    /// Released blocks (address, bytes) whose place has not been taken by another block.
     pub released: Vec<(u64, u64)>,
     /// True if one of the heap's functions releases single blocks. Otherwise, blocks are not
     /// expected to be released.

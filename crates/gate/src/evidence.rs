@@ -44,8 +44,7 @@ pub struct SourceFrame {
     pub svma: u64,
     /// True if the function is inlined into the next frame.
     pub inlined: bool,
-    /// True if the function passes on the result of an allocator. A leak is then blamed on its
-    /// caller.
+    /// True if the function returns the result of an allocator. A leak is then blamed on its caller.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub wrapper: bool,
 }
@@ -118,7 +117,7 @@ impl AllocationSite {
         &self.stack[..blamed.map_or(self.stack.len(), |at| at + 1)]
     }
 
-    /// Returns the common key of the sites of one leak: the kind, and the line to blame. If all frames belong to
+    /// Returns the key that the sites of one leak share: the kind, and the line to blame. If all frames belong to
     /// wrappers, the key contains all frames.
     pub(crate) fn leak_key(&self) -> (String, Vec<SourceFrame>) {
         let place = |frame: &SourceFrame| SourceFrame {
@@ -183,7 +182,7 @@ pub struct Leak {
     pub direct: Sum,
     /// Blocks that are reachable only from directly leaked blocks, by site.
     pub indirect: Vec<(usize, Sum)>,
-    /// Set if the leak was found by its growth, not by reachability.
+    /// Set if the leak was found by its growth, not by a reachability search.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub growth: Option<Growth>,
 }
@@ -199,8 +198,8 @@ impl Leak {
     }
 }
 
-/// Blocks of one site that only pointers into blocks keep reachable. Either the program has such
-/// pointers, or it has lost the blocks and the pointers are stale. These blocks never fail a gate.
+/// Blocks of one site that only pointers into blocks keep reachable. Either the program uses interior pointers, or it
+/// has lost the blocks and the pointers are stale. These blocks never fail a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PossibleLeak {
     /// Number of the site in [`Evidence::sites`].
@@ -221,7 +220,7 @@ pub enum Ending {
     Exited(i32),
     /// This signal killed the program.
     Signaled(i32),
-    /// The end was not seen, because the evidence is a recording.
+    /// The process's end was not seen, because the evidence is a recording.
     Recorded,
 }
 
@@ -335,7 +334,7 @@ pub struct Evidence {
     /// Events that the trace may have missed; `None` if the process was not traced.
     #[serde(skip)]
     pub seen: Option<Seen>,
-    /// Parts that were not seen. With such a gap, the verdict "passed" would not be sound.
+    /// Parts that were not seen. If there are any, the verdict "passed" would not be sound.
     pub gaps: Vec<String>,
     /// Further notes.
     pub notes: Vec<String>,

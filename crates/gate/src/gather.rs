@@ -35,8 +35,7 @@ pub struct Reached {
     pub unreachable: Vec<u64>,
     /// Reachable blocks.
     pub reachable: Sum,
-    /// Blocks that are reachable only through pointers into their middle, by backtrace, if
-    /// requested.
+    /// Blocks that are reachable only through interior pointers, by backtrace, if requested.
     pub possible: HashMap<Option<u32>, Sum>,
     /// Live blocks by backtrace, leaked or not.
     pub live: HashMap<u32, Sum>,
@@ -122,7 +121,7 @@ pub fn evidence(
     for (site, sum) in live {
         sites[site].live.add(sum);
     }
-    // Sites of equal size come in an order that the next run repeats.
+    // Sites of equal size are sorted so that the next run lists them in the same order.
     possible.sort_by_cached_key(|p| (Reverse(p.blocks.bytes), sites[p.site].identity()));
     let mut evidence = Evidence {
         sites,

@@ -6,13 +6,14 @@
 //! Mann–Kendall test detects a rise in the whole window and in its second half. A cache that levels
 //! off rises only in the first half.
 //!
-//! Neighbouring values of such a series are alike, which makes the plain test see trends in noise.
-//! The variance is therefore corrected as in K. H. Hamed and A. R. Rao, "A modified Mann-Kendall
-//! trend test for autocorrelated data", Journal of Hydrology 204 (1998): by the autocorrelation of
-//! the ranks after the trend has been removed. A constant pool whose blocks live about as long as
-//! the window is a random walk within it, for which no such correction suffices. So the mean of the
-//! steps must also be above zero. With several sites, the probability of a false alarm is divided
-//! among them (Bonferroni), so that `confidence` holds for the whole verdict.
+//! Neighbouring values of such a series are alike (autocorrelated), which makes the plain test see
+//! trends in noise. The variance is therefore corrected as in K. H. Hamed and A. R. Rao, "A
+//! modified Mann-Kendall trend test for autocorrelated data", Journal of Hydrology 204 (1998): by
+//! the autocorrelation of the ranks after the trend has been removed. A constant pool whose blocks
+//! live about as long as the window is a random walk within it, for which no such correction
+//! suffices. So the mean of the steps must also be above zero. With several sites, the probability
+//! of a false alarm is divided among them (Bonferroni), so that `confidence` holds for the whole
+//! verdict.
 //!
 //! Blocks from before the attach belong to no site. While they are freed and replaced, each
 //! constant site grows from nothing to its size. All of these frees are counted. If a site still
@@ -27,11 +28,11 @@ pub const LEAST_MOMENTS: usize = 16;
 /// Ratio of the growth in the second half to that in the first, below which a site may be levelling
 /// off.
 const STEADY_SHARE: f64 = 0.75;
-/// Number of standard deviations beyond which a difference of counts is not due to chance.
+/// Number of standard deviations beyond which a difference between counts is not due to chance.
 const DEVIATIONS: f64 = 4.0;
 
-/// Stricter limit while blocks from before the attach are freed. Meanwhile every constant site
-/// rises, so only this test decides.
+/// Stricter limit while blocks from before the attach are freed. During that time, every constant
+/// site rises, so only this test decides.
 const CAUTION: f64 = 4.0;
 
 /// Quantity that grows.
@@ -78,7 +79,7 @@ pub fn courses(series: &[Vec<f64>], freed: &[f64], confidence: f64) -> Vec<Cours
     courses_among(0, series, freed, confidence)
 }
 
-/// Like [`courses`], together with this number of other tests of the run.
+/// Like [`courses`], but for a run that also has this number of other tests.
 pub(crate) fn courses_among(
     others: usize,
     series: &[Vec<f64>],
@@ -118,7 +119,8 @@ fn of_one(series: &[f64], freed: &[f64], alpha: f64) -> Course {
     if !(goes_on && ends_above(series, 0)) {
         return Course::Steady;
     }
-    // Lower bound of the site's number of blocks, as if all freed blocks had been its own.
+    // Lower bound on the site's number of blocks, as if all of the freed blocks had belonged to the
+    // site.
     let at_least: Vec<f64> = series
         .iter()
         .zip(freed)
@@ -161,7 +163,7 @@ fn certainly_rises(at_least: &[f64], alpha: f64) -> bool {
 mod tests {
     use super::*;
 
-    /// The generator is xorshift64*, seeded, so that runs are the same everywhere.
+    /// The generator is xorshift64* with a fixed seed, so that runs are the same everywhere.
     struct Random(u64);
 
     impl Random {
@@ -192,8 +194,8 @@ mod tests {
         Load,
     }
 
-    /// Simulates the births of the live blocks, step by step. Returns the number of old blocks at
-    /// each moment.
+    /// Simulates, step by step, when the live blocks are allocated. Returns the number of old
+    /// blocks at each moment.
     fn simulate(site: Site, seed: u64) -> Vec<f64> {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for _ in 0..8 {
@@ -208,8 +210,8 @@ mod tests {
             let swing = 1.0 + 0.8 * (step as f64 / period * 6.3 + phase).sin();
             let arrivals = (20.0 * swing * random.between(0.3, 1.7)) as usize;
             for _ in 0..arrivals {
-                // Lifetimes are exponential, on average a tenth of the age that counts, and
-                // occasionally much longer.
+                // Lifetimes are exponentially distributed. Their mean is a tenth of the age from
+                // which blocks count, and a few are much longer.
                 let slow = if random.unit() < 0.01 { 8.0 } else { 1.0 };
                 let life = -random.unit().max(1e-9).ln() * AGE as f64 / 10.0 * slow;
                 requests.push((step, step as f64 + life));

@@ -1,11 +1,11 @@
 //! Decides which sites have blocks that grow while their number stays constant, such as a buffer
 //! that is appended to and never emptied, or a queue of ever longer strings.
 //!
-//! Such a block is often young, because each realloc(3) creates it again, so a test of the blocks
-//! that outlive requests does not see it. This test therefore uses all live blocks of a site: their
-//! bytes and their mean size. More load makes more blocks, not larger blocks, so a site with more
-//! blocks than before is left to the other test. A site grows if both series rise according to the
-//! criteria of the other test: over the whole window and over its second half, by more than a
+//! Such a block is often young, because each realloc(3) creates it again, so the test of blocks
+//! that outlive requests does not detect it. This test therefore uses all live blocks of a site:
+//! their bytes and their mean size. More load makes more blocks, not larger blocks, so a site whose
+//! number of blocks has risen is left to that other test. A site grows if both series meet the
+//! other test's criteria for a rise: over the whole window and over its second half, by more than a
 //! random walk would, above every earlier level, and without steadily slowing down.
 //!
 //! Some of the freed blocks from before the attach may have been replaced at this site. Their
@@ -16,7 +16,7 @@
 use crate::growth::{Course, Growth, GrowthKind, LEAST_MOMENTS};
 use crate::trend::{Trend, corrected, drift, ends_above, mean};
 
-/// p-value below which a rise in the number of a site's blocks is taken as real.
+/// p-value below which a rise in the number of a site's blocks counts as real.
 const SAME_NUMBER: f64 = 0.05;
 /// Ratio of the growth in the second half to the growth in the first half, below which a site may
 /// be levelling off.
@@ -168,7 +168,7 @@ mod tests {
         Sawtooth,
         /// A size that rises and falls by chance.
         Walk,
-        /// Entries that reach their full length in the first moments.
+        /// Entries that reach their full length early in the window.
         WarmingUp,
         /// Many small blocks, and a few large ones from before the attach that are replaced one
         /// after another.

@@ -22,7 +22,7 @@ enum Program {
     /// Each freed block is replaced immediately, as in a full cache that replaces entries at
     /// random. Lifetimes are exponential.
     Exponential(f64),
-    /// Like the variant above, with a fixed lifetime for each block.
+    /// Like `Exponential`, but all blocks have the same lifetime.
     Fixed(f64),
     /// Sessions arrive at random and last for exponentially distributed times.
     Pool(f64),
@@ -183,7 +183,8 @@ const LIFETIMES: [f64; 5] = [1.0, 10.0, 60.0, 200.0, 600.0];
 /// Just less than one percent of the runs.
 const FEW: u64 = RUNS / 100 - 1;
 
-/// The number of false alarms holds after five minutes, regardless of the lifetimes of blocks.
+/// The stated number of false alarms is correct after five minutes, regardless of the lifetimes of
+/// blocks.
 #[test]
 fn a_constant_heap_is_not_said_to_grow() {
     for life in LIFETIMES {

@@ -131,7 +131,7 @@ pub fn judge(
     }
 }
 
-/// Decides if a leak counts, how large it was in the baseline, and which part of its indirect
+/// Decides whether a leak counts, how large it was in the baseline, and which part of its indirect
 /// blocks has its own suppression. The suppressed part is removed from the leak.
 fn stand(
     leak: &mut Leak,

@@ -1,4 +1,4 @@
-//! Selects which processes of a command are judged: those that run a program of the user.
+//! Selects which processes of a command are judged: those that run one of the user's own programs.
 //!
 //! Shells, make, ctest, compilers and interpreters deliberately keep memory until they end, and a
 //! leak in them is irrelevant to a user who runs tests with them. User programs are built in

@@ -20,8 +20,8 @@ pub struct FoundLeaks {
 
 impl FoundLeaks {
     /// Searches the copy. The ledger must have all events up to the time of the copy. `search`
-    /// contains a time, on the ledger's clock, before the copy was taken. `samples` tells how many
-    /// blocks a sampled block represents.
+    /// contains a time, on the ledger's clock, before the copy was taken. `samples` determines how
+    /// many blocks a sampled block represents.
     pub fn search<O: Observer>(
         snapshot: &Snapshot,
         ledger: &Ledger<O>,
@@ -72,8 +72,8 @@ impl FoundLeaks {
         &self.unreachable
     }
 
-    /// Returns the report, with the `top` largest sites. `named` returns the kind of a stack, true
-    /// if it is truncated, and its frames.
+    /// Returns the report, with the `top` largest sites. `named` returns the kind of a stack,
+    /// whether the stack is truncated, and its frames.
     pub fn report(
         self,
         top: usize,
@@ -148,7 +148,7 @@ fn totals(found: &Reached) -> LeakTotals {
     }
 }
 
-/// Returns one row for each stack, the largest first. Stacks with equal texts are merged.
+/// Returns one row for each stack, the largest first. Stacks with the same text are merged.
 fn rows(
     lost: impl IntoIterator<Item = (Option<u32>, Lost)>,
     named: &mut impl FnMut(u32) -> (String, bool, Vec<StackFrame>),
@@ -191,8 +191,8 @@ fn rows(
     sites
 }
 
-/// Returns true if two stacks show the same lines. The compiler duplicates calls when it unrolls
-/// loops and inlines functions.
+/// Returns true if two stacks show the same lines. Such stacks exist because the compiler
+/// duplicates calls when it unrolls loops and inlines functions.
 fn reads_alike(a: &[StackFrame], b: &[StackFrame]) -> bool {
     let same = |(a, b): (&StackFrame, &StackFrame)| {
         let text = |f: &StackFrame| {

@@ -2,8 +2,8 @@
 //!
 //! glibc recognizes such a chunk only by a flag and a size, and any page may happen to begin with
 //! these values. If malloc's own count agrees with the number found, each of them is a chunk.
-//! Otherwise, only traced ones are certainly chunks, and any other may be a mapping made by the
-//! program itself. It counts as reachable, and there is no verdict on it.
+//! Otherwise, only the traced chunks are certain. Any other may be a mapping that the program
+//! itself made, so it counts as reachable, and there is no verdict on it.
 
 use crate::reached::{Search, Traced};
 use memhook_heap::{Heap, SegmentKind};

@@ -74,10 +74,10 @@ impl<'a> NameSource<'a> {
     }
 }
 
-/// Time limit for names. A slow debuginfod server may exceed it, and its names are then left out.
+/// Time limit for names. If a slow debuginfod server exceeds it, its names are left out.
 const LONGEST_LOOK_UP: Duration = Duration::from_secs(600);
 
-/// Resolves the backtraces of one trace, and merges backtraces with equal texts into one site.
+/// Resolves the backtraces of one trace, and merges backtraces with the same text into one site.
 pub(crate) struct Names<'a> {
     source: NameSource<'a>,
     sites: Vec<AllocationSite>,

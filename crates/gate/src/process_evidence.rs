@@ -28,7 +28,7 @@ impl Evidence {
         };
         let found = reached(snapshot, std::iter::empty(), search);
         let total = found.leaked();
-        // The process was not traced, so if its heap cannot be read, that is a gap even if no block is known.
+        // The process was not traced, so an unreadable heap is a gap in the evidence even if no block is known.
         let mut evidence = Evidence {
             program,
             reachable: found.reachable,
@@ -143,7 +143,7 @@ pub fn traced_blocks(
 }
 
 /// Returns the live blocks, without blocks that a thread was reallocating when the process ended. The state of those
-/// blocks is unknown, and whichever of them exists belongs to the unfinished call.
+/// blocks is unknown, and any that exist belong to the unfinished call.
 pub(crate) fn known_live(
     snapshot: &Snapshot,
     ledger: &Ledger<impl Observer>,
@@ -190,7 +190,7 @@ impl Evidence {
 }
 
 /// Returns true if a block allocated by `caller` belongs to the allocator itself. gperftools allocates its singletons
-/// with `new`. A module that contains other code besides an allocator allocates on behalf of the program.
+/// with `new`. A module that contains code other than an allocator allocates on behalf of the program.
 pub fn is_allocators(snapshot: &Snapshot, caller: u64) -> bool {
     let mut modules = snapshot.meta.modules.iter();
     modules.any(|m| {

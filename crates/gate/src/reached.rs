@@ -47,7 +47,7 @@ impl Search {
 }
 
 /// Finds the unreachable blocks in glibc's heap, and unreachable traced blocks of other allocators.
-/// `live` contains the ledger's blocks at the time of the snapshot or later.
+/// `live` contains the ledger's live blocks at the time of the snapshot or at a later time.
 pub fn reached(
     snapshot: &Snapshot,
     live: impl Iterator<Item = LiveBlock>,
@@ -127,7 +127,7 @@ pub(crate) fn dissected(
             .or_default()
             .add_block(block.size);
     }
-    // Threads that are inside malloc when the process ends are handled later.
+    // The note about threads that are inside malloc when the process ends is handled later.
     let is_unfinished = is_unfinished(snapshot, search);
     let of_malloc = is_unfinished.then(|| inside_malloc_note(snapshot.meta.in_malloc));
     let notes = snapshot.meta.notes.iter();
@@ -145,7 +145,7 @@ pub(crate) fn dissected(
         }
         Err(_) if traced.0.is_empty() => return None,
         Err(error) => {
-            // This is not a gap if all blocks belong to another allocator.
+            // The error is not a gap if all blocks belong to another allocator.
             let mut modules = snapshot.meta.modules.iter();
             let has_other = modules.any(|m| m.allocator.is_some());
             (Heap::empty(), (!has_other).then_some(error))
@@ -208,8 +208,9 @@ struct Foreign {
 }
 
 impl Foreign {
-    /// Adds the blocks that were live when the snapshot was taken: they are older than it, and
-    /// still live. Returns true if these blocks could be distinguished from all free memory.
+    /// Adds the blocks that were live when the snapshot was taken: blocks that are older than the
+    /// snapshot and still live. Returns true if these blocks could be distinguished from all free
+    /// memory.
     fn add(
         &self,
         heap: &mut Heap,

@@ -13,14 +13,14 @@ use std::time::Duration;
 
 /// Part of a recording to examine, and the kinds of findings.
 pub struct RecordedOptions {
-    /// Start and end of the examined stretch, since the attach.
+    /// Start and end of the examined part of the run, since the attach.
     pub stretch: (Duration, Duration),
-    /// Confidence of a verdict on growth; `None` if live blocks are judged instead of growth.
+    /// Confidence of a verdict on growth; `None` if live blocks instead of growth are judged.
     pub growth_confidence: Option<f64>,
     /// True if live blocks by site are findings, because there is a baseline to compare with or to
     /// write.
     pub are_sites_findings: bool,
-    /// True if single sites are limited, so that every live block's backtrace matters.
+    /// True if there are limits on single sites, so that every live block's backtrace matters.
     pub needs_all_sites: bool,
     /// Options for scores, if these are limited.
     pub scores: Option<ScoreOptions>,
@@ -95,7 +95,7 @@ pub fn recorded_evidence(
     Ok(evidence)
 }
 
-/// Adds the scores of a recording, or of a stretch of it, to the evidence.
+/// Adds the scores of a recording, or of a part of it, to the evidence.
 ///
 /// # Errors
 /// Fails if the recording is damaged, or does not contain every allocation.

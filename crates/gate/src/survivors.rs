@@ -43,7 +43,7 @@ pub struct Survivors {
 pub struct Verdicts {
     /// Growing backtraces, with their growth since the first moment.
     pub grown: Vec<(u32, Growth, Sum)>,
-    /// Reason why there is no verdict on the other sites; `None` if there is one.
+    /// Reason why there is no verdict on the other sites; `None` if there is a verdict.
     pub unclear: Option<String>,
 }
 
@@ -90,7 +90,7 @@ impl Survivors {
         }
     }
 
-    /// Returns the sums over all blocks of a site at each moment, except the first ones.
+    /// Returns the sums over all blocks of a site at each moment after the first `skipped` moments.
     fn held(&self, series: &Series, skipped: usize) -> Vec<Held> {
         let moments = series.all.iter().zip(&self.freed).skip(skipped);
         let held = moments.map(|(sum, &freed)| Held {
@@ -104,7 +104,8 @@ impl Survivors {
 
     /// Returns the growing backtraces, and, if there may be others, the reason why.
     pub fn verdicts(&self, confidence: f64) -> Verdicts {
-        // A block counts once it is older, by this much, than the block that it may have replaced.
+        // A block counts as old only this number of moments after its allocation, and thus after
+        // the release of the block that it may have replaced.
         let age = AGE_IN_PAUSES as usize;
         let freed: Vec<f64> = self.freed.iter().map(|&n| n as f64).collect();
         let all: Vec<(&u32, &[Sum], Vec<Held>)> = self
@@ -192,8 +193,8 @@ impl Survivors {
     }
 }
 
-/// Returns the bytes that the blocks of a site have gained since the beginning, and the number of
-/// its blocks.
+/// Returns the number of bytes that a site's blocks have gained since the beginning, and the number
+/// of the site's blocks.
 fn larger_by(held: &[Held]) -> Sum {
     let mut there = held.iter().filter(|m| m.blocks > 0.0);
     let first = there.next().copied().unwrap_or_default();

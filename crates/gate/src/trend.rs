@@ -133,8 +133,8 @@ pub(crate) fn mean(part: &[f64]) -> f64 {
     part.iter().sum::<f64>() / part.len() as f64
 }
 
-/// Returns true if the mean of the last moments is above the highest mean of the same number of moments in the first
-/// half, without the first `skip` moments. A site that fills up and is emptied again ends no higher.
+/// Returns true if the mean of the last values is above the highest mean of equally many consecutive values in the
+/// first half, not counting the first `skip` values. A site that fills up and is emptied again ends no higher.
 pub(crate) fn ends_above(series: &[f64], skip: usize) -> bool {
     let width = series.len() / 8;
     let end = mean(&series[series.len() - width..]);

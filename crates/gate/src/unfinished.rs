@@ -32,7 +32,7 @@ const HEADER_BYTES: u64 = 16;
 /// chunk.
 const STACK_WORDS: u64 = 64;
 
-/// Returns true for a process at its end with threads inside malloc.
+/// Returns true for an exiting process with threads inside malloc.
 pub(crate) fn is_unfinished(snapshot: &Snapshot, search: Search) -> bool {
     snapshot.meta.in_malloc > 0 && search.before_ns.is_none()
 }

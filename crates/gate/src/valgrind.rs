@@ -101,7 +101,7 @@ impl Suppression {
 }
 
 fn is_prefix(lines: &[Line], stack: &[&SourceFrame]) -> bool {
-    // Works backwards. Each element tells whether the remaining lines match the stack from that
+    // Works backwards. Each element says whether the remaining lines match the stack from that
     // position on.
     let mut rest = vec![true; stack.len() + 1];
     for line in lines.iter().rev() {

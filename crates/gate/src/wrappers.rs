@@ -1,4 +1,4 @@
-//! Functions that only pass on the result of an allocator. A leak is blamed on their caller
+//! Functions that only pass on the result of an allocator. A leak is attributed to their caller
 //! instead.
 
 use crate::evidence::SourceFrame;

@@ -199,9 +199,10 @@ impl BlockTable {
         let unit = segment.begin(near.unit as usize)?;
         let block = segment.block(unit);
         let offset = near.address.wrapping_sub(block.address);
-        // The end of a mapping may be the start of the next one, and a pointer to both nearly
-        // always means the start (of a library, for example). After a block that was cut out of a
-        // larger one, or a block of a slab, comes another such block or the space for it.
+        // The end of a mapping may be the start of the next one. A pointer to this address nearly
+        // always means the start (of a library, for example). A block that was cut out of a larger
+        // one, or that is part of a slab, is followed by another block of the same kind, or by
+        // space for one.
         let past_end = match segment.kind {
             SegmentKind::Mapped { tight: true }
             | SegmentKind::Sized(_)

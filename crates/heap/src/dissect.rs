@@ -233,7 +233,8 @@ impl Heap {
         findings.any(|finding| self.cause_of(finding) == Cause::Damage)
     }
 
-    /// Returns the allocator other than glibc's that a module is, or that is linked into it, if its heap was dissected.
+    /// Returns the allocator, other than glibc's, that a module provides or that is linked into it, if the allocator's
+    /// heap was dissected.
     pub fn allocator_of(&self, module: &ModuleInfo) -> Option<&'static str> {
         let has_roots = |other: &&OtherHeap| {
             let mut data = module.data.iter();
@@ -246,7 +247,7 @@ impl Heap {
     }
 
     /// Returns true if a thread may have been inside one of the allocators without being noticed, because the code of
-    /// that allocator cannot be located, as in a stripped program or in a C library other than glibc.
+    /// that allocator cannot be located. This is the case in a stripped program, or in a C library other than glibc.
     pub(crate) fn has_unwatched(&self, snapshot: &Snapshot) -> bool {
         let has_code = |module: &&ModuleInfo| !module.allocator_code.is_empty();
         let is_watched = |other: &OtherHeap| {

@@ -70,9 +70,9 @@ fn alone(snapshot: &Snapshot, thread_pointer: u64) -> Option<u64> {
     })
 }
 
-/// Returns the place in a descriptor by which it is in one of glibc's lists of stacks (`list` in
-/// `struct pthread`: the neighbours' links lead back to it). If the program provided a thread's
-/// stack, glibc removes the descriptor from the list when the thread ends.
+/// Returns the address of the list node by which a descriptor is linked into one of glibc's lists of stacks (`list` in
+/// `struct pthread`: the neighbours' links lead back to it). If the program provided a thread's stack, glibc removes
+/// the descriptor from the list when the thread ends.
 fn place_in_list(snapshot: &Snapshot, thread_pointer: u64) -> Option<u64> {
     let mut places = native::descriptor(thread_pointer, DESCRIPTOR_BYTES).step_by(8);
     places.find(|&node| {

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Failure of a scan. Its text is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Pages of this kernel are larger than those that copies are made of.
+    /// The kernel's pages are larger than the page size that copies support.
     #[error(
         "process {pid} cannot be copied: pages of this kernel have {bytes} bytes, and only those of 4096 bytes are known"
     )]
@@ -60,7 +60,7 @@ pub enum Error {
         /// Bytes.
         bytes: u64,
     },
-    /// The computation of retained sizes would not fit into memory.
+    /// There is not enough memory to compute retained sizes.
     #[error(
         "computing what {blocks} blocks retain would take about {}, and {room}",
         size_text(*.needed)
@@ -86,7 +86,7 @@ pub enum Error {
         /// Available room.
         room: Room,
     },
-    /// The method would hold the threads for too long, or has done so.
+    /// The method would hold the threads for too long, or has held them for too long.
     #[error(
         "its threads would be held for about {needed_ms:.0} ms ({reason}), and {allowed_ms:.0} ms are allowed"
     )]
@@ -127,7 +127,7 @@ pub enum Error {
         /// The limit.
         allowed_ms: f64,
     },
-    /// No hold allowed the final check that precedes a release.
+    /// In none of the holds was the final check before a release possible.
     #[error(
         "memhook-rs found no moment at which all threads of process {pid} were outside the allocator ({why}), so nothing \
          more is released"
@@ -181,7 +181,7 @@ pub enum Error {
         /// Process id.
         pid: i32,
     },
-    /// Calls of `free` would run a hook function of the program.
+    /// Calls of `free` would run the program's own `__free_hook`.
     #[error("nothing is released: the program has its own hook for free() (__free_hook)")]
     OwnFreeHook,
     /// A saved snapshot cannot be used.

@@ -1,4 +1,4 @@
-//! Lists with a word for each block, which are read in random order. They use huge pages where
+//! Lists with a word for each block. They are read in random order, so they use huge pages where
 //! available. With small pages, nearly every access would also wait for the page tables.
 
 /// Returns an empty list with room for `count` elements.

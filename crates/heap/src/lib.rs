@@ -1,4 +1,4 @@
-//! A snapshot of a live process, its heap dissected, conservatively marked and swept.
+//! Takes a snapshot of a live process, dissects its heap, and marks and sweeps it conservatively.
 //!
 //! [`capture`] copies the memory of a process that can contain pointers. The search works only on
 //! that copy, and damaged bytes in it lead to findings, never to a panic. [`Reclaimer`] gives

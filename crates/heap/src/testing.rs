@@ -73,7 +73,7 @@ pub fn shell_on(library: Option<&str>) -> Snapshot {
         .read_line(&mut line)
         .expect("it says so");
     assert_eq!(line, "ready\n");
-    // The shell prints before it has finished with the memory for the output.
+    // The shell prints its output before it has released the memory for the output.
     let reads = || {
         let call = std::fs::read_to_string(format!("/proc/{}/syscall", shell.id()));
         call.is_ok_and(|call| call.starts_with("0 0x0 "))
@@ -91,8 +91,8 @@ pub fn shell_on(library: Option<&str>) -> Snapshot {
 /// Longest time that a test waits for an event that a busy machine may delay.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Copies the memory of a process. Retries, because on a busy machine the threads may not stop in
-/// time, or the hold may end before the copy.
+/// Copies the memory of a process. Retries, because on a busy machine, the threads may not stop in
+/// time, or the hold may end before the copy is complete.
 pub fn captured(pid: i32, request: crate::Request) -> crate::Captured {
     let until = Instant::now() + LONG;
     loop {
@@ -123,7 +123,7 @@ pub fn put(snapshot: &mut Snapshot, place: u64, word: u64) {
     region.bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
 }
 
-/// A change of a word: its place, the kind of change, and a random operand.
+/// A change of a word: the place of the word, the kind of change, and a random operand.
 pub type Change = (proptest::sample::Index, u64, u64);
 
 /// Returns a strategy for some changes of words.
@@ -132,7 +132,7 @@ pub fn changes() -> impl proptest::strategy::Strategy<Value = Vec<Change>> {
     prop::collection::vec((any::<prop::sample::Index>(), 0u64..6, any::<u64>()), 1..6)
 }
 
-/// Calls a function with a snapshot in which the words at some of these places are changed.
+/// Calls a function with a snapshot in which words at some of these places have been changed.
 pub fn while_changed<T>(
     snapshot: &mut Snapshot,
     places: &[u64],

@@ -1,8 +1,8 @@
 //! Audit log of all changes to a target, if there is a reader.
 //!
-//! Every change to a target passes through this crate, so this crate records the changes instead of its callers. The
-//! queue takes no lock and never waits, and nothing is written to a file while a thread is held ([`is_holding`]).
-//! Without a reader, nothing is queued.
+//! Every change to a target passes through this crate, so the crate itself records the changes, and its callers need
+//! not. The queue takes no lock and never waits, and nothing is written to a file while a thread is held
+//! ([`is_holding`]). Without a reader, nothing is queued.
 
 use memhook_process::thread_start_time;
 use std::ops::Range;
@@ -75,7 +75,7 @@ pub enum Note {
 static QUEUE: OnceLock<Sender<Note>> = OnceLock::new();
 static HOLDS: AtomicUsize = AtomicUsize::new(0);
 
-/// Begins to record changes. Returns `None` if there is a reader already.
+/// Starts recording changes. Returns `None` if there is already a reader.
 pub fn read_acts() -> Option<Receiver<Note>> {
     let (queue, acts) = channel();
     QUEUE.set(queue).is_ok().then_some(acts)

@@ -10,10 +10,10 @@ use crate::kill_tests::{Target, target_of_attacher};
 use crate::{hold_all, steps};
 use memhook_process::tracer;
 
-/// A large multiple of the time that a watchdog may need, even if it gets no processor for seconds.
+/// A large multiple of the time that a watchdog may need even if it gets no processor for seconds.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Attacher that is killed if the test ends early, because a target that it holds could not be ended.
+/// Attacher that is killed if the test ends early, because a target that it still holds could not be ended.
 struct Attacher(Option<Child>);
 
 impl Attacher {
@@ -47,7 +47,7 @@ fn holder_of_all() {
     if let Ok(cgroup) = std::env::var(STARVED_IN) {
         wait_for_a_starved_thread(&cgroup);
     } else {
-        // On a busy machine, the watchdog gives each of its checks less weight.
+        // On a busy machine, each check of the watchdog has less weight.
         std::thread::sleep(5 * LIMIT);
     }
     held.release();
@@ -313,8 +313,8 @@ fn ended_by_the_watchdog(variable: &str, value: &str, again: impl Fn()) {
     target.ends_well();
 }
 
-/// A holder makes no progress for three times the limit that applies on an idle machine, among many threads that
-/// compete for the processors.
+/// Among many threads that compete for the processors, a holder makes no progress for three times the limit that
+/// applies on an idle machine.
 #[test]
 fn an_attacher_is_not_ended_because_the_machine_is_busy() {
     let target = Target::start("waits", &["nanosleep"]);

@@ -1,7 +1,8 @@
-//! Everything that changes a process: holds after which a thread is put back as it was, calls, memory, programs that are
-//! started here, watchpoints.
+//! Everything that changes a process: holds that restore the thread's state afterwards, calls, memory, programs started
+//! here, and watchpoints.
 //!
-//! `arch` has this where it is written for the processor, and otherwise the same names, which refuse.
+//! On processors for which this is implemented, `arch` contains the implementation. On others, `arch` has the same
+//! names, and each of them returns an error.
 
 #[path = "end_watch.rs"]
 pub(crate) mod end_watch;

@@ -1,4 +1,4 @@
-//! End of a process that is not our child.
+//! Observes the end of a process that is not our child.
 //!
 //! The parent collects the wait status; a shell does so immediately. A descriptor of the process (pidfd_open(2)) that
 //! was opened before the process ended keeps the status (PIDFD_GET_INFO with PIDFD_INFO_EXIT, Linux 6.15). On older

@@ -65,8 +65,8 @@ pub enum Error {
         /// Process id of the tracer.
         tracer: i32,
     },
-    /// The target is stopped by job control. If one of its threads has a lock, the lock would never be released while
-    /// we call a function in the target.
+    /// The target is stopped by job control. If one of its threads holds a lock, the lock is not released while we call
+    /// a function in the target.
     #[error(
         "process {pid} is stopped (SIGSTOP or Ctrl-Z): continue it with kill -CONT {pid} first"
     )]
@@ -84,7 +84,7 @@ pub enum Error {
         /// Reason for refusing the last tried thread.
         reason: String,
     },
-    /// A seized thread did not stop: it sleeps uninterruptibly, or gets no processor. It is released as soon as it
+    /// A seized thread did not stop: it sleeps uninterruptibly, or gets no processor time. It is released as soon as it
     /// stops.
     #[error(
         "thread {tid} of process {pid} does not stop (uninterruptible sleep, or no processor); it will be released as soon as it stops"
@@ -95,7 +95,7 @@ pub enum Error {
         /// Thread id.
         tid: i32,
     },
-    /// After all attempts, some threads did not stop within the limit for the hold of each thread.
+    /// After all attempts, some threads still did not stop within the limit on how long each thread is held.
     #[error(
         "thread {tid} of process {pid} did not stop within {limit:?} (uninterruptible sleep, as during vfork, or no processor); the other threads were released after each of {attempts} attempts: try again, or allow a longer hold"
     )]
@@ -189,7 +189,7 @@ pub enum Error {
         /// Process id.
         pid: i32,
     },
-    /// The thread is not permitted to read the time stamp counter, as our code in the target does. The kernel would
+    /// The thread is not permitted to read the time stamp counter, which our code in the target reads. The kernel would
     /// kill it (PR_SET_TSC, prctl(2)).
     #[error(
         "thread {tid} of process {pid} has disabled the time-stamp counter (prctl PR_SET_TSC), which tracing needs"
@@ -220,7 +220,7 @@ pub enum Error {
         /// Process id of the other process.
         other: i32,
     },
-    /// A thread does not have the thread pointer that the ABI requires, by which pads distinguish threads.
+    /// A thread does not have the thread pointer that the ABI requires. Pads use it to tell threads apart.
     #[error(
         "thread {tid} of process {pid} has no thread pointer of its own, which probes need to tell threads apart"
     )]

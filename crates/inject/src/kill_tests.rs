@@ -18,12 +18,13 @@ use crate::{
 /// Environment variable that passes the target to the attacher, which is another run of this test program.
 pub(crate) const TARGET: &str = "MEMHOOK_TEST_TARGET";
 
-/// Holds a thread, which goes home soon after the attacher is killed.
+/// Holds a thread that returns to its own code soon after the attacher is killed.
 pub(crate) fn hold(pid: u64) -> Held {
     patiently(|| hold_with(pid as i32, &anywhere(), Timing::QUICK))
 }
 
-/// Exit status of an attacher that was descheduled for so long that its target was released. The test then reruns it.
+/// Exit status of an attacher that was descheduled for so long that its target was released. The test then runs the
+/// attacher again.
 pub(crate) const STARVED: i32 = 77;
 
 /// Returns the result of an attacher's work.
@@ -285,7 +286,7 @@ impl Target {
     }
 
     /// Checks that no descriptor of ours stays open in the target. The held thread closes it on its way home. If
-    /// another thread counts the rounds, they may be over before the held thread gets a processor.
+    /// another thread counts the rounds, all rounds may be over before the held thread is scheduled.
     pub fn has_no_file_of_ours(&self, when: &str) {
         let folder = format!("/proc/{}/fd", self.program.pid());
         let is_ours = |to: &String| to.contains("memfd:memhook") || to.contains("userfaultfd");
@@ -377,8 +378,8 @@ fn killed_everywhere(name: &str, args: &[&str]) {
         }
         step += 1;
     }
-    // The steps cover each of two holds from the stop request through the wait to the reading of the registers. Their
-    // number varies by one or two between runs, and by more if an attacher had to start over.
+    // The steps cover two holds, each from the stop request to the reading of the registers. The number of steps varies
+    // by one or two between runs, and by more if an attacher had to start over.
     assert!(interrupting.len() <= 20, "EINTR at {interrupting:?}");
     let mut state = 0x9e37_79b9_7f4a_7c15 ^ u64::from(std::process::id());
     for _ in 0..rounds() {
@@ -446,7 +447,7 @@ fn a_poll_that_was_restarted_survives_a_killed_attacher() {
     killed_in_a_restarted_call("poll");
 }
 
-/// The wait is made by glibc's syscall(2) function, so the instruction before the call does not load its number.
+/// The program waits in glibc's syscall(2) function, so the instruction before the call does not load its number.
 #[test]
 fn a_futex_wait_that_was_restarted_survives_a_killed_attacher() {
     killed_in_a_restarted_call("futex");

@@ -12,7 +12,7 @@
 //!
 //! ptrace requests must come from the tracing thread, so [`Held`] is not `Send`.
 
-// On processors where processes are only looked at, code that holds need is unused.
+// On architectures where processes are only inspected, the code that holds threads is unused.
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 
 mod arch;

@@ -1,14 +1,14 @@
-//! All threads of a process, stopped for a moment to read their registers, and released unchanged.
+//! Stops all threads of a process for a moment to read their registers, and releases them unchanged.
 //!
 //! A read-only command does nothing else to threads. [`Request`] lists the ptrace requests of this module. None of them
 //! writes a register, a signal mask or memory. So a stopped thread needs no restoring, and the end of our thread has
 //! the same effect as a release (`exit_ptrace` of kernel/ptrace.c). The holds that change something are in `hold`. They
-//! share only the guard with this module, which prevents stops of this process in the meantime.
+//! share with this module only the guard that prevents stops of this process in the meantime.
 //!
-//! Without a write, a call that a stop ends with EINTR cannot be set to be repeated (signal(7) lists such calls; they
-//! include calls on sockets for which the program has set a timeout). So threads that sleep in such a call are not
-//! stopped. /proc shows where they sleep, and later that they are still asleep. The same applies to threads that were
-//! seen in such a call shortly before.
+//! Some calls end with EINTR after a stop (signal(7) lists them; they include calls on sockets for which the program
+//! has set a timeout), and they cannot be made to restart without a write. So threads that sleep in one of these calls
+//! are not stopped. /proc shows where they sleep, and later that they are still asleep. The same applies to threads
+//! that were in one shortly before.
 
 use crate::guard::Guard;
 use crate::regs::{self, Registers};
@@ -31,16 +31,17 @@ enum Request {
     Detach = libc::PTRACE_DETACH,
 }
 
-/// Number of times that a thread's call is examined before any thread is stopped, and the time between two of them.
+/// Number of times that a thread's call is examined before any thread is stopped, and the time between two
+/// examinations.
 const LOOKS: usize = 24;
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
-/// Maximum total number of looks. With more threads, each thread is examined less often.
+/// Maximum total number of examinations. With many threads, each is examined less often.
 const MOST_LOOKS: usize = 6000;
 /// Time limit of a stop. A thread that takes longer is in uninterruptible sleep, or gets no processor.
 const STOP_LIMIT: Duration = Duration::from_millis(500);
-/// Longest time for which this process waits to be scheduled promptly.
+/// Longest time that this process waits for a moment when it is scheduled promptly.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Longest wait until a running thread that must not be stopped falls asleep.
+/// Longest wait for a running thread that must not be stopped to fall asleep.
 const SLEEP_LIMIT: Duration = Duration::from_millis(20);
 
 /// State of one thread.
@@ -78,7 +79,7 @@ pub struct Seen<R> {
     pub result: R,
     /// Time for which they were stopped.
     pub held: Duration,
-    /// Threads that were stopped in a call that ends with EINTR, because they had only just begun it.
+    /// Threads that were stopped in a call that now ends with EINTR, because they had only just begun the call.
     pub cut_short: Vec<i32>,
 }
 
@@ -105,7 +106,7 @@ impl ThreadsSeen {
 }
 
 /// Stops the threads of `pid` that can be stopped unnoticed, calls `work`, and releases them. `limit`: longest time for
-/// which threads may be held until all have stopped. From then on, `work` must observe it.
+/// which threads may be held until all have stopped. From then on, `work` must observe the limit.
 ///
 /// A separate thread of ours does the work. When that thread ends, the kernel releases any thread of `pid` that has not
 /// stopped in time.
@@ -229,7 +230,7 @@ fn registers_of(line: &str) -> Option<Registers> {
     let &[.., sp, pc] = values.as_slice() else {
         return None;
     };
-    // A thread that sleeps outside of a call has no arguments.
+    // A thread that sleeps outside of a system call has no arguments.
     let arguments = match values.first_chunk() {
         Some(arguments) if values.len() == 8 => *arguments,
         _ => [0; 6],
@@ -242,7 +243,7 @@ struct Stopping {
     pid: i32,
     /// Threads that are never stopped.
     delicate: BTreeSet<i32>,
-    /// Threads that were told to stop and have not stopped yet, as far as is known.
+    /// Threads that were told to stop and whose stop has not been seen yet.
     seized: BTreeSet<i32>,
     seen: ThreadsSeen,
 }
@@ -277,7 +278,7 @@ impl Stopping {
     fn look_at_sleeping(&mut self, tid: i32) {
         let until = Instant::now() + SLEEP_LIMIT;
         let mut seen = asleep(self.pid, tid);
-        // If other threads are stopped already, they must not wait for this thread.
+        // Threads that are already stopped must not be kept waiting for this thread.
         while seen.is_none() && self.seen.threads.is_empty() && Instant::now() < until {
             std::thread::sleep(Duration::from_micros(200));
             seen = asleep(self.pid, tid);

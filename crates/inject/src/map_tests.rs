@@ -88,7 +88,7 @@ fn objects_are_whole() -> Result<(), Error> {
         assert_eq!(protection(PAGE), (true, false, true));
         assert_eq!(protection(2 * PAGE), (true, true, false));
         assert_eq!(protection(3 * PAGE), (true, true, false));
-        // This must be anonymous, because only anonymous memory can be wiped in forked children (madvise(2)).
+        // The last page must be anonymous, because only anonymous memory can be wiped in forked children (madvise(2)).
         assert_eq!(part(first.start + 3 * PAGE).file_id.2, 0);
         let data = RemoteAddress(first.start + 2 * PAGE);
         assert_eq!(read_word(pid, data + 8), Some(ANSWER));

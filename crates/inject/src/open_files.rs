@@ -1,6 +1,6 @@
 //! Raises the limit of open files of this process.
 
-/// Raises the limit of open files as far as an unprivileged process can: each traced process needs dozens of
+/// Raises the limit on open files as far as an unprivileged process can: each traced process needs dozens of
 /// descriptors, and the usual limit is 1,024 (setrlimit(2), RLIMIT_NOFILE).
 pub fn allow_many_open_files() {
     let mut limit = libc::rlimit {

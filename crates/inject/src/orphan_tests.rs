@@ -1,5 +1,5 @@
-//! Tests a frozen copy whose ancestors adopt orphans (prctl(2), PR_SET_CHILD_SUBREAPER). They adopt the copy, and it
-//! ends.
+//! Tests of a frozen copy whose ancestors adopt orphans (prctl(2), PR_SET_CHILD_SUBREAPER). The ancestors adopt the
+//! copy, and the copy ends.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ fn copier() {
     let Some(pid) = target_of_attacher() else {
         return;
     };
-    // A target that is killed meanwhile can be neither held nor copied.
+    // A target that is killed in the meantime can be neither held nor copied.
     let Ok(mut plan) = ForkPlan::of(pid as i32) else {
         return;
     };
@@ -40,7 +40,7 @@ fn copier() {
     println!("steps: {}", steps::count());
 }
 
-/// Makes this process adopt orphans. The following tests run in a separate process, because the setting applies to a
+/// Makes this process adopt orphans. The following tests run in a separate process, because this setting applies to the
 /// whole process.
 fn take_orphans_in() {
     // SAFETY: plain integers.
@@ -49,7 +49,7 @@ fn take_orphans_in() {
 }
 
 /// Waits for the ends of all children except these targets. Returns the statuses of orphaned copies, which have ended
-/// or end by themselves. The attacher's watchdog is one of the children too.
+/// or end by themselves. The attacher's watchdog is also one of the children.
 fn orphans(targets: &[i32]) -> Vec<i32> {
     let until = Instant::now() + LONG;
     let mut statuses = Vec::new();

@@ -11,17 +11,18 @@ use crate::urgency::Urgency;
 
 /// Shortest time slice that may be requested, in nanoseconds.
 pub(crate) const SHORTEST_NS: u64 = 100_000;
-/// Time slice of a thread that may always have work: the target needs the processor too.
+/// Time slice of a thread that may never run out of work. It is short because the target needs the processor too.
 const SHORT_NS: u64 = 500_000;
 /// Default time slice of a thread.
 pub(crate) const USUAL_NS: u64 = 0;
 
 /// Niceness of a thread with precedence. It is low enough that a thread that has slept gets a processor immediately
-/// among many busy threads, and high enough not to keep them from running for long.
+/// among many busy threads, and high enough that the busy threads do not have to wait for long.
 const NICE: i32 = -10;
 
 /// Gives the calling thread precedence over ordinary threads for the rest of its life. A niceness that was set
-/// explicitly is left unchanged. This is not real-time priority as in a hold, because this thread may always have work.
+/// explicitly is left unchanged. Unlike a hold, this does not use real-time priority, because this thread may never run
+/// out of work.
 pub fn take_precedence() {
     set_turn(SHORT_NS);
     if !Urgency::begin().is_raised() {

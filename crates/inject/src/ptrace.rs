@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// System call stops are marked with bit 7 of the signal, and execve is reported. EXITKILL is never used.
 const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC;
-/// For a program that memhook-rs started: new threads are seized too, and each thread stops when it exits.
+/// For a program that memhook-rs started: also seizes new threads, and stops each thread when it exits.
 const OPTIONS_OF_CHILD: i32 = OPTIONS | libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEEXIT;
 /// Also seizes the processes that the program creates by fork or vfork.
 const TRACE_FORKS: i32 = libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
@@ -90,9 +90,9 @@ pub(crate) fn event_message(tid: i32) -> io::Result<u64> {
     Ok(message)
 }
 
-/// Sets the options of a stopped thread. Suspends its seccomp filters while it is traced, because they might refuse our
-/// calls in the thread, or kill the thread for making them. The kernel allows this to a tracer with CAP_SYS_ADMIN and
-/// without its own filters (ptrace(2), PTRACE_O_SUSPEND_SECCOMP).
+/// Sets the options of a stopped thread. Suspends the thread's seccomp filters while it is traced, because they might
+/// refuse our calls in the thread, or kill the thread for making them. The kernel allows this only for a tracer with
+/// CAP_SYS_ADMIN and without filters of its own (ptrace(2), PTRACE_O_SUSPEND_SECCOMP).
 ///
 /// Returns true if the filters are suspended.
 fn set_options(tid: i32, options: i32) -> io::Result<bool> {

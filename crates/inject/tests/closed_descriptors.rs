@@ -65,7 +65,8 @@ fn a_number_that_has_become_a_files_is_not_used() {
     let _ = std::fs::remove_file(path);
 }
 
-/// The loader reads the object through a number, so the descriptor must stay open until then.
+/// The loader reads the object through the descriptor's number, so the descriptor must stay open until the object is
+/// loaded.
 #[test]
 fn objects_load_while_the_others_stand_still() {
     let path = std::env::temp_dir().join(format!("memhook-still-{}", std::process::id()));

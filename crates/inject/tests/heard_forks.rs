@@ -1,5 +1,5 @@
-//! Checks that a fork that a userfaultfd must report is abandoned if no thread reads the report, and that the target
-//! continues.
+//! Tests a fork in a target whose userfaultfd reports forks: if no thread reads the report, the fork is abandoned and
+//! the target continues.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! A holder that hangs while no descriptor is free. This test is a separate program, because its limit on descriptors
-//! applies to a whole process.
+//! Tests a holder that hangs while no file descriptor is free. This test is a separate program, because the limit on
+//! descriptors applies to a whole process.
 
 mod common;
 

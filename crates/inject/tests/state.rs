@@ -103,7 +103,7 @@ fn an_ignored_sigtrap_stays_ignored() {
     let mut lines = output.lines().map_while(Result::ok);
     assert!(lines.any(|line| line == "ready"));
     assert!(ignored());
-    // Any call is suitable. No function is known, so the test calls a bad address.
+    // Any call will do. The test knows the address of no function, so it calls a bad address.
     with_held(pid, &anywhere(), |held| {
         match held.call(RemoteAddress(0x10), &[]) {
             Err(Error::RemoteFault { .. }) => Ok(()),

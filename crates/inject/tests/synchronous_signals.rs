@@ -24,7 +24,7 @@ fn traps(kind: &str, all: bool) {
     program.ends_well();
 }
 
-/// SECCOMP_RET_TRAP, as browsers use it: the handler provides the result.
+/// SECCOMP_RET_TRAP, which browsers use: the handler provides the result of the system call.
 #[test]
 fn calls_that_a_filter_traps() {
     traps("filtered", false);

@@ -1,4 +1,4 @@
-//! Tests with busy, exiting, stopped and dying targets, with the loading of an object, and with shared memory.
+//! Tests with busy, exiting, stopped and dying targets, and tests of object loading and shared memory.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! A system call with a timeout ends on time even if it is interrupted repeatedly: it never ends early, and
+//! Tests that a system call with a timeout ends on time even if it is interrupted repeatedly: it never ends early, and
 //! interruptions do not postpone its end.
 
 mod common;
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use common::{LONG, Program, anywhere, send, wait_until_blocked};
 use memhook_inject::{HoldOptions, hold, hold_all};
 
-/// Interrupts a program that waits for 400 ms with a hold every 50 ms. If each interruption restarted the wait, it
-/// would not end. The program itself checks that it does not end early.
+/// Interrupts a program that waits for 400 ms with a hold every 50 ms. If each interruption restarted the wait, the
+/// wait would never end. The program itself checks that the wait does not end early.
 fn ends_under_holds(how: &str, hold_once: fn(i32)) {
     let path = common::build("blocked", &["-DLATE_IS_FINE"]);
     let mut child = Command::new(&path)
@@ -29,8 +29,8 @@ fn ends_under_holds(how: &str, hold_once: fn(i32)) {
         match child.try_wait() {
             Ok(None) => {}
             Ok(Some(_)) => break,
-            // If the program ended during a hold, the hold has already reaped it, because the tracer is its parent
-            // here.
+            // If the program ended during a hold, the hold has already reaped it, because in this test the tracer is
+            // its parent.
             Err(error) => {
                 assert_eq!(error.raw_os_error(), Some(libc::ECHILD), "{error}");
                 break;

@@ -10,7 +10,7 @@ use memhook_abi::{Event, Op};
 
 /// Cache lines that a processor can load at the same time.
 const BATCH: usize = 32;
-/// Number of live blocks (at least 24 bytes each in the table) from which prefetching pays off.
+/// Number of live blocks (at least 24 bytes each in the table) above which prefetching pays off.
 const MANY_BLOCKS: usize = 100_000;
 
 /// Event that has not been applied yet. Its fields are written one by one, because copying a whole event directly after
@@ -48,8 +48,8 @@ impl<O: Observer> Ledger<O> {
     #[inline(always)]
     fn collect(&mut self, event: Event, size: u64, time_ns: u64) {
         self.map.expect(event.address);
-        // This is done even for a release, which has no stack, because a branch on the kind of the event would be
-        // unpredictable.
+        // The site is prefetched even for a release, which has no stack, because a branch on the kind of the event
+        // would be unpredictable.
         self.sites.expect_stack(event.stack);
         self.batch.events.push(Collected {
             address: event.address,

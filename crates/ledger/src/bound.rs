@@ -11,7 +11,7 @@ use crate::live_map::Place;
 use crate::thinning::{Estimate, Thinning};
 use crate::{Bounded, Ledger, Observer};
 
-/// Lowest permitted memory bound: a smaller ledger would keep too few blocks for a sample.
+/// Lowest permitted memory bound. A smaller ledger would keep too few blocks for a useful sample.
 pub const LEAST_BYTES: usize = 4 << 20;
 /// Memory of a site in a report under construction, in addition to its sums: rows, names of rows, and their order.
 const REPORT_BYTES: usize = 192;
@@ -53,7 +53,7 @@ impl<O: Observer> Ledger<O> {
         self.map.thinning().weight(size)
     }
 
-    /// Returns the number of bytes of memory that grow with the program's activity.
+    /// Returns the size in bytes of the memory that grows with the program's activity.
     pub fn memory_bytes(&self) -> usize {
         let others = self.others.iter().map(Ledger::own_memory_bytes);
         self.own_memory_bytes() + others.sum::<usize>()
@@ -125,7 +125,7 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Returns true if a new block is kept. Even a block that is not kept ends the life of a known block at the same
+    /// Returns true if a new block is kept. Even if a block is not kept, it ends the life of a known block at the same
     /// address.
     #[inline(never)]
     pub(crate) fn admit(&mut self, address: u64, sequence: u32, size: u64) -> bool {

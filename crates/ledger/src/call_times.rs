@@ -85,8 +85,8 @@ impl CallTime {
         }
     }
 
-    /// Returns the share of these calls in the time of `allocations`, where `all` stands for all timed calls. Used for
-    /// a kind of allocation whose number is unknown.
+    /// Returns the time that calls of this kind take out of the time of `allocations` allocations of all kinds. `all`
+    /// sums up the timed calls of all kinds. Used for a kind of allocation whose number is unknown.
     pub fn share_of(&self, all: &CallTime, allocations: f64) -> TimeTaken {
         if self.weight <= 0.0 || all.weight <= 0.0 {
             return TimeTaken::default();
@@ -104,12 +104,12 @@ impl CallTime {
         }
     }
 
-    /// Returns the numbers for a file: calls, weight, weighted time and squares.
+    /// Returns the numbers to write to a file: calls, weight, weighted time and squares.
     pub fn numbers(&self) -> (u64, f64, f64, f64) {
         (self.calls, self.weight, self.time, self.squares)
     }
 
-    /// Creates sums from the numbers in a file, which may be invalid.
+    /// Creates sums from numbers that were read from a file and may be invalid.
     pub fn of_numbers((calls, weight, time, squares): (u64, f64, f64, f64)) -> CallTime {
         let sane = |number: f64| {
             if number.is_finite() {

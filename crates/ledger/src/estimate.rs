@@ -6,8 +6,8 @@
 //! estimate of the sum over all blocks. Blocks are sampled independently of each other, so the sum of (1 - p) / p² ·
 //! size² over the recorded blocks is an unbiased estimate of the variance.
 //!
-//! That estimate of the variance knows only blocks that were hit. If samples become rarer during a trace, few or no
-//! hits may represent a lot of memory, next to older blocks that are known well. The variance of the recorded blocks
+//! That estimate of the variance is based only on blocks that were hit. If samples become rarer during a trace, few or
+//! no hits may represent a lot of memory, next to older blocks that are known well. The variance of the recorded blocks
 //! then makes the sum look nearly exact, though most of the memory was missed. So the variance of every sum of such a
 //! run, for one site or for all, is increased by what [`UNHIT`] more hits at the largest distance would add
 //! ([`SampledAllocations::unhit_variance`]). For a sum of sums, the variances are added, but only the largest of these

@@ -158,8 +158,8 @@ impl LiveMap {
         self.unshed > 0
     }
 
-    /// Returns an entry as it would be if all excess blocks had been dropped immediately. It still protects against the
-    /// same events.
+    /// Returns an entry as it would be if all excess blocks had been dropped immediately. A dead entry still protects
+    /// against the same late events.
     #[inline]
     fn as_kept(&self, entry: Entry) -> Entry {
         if !self.thinning.is_on() || entry.is_empty() {

@@ -16,14 +16,15 @@ pub trait Blocks {
     /// A site's count of allocations of this size was increased by `count`, including blocks that no other method
     /// reports.
     fn counted(&mut self, _site: CountedSite, _size: u64, _count: u64) {}
-    /// A block was allocated. This call comes first, even if the release is already known.
+    /// A block was allocated. This method is called before the release is reported, even if the release is already
+    /// known.
     fn allocated(&mut self, block: &BlockOf, stack: u32);
     /// A block was released. `by` is `None` if the release was not seen or is not known yet.
     fn released(&mut self, block: &BlockOf, stack: u32, by: Option<ReleaseBy>);
-    /// `realloc` replaced a block, perhaps by one at the same address. Each block comes with the stack of its
+    /// `realloc` replaced a block, perhaps by a block at the same address. Each block comes with the stack of its
     /// allocation.
     fn reallocated(&mut self, old: (&BlockOf, u32), by: ReleaseBy, new: (&BlockOf, u32));
-    /// Blocks like this one were allocated and released one after the other, this many times.
+    /// `count` blocks like this one were allocated and released one after the other.
     fn pairs(&mut self, block: &BlockOf, stack: u32, by: ReleaseBy, count: u64);
     /// A release was at an address without a known block.
     fn unknown_released(&mut self, _address: u64, _by: ReleaseBy) {}

@@ -24,7 +24,7 @@ pub struct CountedSite {
     pub index: u32,
     /// Call stack of the site; 0 for the stacks that are counted together.
     pub stack: u32,
-    /// Sampling level of the site's allocations, as in [`SampledAllocations`](crate::SampledAllocations).
+    /// Sampling level of the site's allocations, defined as for [`SampledAllocations`](crate::SampledAllocations).
     pub level: u8,
 }
 
@@ -37,8 +37,8 @@ pub struct ReleaseBy {
     pub thread: u16,
     /// True if `realloc` released the block, and then returned another one.
     pub by_realloc: bool,
-    /// Number in the release's event in place of a size; it identifies the reader's record of the block's reads and
-    /// writes. 0 if unknown.
+    /// Number that the release's event contains in place of a size. It identifies the reader's record of the block's
+    /// reads and writes; 0 if unknown.
     pub accesses: u32,
 }
 
@@ -55,7 +55,7 @@ pub trait Observer {
     /// reported otherwise because the ledger has reached its bound.
     #[inline(always)]
     fn counted(&mut self, _site: CountedSite, _size: u64, _count: u64) {}
-    /// A block was allocated. This call comes first, even if the release is already known.
+    /// A block was allocated. This method is called before `released`, even if the release is already known.
     #[inline(always)]
     fn allocated(&mut self, _block: &BlockOf, _stack: u32) {}
     /// A block was released. `by` is `None` if the release was not seen or is not known yet ([`Observer::corrected`]).
@@ -76,8 +76,8 @@ pub trait Observer {
     /// The release of a block is revoked, because its `realloc` failed.
     #[inline(always)]
     fn reinstated(&mut self, _block: &BlockOf, _by: ReleaseBy) {}
-    /// A release was at an address without a known block: the block is from before the attach, or its allocation
-    /// arrives later.
+    /// A release had an address without a known block: the block is from before the attach, or its allocation arrives
+    /// later.
     #[inline(always)]
     fn unknown_released(&mut self, _address: u64, _by: ReleaseBy) {}
     /// The number of live bytes has reached a new maximum in this pass.

@@ -82,7 +82,7 @@ pub struct Ledger<O = ()> {
     pub(crate) is_sampled: bool,
     /// Time at which the bound on memory was reached, and the number of live blocks at that time.
     pub(crate) bound_reached: Option<(u64, u64)>,
-    /// Estimate of the live blocks, for when some of them are not kept.
+    /// Estimate of the live blocks, used when some of them are not kept.
     pub(crate) estimate: Estimate,
     /// Sums without `live_*`, which are derived from others.
     pub(crate) totals: Totals,
@@ -238,7 +238,7 @@ impl<O: Observer> Ledger<O> {
     pub(crate) fn end_own_pass(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
         self.apply_batch();
-        // This comes before balances are settled, because each balance must be complete by then.
+        // This step comes before balances are settled, because each balance must be complete by then.
         self.age_reallocs();
         self.correct_releases();
         let settled = self.contests.settle(self.pass);

@@ -353,7 +353,7 @@ fn sort(items: &mut [Item]) {
     items.sort_by_key(|item| {
         let distance = (item.sequence.wrapping_sub(middle) << unused) as i32;
         let is_block = matches!(item.what, What::Block { .. });
-        // An allocation comes after the release of the same number.
+        // An allocation comes after the release with the same number.
         (!item.is_aged, distance, is_block)
     });
 }

@@ -1,4 +1,4 @@
-//! Queries to a ledger. Queries about live blocks walk the whole table.
+//! Queries on a ledger. Queries about live blocks walk the whole table.
 
 use crate::entry::Entry;
 use crate::shards::shard_of;
@@ -48,7 +48,7 @@ impl<O: Observer> Ledger<O> {
         self.walked(SiteWalk::new(None)).into_sites_by_sampling()
     }
 
-    /// Returns true if some allocations were samples, so that others are unknown.
+    /// Returns true if allocations were sampled at any time, so that some are unknown.
     pub fn is_sampled(&self) -> bool {
         self.is_sampled || self.options.all_are_samples
     }
@@ -61,7 +61,7 @@ impl<O: Observer> Ledger<O> {
         Some(map.alive_at(address)?.time_ns())
     }
 
-    /// Iterates over all live blocks that are kept, in no order; each represents [`Ledger::weight`] blocks.
+    /// Iterates over all live blocks that are kept, in no particular order; each represents [`Ledger::weight`] blocks.
     pub fn live_blocks(&self) -> impl Iterator<Item = LiveBlock> + '_ {
         let others = self.others.iter().flat_map(Ledger::own_live_blocks);
         self.own_live_blocks().chain(others)
@@ -124,7 +124,7 @@ impl<O: Observer> Ledger<O> {
         &mut self.observer
     }
 
-    /// Returns the bytes of memory that the table of blocks takes.
+    /// Returns the size of the table of blocks in memory, in bytes.
     pub fn table_bytes(&self) -> usize {
         let others = self.others.iter().map(|other| other.map.table_bytes());
         self.map.table_bytes() + others.sum::<usize>()

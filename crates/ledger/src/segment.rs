@@ -16,7 +16,7 @@ pub(crate) struct Segment {
 }
 
 /// Returns the first place of a key. Multiplying by the golden ratio distributes keys at equal distances, such as the
-/// blocks of an allocator, more evenly than random choice would.
+/// blocks of an allocator, more evenly than random placement would.
 #[inline]
 fn home(key: u64, places: usize) -> usize {
     let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);

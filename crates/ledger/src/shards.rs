@@ -1,8 +1,8 @@
 //! A ledger in shards, so that several threads can apply the events of one pass at the same time.
 //!
-//! Everything known about an address is in one shard: its entry, its contest, its partners, its open `realloc`. The
-//! rule of `order` concerns one address at a time, so a shard decides like the whole ledger if it gets the events of
-//! its addresses in the same passes, and the events of one ring in order. Each shard keeps its own sums, and queries
+//! All that is known about an address is in one shard: its entry, its contest, its partners, and its open `realloc`.
+//! The rule of `order` concerns one address at a time, so a shard decides like the whole ledger if it gets the events
+//! of its addresses in the same passes, and the events of one ring in order. Each shard keeps its own sums, and queries
 //! add them. Only two things concern several addresses:
 //!
 //! - An announced `realloc` ends with the next event of its ring, which may belong to another shard. [`Router`] knows
@@ -20,16 +20,16 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// Maximum number of shards of a ledger.
 pub const MOST_SHARDS: usize = 16;
-/// Size in bytes, as a power of two, of the windows by which addresses are distributed: a page. Even a heap of a few
-/// hundred kilobytes has enough windows for shards of about equal size.
+/// Size (the base-two logarithm of the bytes) of the windows by which addresses are distributed: a page. Even a heap of
+/// a few hundred kilobytes has enough windows for shards of about equal size.
 const WINDOW_BITS: u32 = 12;
 /// Factor by which a bucket's memory must exceed its last contents before the bucket returns memory.
 const MUCH_TOO_LARGE: usize = 8;
 /// Number of events for which a bucket always keeps memory.
 const USUAL_EVENTS: usize = 1 << 14;
 
-/// Returns the shard of an address. The shard's table chooses its segments by other bits of the address; otherwise,
-/// most segments would be empty.
+/// Returns the shard of an address. The table of the shard uses other bits of the address to choose segments;
+/// otherwise, most segments would be empty.
 #[inline(always)]
 pub(crate) fn shard_of(address: u64, shards: usize) -> usize {
     let window = (address >> WINDOW_BITS) as u32;
@@ -78,7 +78,7 @@ impl Bucket {
             self.events = Vec::with_capacity(most / 2);
         }
         self.events.clear();
-        // Usually only a few, but a target can cause one mark per event.
+        // There are usually only a few marks, but a target can cause one mark per event.
         if self.marks.capacity() > USUAL_EVENTS {
             self.marks = Vec::new();
         }
@@ -87,8 +87,8 @@ impl Bucket {
     }
 }
 
-/// For each ring, the shard that waits for the end of a `realloc` announced there, plus one; 0 if none waits. One
-/// thread reads a ring in a pass, and another thread may read it in the next.
+/// For each ring, the number plus one of the shard that waits for the end of a `realloc` announced in that ring; 0 if
+/// no shard waits. One thread reads a ring in a pass, and another thread may read it in the next.
 #[derive(Debug)]
 pub struct OpenReallocs(Vec<AtomicU8>);
 
@@ -102,7 +102,7 @@ impl OpenReallocs {
 pub struct Router {
     buckets: Vec<Bucket>,
     open: Arc<OpenReallocs>,
-    /// Counter of [`Router::begin_ring`], which shows which buckets have been notified.
+    /// Counts the calls of [`Router::begin_ring`], to show which buckets have been notified.
     run: u64,
     ring: usize,
     tid: u32,
@@ -114,7 +114,7 @@ pub struct Router {
 }
 
 impl Router {
-    /// Begins the events that thread `tid` published in ring `ring`.
+    /// Begins a series of events that thread `tid` published in ring `ring`.
     pub fn begin_ring(&mut self, ring: usize, tid: u32) {
         self.keep_waiting();
         self.run += 1;
@@ -287,7 +287,8 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Moves the sums of events that a shard may undo or release, so that none of the shard's sums falls below zero.
+    /// Moves the sums of blocks and events that a shard may later release or undo, so that none of the shard's sums
+    /// falls below zero.
     fn hand_over_sums(&mut self, other: &mut Ledger) {
         for entry in other.map.iter_live() {
             let size = other.map.size_of(entry);
@@ -352,7 +353,7 @@ impl<O: Observer> Ledger<O> {
         let marks = bucket.marks.iter().map(|&(at, mark)| (at, Some(mark)));
         for (at, mark) in marks.chain([end]) {
             for raw in events.by_ref().take(at - next) {
-                // The two frequent kinds are handled first, so that the compiler knows the event's kind in these
+                // The two most frequent kinds are handled first, so that the compiler knows the event's kind in these
                 // branches.
                 if raw.is(Op::Release) {
                     let event = raw.unpack_as(Op::Release);
@@ -396,7 +397,7 @@ impl<O: Observer> Ledger<O> {
         self.others = others;
     }
 
-    /// Distributes what one shard has learned at the end of a pass, and all shards need.
+    /// At the end of a pass, passes the facts that one shard has learned to all shards, which need them.
     pub(crate) fn agree(&mut self) {
         if self.is_sampled || self.others.iter().any(|other| other.is_sampled) {
             self.learn_of_samples();

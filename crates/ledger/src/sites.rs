@@ -1,4 +1,4 @@
-//! Sums by allocation site, and small tables to which entries of the live map refer.
+//! Sums by allocation site, and small tables that entries of the live map refer to.
 
 use crate::estimate::MOST_LEVELS;
 use crate::observer::CountedSite;
@@ -38,7 +38,7 @@ impl SiteSums {
 }
 
 const CHUNK: usize = 4096;
-/// Number of sampling levels: no sampling, and one for each mean distance between samples.
+/// Number of sampling levels: one for no sampling, and one for each mean sampling interval.
 pub(crate) const LEVELS: usize = MOST_LEVELS as usize + 1;
 
 /// All sites, by a dense index. There are never more sites than stack ids, so 26 bits suffice.
@@ -70,7 +70,7 @@ impl SiteTable {
         }
     }
 
-    /// Moves a block's share of its site's sums to another table. The site has the same index in both tables.
+    /// Moves a block's contribution to its site's sums to another table. The site has the same index in both tables.
     pub fn hand_over(&mut self, other: &mut SiteTable, index: u32, size: u64, is_released: bool) {
         let here = &mut self.sites[index as usize];
         let there = &mut other.sites[index as usize];

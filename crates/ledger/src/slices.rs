@@ -14,13 +14,13 @@ const SLICE_PLACES: usize = 1 << 16;
 /// Progress of a walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveWalk {
-    /// Position, in the order that `LiveMap::live_from` describes.
+    /// Position of the walk, in the order that `LiveMap::live_from` describes.
     position: u64,
     /// Current shard.
     shard: usize,
     /// Number of shards at the last slice.
     shards: usize,
-    /// Start of the walk in each shard but the first: its position when the ledger was divided.
+    /// Start of the walk in each shard except the first: the position of the walk when the ledger was divided.
     from: u64,
 }
 
@@ -29,7 +29,7 @@ pub struct LiveWalk {
 pub struct SiteWalk {
     walk: LiveWalk,
     older_than_ns: Option<u64>,
-    /// What the samples represent, if sums of all blocks are to be estimated.
+    /// Computes what the samples represent; set if the sums of all blocks are to be estimated.
     samples: Option<SampledAllocations>,
     has_begun: bool,
     /// Sites by their dense index at the time of the first slice, one shard after the other.

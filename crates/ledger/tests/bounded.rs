@@ -104,7 +104,7 @@ impl Program {
     }
 }
 
-/// Small blocks at stacks 1 to 4, a few large ones at stack 5; every third small one is released.
+/// Small blocks from stacks 1 to 4, and a few large blocks from stack 5. Every third small block is released.
 fn busy(max_bytes: usize, seed: u64, blocks: usize, shards: usize) -> Program {
     let mut program = Program::in_shards(max_bytes, seed, shards);
     for n in 0..blocks {
@@ -138,7 +138,7 @@ fn check_exact(program: Program) {
     assert_eq!(totals.live_bytes, bytes);
 }
 
-/// During the division, a ledger takes twice as much memory.
+/// While it is being divided, a ledger takes twice as much memory.
 #[test]
 fn a_ledger_that_is_half_full_is_not_divided() {
     for (blocks, is_possible) in [(20_000, true), (350_000, false)] {
@@ -167,7 +167,7 @@ fn check_estimates(max_bytes: usize, all: usize, shards: usize) {
             bounded.kept_blocks < program.live.len() as u64 * 3 / 4,
             "{bounded:?}"
         );
-        // The 10,000 events between two memory checks may exceed the bound.
+        // The 10,000 events between two memory checks may take the ledger beyond the bound.
         let slack = 10_000 * 48;
         assert!(
             program.largest < max_bytes + slack * shards,
@@ -235,7 +235,8 @@ fn walks_see_only_what_is_kept() {
     }
 }
 
-/// Releases find the kept blocks: once all are released, nothing is left, no matter how often the sample was reduced.
+/// Releases find the kept blocks: once all blocks are released, nothing is left, no matter how often the sample was
+/// reduced.
 #[test]
 fn every_release_matches_its_allocation() {
     let mut program = busy(LEAST_BYTES, 7, 300_000, 1);
@@ -251,12 +252,12 @@ fn every_release_matches_its_allocation() {
         program.fed.ledger.bounded().expect("bounded").kept_blocks,
         0
     );
-    // Nor is a release of a dropped block mistaken for a release of a block from before the attach.
+    // A release of a dropped block is not mistaken for a release of a block from before the attach.
     assert_eq!((totals.unknown_releases, totals.unhooked_releases), (0, 0));
 }
 
-/// If an address is reused, the kept block there is dead although its release was not seen, even if the new block is
-/// not kept.
+/// If an address is reused, the kept block at that address is dead even if its release was not seen and the new block
+/// is not kept.
 #[test]
 fn a_block_that_is_not_kept_replaces_the_one_before() {
     let mut program = busy(LEAST_BYTES, 8, 300_000, 1);

@@ -13,7 +13,8 @@ use proptest::prelude::*;
 enum Allowed {
     /// Everything but unhooked releases.
     OldBlocks,
-    /// Everything except releases of unknown blocks, because the two counts of an address could cancel each other.
+    /// All events except releases of unknown blocks, because an address's count of unhooked releases and its count of
+    /// unknown releases could cancel each other.
     Unhooked,
     /// Like `OldBlocks`, but with folded pairs, and therefore without the stacks of releases.
     Folding,
@@ -107,7 +108,7 @@ fn run(setup: &Setup, actions: &[(u8, u8)], rest: usize) -> Result<(), TestCaseE
             world.check(&ledger).map_err(TestCaseError::fail)?;
             let of_shards = world.check_sums(&divided.ledger);
             of_shards.map_err(|why| TestCaseError::fail(format!("in shards: {why}")))?;
-            // Nothing is recent at this point, so the numbers may advance by any amount.
+            // No event is recent at this point, so the sequence numbers may advance by any amount.
             world.advance_sequence(u32::from(choice) << 14);
         }
     }
@@ -119,7 +120,7 @@ fn run(setup: &Setup, actions: &[(u8, u8)], rest: usize) -> Result<(), TestCaseE
     divided.ledger.finish();
     let of_shards = world.check_sums(&divided.ledger);
     of_shards.map_err(|why| TestCaseError::fail(format!("in shards: {why}")))?;
-    // If a release was not seen, another one may be mistaken for it, depending on the order of the rings.
+    // If one release was not seen, another release may be mistaken for it, depending on the order of the rings.
     if allowed != Allowed::Unhooked {
         prop_assert_eq!(divided.ledger.release_sites(), ledger.release_sites());
     }
@@ -131,7 +132,7 @@ fn run(setup: &Setup, actions: &[(u8, u8)], rest: usize) -> Result<(), TestCaseE
     Ok(())
 }
 
-/// Past failures are not saved in a file: a failing case is printed, and every run is different.
+/// Failures are not saved to a file, because a failing case is printed and every run is different.
 fn config(cases: u32) -> ProptestConfig {
     ProptestConfig {
         failure_persistence: None,
@@ -240,7 +241,7 @@ proptest! {
     }
 }
 
-/// A `realloc` fails after its release was matched to the block, and the block's true release has already arrived.
+/// A `realloc` fails after its release was matched to the block and after the block's true release has arrived.
 #[test]
 fn a_failed_realloc_leaves_no_second_note_of_its_block() {
     let setup = Setup {
@@ -301,7 +302,7 @@ fn a_failed_realloc_leaves_no_second_note_of_its_block() {
     run(&setup, &actions, 150).expect("the release of each block is the true one");
 }
 
-/// The release's block was recorded a pass before the release arrived, so the block leaves a pass earlier.
+/// The block was recorded one pass before its release arrived, so the block leaves one pass earlier.
 #[test]
 fn a_settled_release_keeps_its_block_when_that_leaves_first() {
     let setup = Setup {
@@ -339,7 +340,7 @@ fn a_settled_release_keeps_its_block_when_that_leaves_first() {
     run(&setup, &actions, 40).expect("the release of each block is the true one");
 }
 
-/// A `realloc` of a block from before the attach fails late: samples have been announced by then, and unknown releases
+/// A `realloc` of a block from before the attach fails late. By then, sampling has been announced, and unknown releases
 /// are no longer counted.
 #[test]
 fn a_release_that_is_taken_back_may_be_forgotten() {

@@ -77,7 +77,7 @@ fn a_release_that_comes_late_is_that_of_the_old_block() {
     assert_eq!((t.unknown_releases, t.unhooked_releases), (0, 0));
 }
 
-/// An old number has no meaning any more, even if it belongs to a block that is gone.
+/// The number of an old block no longer means anything, even if that block is gone.
 #[test]
 fn numbers_of_old_blocks_are_not_compared() {
     let mut ledger = Ledger::new(LedgerOptions::default());

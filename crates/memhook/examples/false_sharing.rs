@@ -1,8 +1,7 @@
 //! Finds threads that write to different blocks in the same cache line, so that the line bounces between processors:
 //! `false_sharing PID SECONDS`.
 //!
-//! Repeatedly watches lines with two blocks, one line after the other. Two words of each block in such a line are
-//! watched for writes.
+//! Cycles through the cache lines that contain two blocks, and watches two words of each block for writes.
 
 use memhook::{Access, Attached, Block, Error, Next, Options, Profiler, Touch};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,8 +1,8 @@
 //! Finds memory that is never accessed: `staleness PID SECONDS IDLE`.
 //!
-//! Lets the process allocate for some seconds, and then watches a word of each block. A block is stale if no thread
-//! accesses that word for `IDLE` seconds. The result is the share of stale bytes, and the call stacks that allocated
-//! them.
+//! Lets the process allocate for `SECONDS` seconds, and then watches a word of each block. A block is stale if no
+//! thread accesses that word for `IDLE` seconds. The result is the share of stale bytes, and the call stacks that
+//! allocated them.
 
 use memhook::{Access, Attached, BacktraceId, Block, Error, Next, Options, Profiler, Touch, Watch};
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ struct Look {
     until: Duration,
 }
 
-/// Watches each live block until it is accessed, or for `idle`, and reports the stale ones.
+/// Watches each live block until it is accessed or the time `idle` has passed, and reports the stale blocks.
 pub fn look(
     attached: &Attached<Staleness>,
     idle: Duration,
@@ -54,7 +54,7 @@ pub fn look(
     let mut looks: Vec<Look> = Vec::new();
     while !(waiting.is_empty() && looks.is_empty()) && attached.ending().is_none() {
         while let Some(block) = waiting.pop() {
-            // One word per block, so that four blocks are watched at a time.
+            // Watches one word per block, so that four blocks are watched at a time.
             let word = block.address..block.address + block.size.clamp(1, 8);
             match attached.watch(word, Touch::Any) {
                 Ok(watch) => looks.push(Look {

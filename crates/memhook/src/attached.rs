@@ -25,7 +25,7 @@ const ARRIVAL: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ending {
-    /// The library has detached from the process, which runs on as before.
+    /// The library has detached from the process, which continues as before.
     Detached,
     /// The process has ended or executed another program.
     Gone,
@@ -59,7 +59,7 @@ pub struct Summary {
     pub unwatched_libraries: u64,
     /// Number of times that the process ran untraced.
     pub gaps: u64,
-    /// True if each event had a callback: nothing was lost, and the memory limit was not reached.
+    /// True if every event was passed to a callback: nothing was lost, and the memory limit was not reached.
     pub is_complete: bool,
     /// Notices for the user of a profiler, in whole sentences.
     pub notices: Vec<String>,
@@ -85,7 +85,7 @@ pub struct Search {
     pub gaps: Vec<String>,
 }
 
-/// A process that a profiler is attached to. Dropping it detaches from the process.
+/// Process to which a profiler is attached. Dropping it detaches from the process.
 pub struct Attached<P: Profiler> {
     pid: i32,
     consumer: Arc<Consumer<Told<P>>>,
@@ -161,8 +161,8 @@ impl<P: Profiler> Attached<P> {
         self.consumer.elapsed()
     }
 
-    /// Gives access to the profiler and the live blocks. Meanwhile no events are processed, and threads of the process
-    /// with full buffers wait. So `look` must be short, and must not call other methods of this type.
+    /// Calls `look` with the profiler and the live blocks. No events are processed during the call, and threads of the
+    /// process whose buffers are full wait. So `look` must be short, and must not call other methods of this type.
     pub fn with<T>(&self, look: impl FnOnce(&mut Heap<P>) -> T) -> T {
         let mut state = self.consumer.lock();
         look(state.ledger.observer_mut().blocks_mut())
@@ -212,7 +212,7 @@ impl<P: Profiler> Attached<P> {
     /// block. Accesses by the allocator are reported too: `free` writes to the block that it releases.
     ///
     /// # Errors
-    /// There are no watchpoints, or none is free, or the trace is over.
+    /// The machine has no watchpoints, none is free, or the trace is over.
     pub fn watch_block(&self, block: &Block, touch: Touch) -> Result<Watch, Error> {
         self.watch_of(block.range(), touch, Some(*block))
     }

@@ -1,4 +1,4 @@
-//! Thread that attaches to the process, follows it, and leaves it.
+//! Thread that attaches to the process, follows it, and detaches from it.
 
 use crate::attached::Ending;
 use crate::heap::Told;

@@ -14,7 +14,7 @@ pub(crate) type Told<P> = Moves<Heap<P>>;
 pub struct Heap<P: Profiler> {
     profiler: P,
     live: FxHashMap<u64, (Block, P::Data)>,
-    /// Block whose address was given to another block before the release of the first was reported.
+    /// Block whose address was given to another block before the release of the first block was reported.
     displaced: Option<(Block, P::Data)>,
     samples: SampledAllocations,
     /// Panic message of a callback. No callback is called afterwards.

@@ -19,7 +19,7 @@ impl Options {
         Options::default()
     }
 
-    /// Sets the number of frames to collect of each call stack, from 1 to 128.
+    /// Sets the number of frames to collect from each call stack, from 1 to 128.
     pub fn depth(mut self, frames: u32) -> Options {
         self.config.depth = frames;
         self

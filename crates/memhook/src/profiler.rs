@@ -15,7 +15,7 @@ pub enum Next {
     OtherThreads,
 }
 
-/// A heap profiler. Every method has a default body, so implement only the ones that you need.
+/// A heap profiler. Every method has a default implementation, so implement only the methods that you need.
 ///
 /// Callbacks for one address come in the order of the events. All callbacks run under one lock, on threads of the
 /// library. Threads of the process whose buffers are full wait for that lock. So a callback should take well under a
@@ -47,8 +47,8 @@ pub trait Profiler: Send + 'static {
         data
     }
 
-    /// Called when blocks like this one were allocated and immediately released, `count` times. The default calls
-    /// [`on_alloc`](Profiler::on_alloc) and [`on_free`](Profiler::on_free) each time.
+    /// Called when blocks like this one were allocated and immediately released, `count` times. The default
+    /// implementation calls [`on_alloc`](Profiler::on_alloc) and [`on_free`](Profiler::on_free) `count` times.
     fn on_pairs(&mut self, block: &Block, free: &Free, count: u64) {
         for _ in 0..count {
             let data = self.on_alloc(block);

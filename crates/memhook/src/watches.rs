@@ -33,7 +33,7 @@ pub enum Touch {
 pub struct Watch {
     /// Id of the watch.
     pub id: WatchId,
-    /// Watched part of the range, from its beginning: one word of eight bytes for each watchpoint that was free.
+    /// Watched part at the beginning of the range: one word of eight bytes for each watchpoint that was free.
     pub range: Range<u64>,
 }
 

@@ -1,7 +1,8 @@
 //! Layout of the memory that holds pads: a header, a journal of the replaced bytes, and the pads.
 //!
 //! The memory is complete before any jump leads to it, and does not change after that. The journal is kept in the
-//! process itself, so that a later attacher can restore every byte if this attacher was killed, or in a forked child.
+//! process itself, so that a later attacher can restore every byte, even in a forked child or if this attacher was
+//! killed.
 
 use crate::pad::{Shared, Task};
 use crate::thread_block::find_block;

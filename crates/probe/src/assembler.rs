@@ -48,8 +48,8 @@ impl Assembler {
         self.code.len()
     }
 
-    /// Appends instructions so that they have the same effect as at their original address, and verifies that by
-    /// decoding them again.
+    /// Appends instructions with the same effect as at their original address, and verifies the result by decoding it
+    /// again.
     pub(crate) fn put_relocated(&mut self, instructions: &[Instruction]) -> Result<(), Refusal> {
         let code = relocated(instructions, self.here())?;
         if !is_same(instructions, &code, self.here()) {

@@ -22,7 +22,7 @@ enum Kind {
     Pointer,
 }
 
-/// Code of a module, and the targets of its branches. All addresses are of one kind, usually svma.
+/// Code of a module, and the targets of its branches. All addresses are of the same kind, usually svma.
 pub struct Code<'a> {
     text: &'a [(u64, &'a [u8])],
     /// Branches sorted by target.
@@ -160,7 +160,7 @@ impl<'a> Code<'a> {
     }
 }
 
-/// Returns the rest of the part that contains this address, from the address on.
+/// Returns the bytes from this address to the end of the part that contains the address.
 fn part_at<'p>(parts: &[(u64, &'p [u8])], address: u64) -> Option<&'p [u8]> {
     parts.iter().find_map(|(start, bytes)| {
         let offset = usize::try_from(address.checked_sub(*start)?).ok()?;

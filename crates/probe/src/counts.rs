@@ -1,9 +1,9 @@
-//! Memory in which the pads count.
+//! Memory in which the pads keep their counts.
 //!
 //! Each thread counts in its own block, so that no cache line is shared, and no increment needs a lock prefix. A thread
 //! finds its block by its thread pointer, in a table of private memory that a fork wipes (`MADV_WIPEONFORK`). So a
-//! forked process finds no block, and counts nothing. The blocks are in shared memory, so that they outlive the
-//! process.
+//! forked process finds no block of its own, and counts nothing. The blocks are in shared memory, so that they outlive
+//! the process.
 //!
 //! ```text
 //! table (private, wiped by a fork)          blocks (shared)
@@ -125,8 +125,8 @@ impl CountsLayout {
         }
     }
 
-    /// Returns the number of bytes in a block that an ordinary thread touches: some of the entries for call stacks, and
-    /// one table of values in eight.
+    /// Returns the number of bytes of a block that an ordinary thread touches. They include some of the entries for
+    /// call stacks, and one in eight of the tables of values.
     pub fn likely_bytes(&self) -> u64 {
         let values = if self.has_events() {
             self.stacks() - self.values()

@@ -34,8 +34,8 @@ pub(crate) fn check_movable(instruction: &Instruction) -> Result<(), Refusal> {
         FlowControl::IndirectCall => {
             instruction.is_call_near_indirect() && !refers_to_stack_pointer(instruction)
         }
-        // A transaction would abort to code outside the pad. Interrupts and system calls would keep the thread in the
-        // pad for their duration.
+        // A transaction would abort to code outside the pad. Software interrupts and system calls would keep the thread
+        // in the pad for their duration.
         FlowControl::XbeginXabortXend | FlowControl::Interrupt | FlowControl::Exception => false,
     };
     is_movable.then_some(()).ok_or_else(immovable)
@@ -61,7 +61,7 @@ fn is_bound_to_its_place(instruction: &Instruction) -> bool {
         )
 }
 
-/// Returns true if an instruction uses rsp. A relocated call pushes its return address first, which changes rsp.
+/// Returns true if an instruction uses rsp. A relocated call first pushes its return address, which changes rsp.
 fn refers_to_stack_pointer(instruction: &Instruction) -> bool {
     let of_memory = [instruction.memory_base(), instruction.memory_index()];
     of_memory.contains(&Register::RSP)
@@ -86,8 +86,8 @@ pub(crate) fn is_call(instruction: &Instruction) -> bool {
 }
 
 /// Returns the machine code of displaced instructions at `address`. A call, which can only be the last instruction,
-/// becomes a push of its original return address and a jump. So its callee returns to the function, and a backtrace
-/// through the call looks like the original one.
+/// becomes a push of its original return address and a jump. So the callee returns to the function itself, and a
+/// backtrace through the call looks like the original one.
 pub(crate) fn relocated(instructions: &[Instruction], address: u64) -> Result<Vec<u8>, Refusal> {
     let (plain, call) = match instructions.split_last() {
         Some((last, before)) if is_call(last) => (before, Some(last)),
@@ -140,8 +140,8 @@ fn is_alike(original: &Instruction, copy: &Instruction) -> bool {
             && original.mnemonic() == copy.mnemonic()
             && original.near_branch_target() == copy.near_branch_target();
     }
-    // The displacement of a relative operand differs, but its target address does not. The equality of instructions
-    // covers immediates and lengths of prefixes, but not the position.
+    // The displacement of a relative operand differs, but its target address does not. The comparison of instructions
+    // covers immediates and the lengths of prefixes, but not the position.
     original.code() == copy.code()
         && original.op_count() == copy.op_count()
         && (0..original.op_count()).all(|n| {

@@ -1,8 +1,8 @@
 //! Exits of a function, and the instructions that a jump displaces there.
 //!
-//! Return addresses stay unchanged: a function with a measured latency has a pad at each of its exits. So code that
-//! reads the stack (exceptions, longjmp, backtraces, shadow stacks) is unaffected. A call that ends by an exception or
-//! longjmp is not measured.
+//! Return addresses stay unchanged, because a function whose latency is measured has a pad at each of its exits
+//! instead. So code that reads the stack (exceptions, longjmp, backtraces, shadow stacks) is unaffected. A call that
+//! ends with an exception or longjmp is not measured.
 
 use crate::displaced::{self, check_movable, ends_here, is_call};
 use crate::plan::{PAGE_BYTES, has_endbr64};
@@ -10,7 +10,7 @@ use crate::{Code, JUMP_BYTES, Plan, Refusal};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use std::ops::Range;
 
-/// Prefix (notrack) of an indirect jump whose target needs no endbr64, as in a switch.
+/// Prefix (notrack) of an indirect jump whose target needs no endbr64, such as the jump of a switch.
 const NOTRACK: u8 = 0x3e;
 
 /// Plans the jumps at the exits of a function whose entry is planned.
@@ -48,7 +48,7 @@ fn is_exit(
             if bytes[at] == NOTRACK {
                 return Ok(false);
             }
-            // Compilers that emit endbr64 also prefix the jumps of switches with notrack.
+            // Compilers that emit endbr64 also add the prefix notrack to the jumps of switches.
             if !has_endbr64(bytes) {
                 return Err(Refusal::UnclearExit {
                     instruction: displaced::assembly(instruction),

@@ -37,8 +37,8 @@ pub(crate) fn are_dead(code: &[u8], address: u64) -> bool {
 }
 
 /// Returns the flags that an instruction overwrites. Flags that the instruction leaves undefined do not count, because
-/// most processors leave them unchanged: after `bt`, SF has its earlier value. Code should not rely on that, but should
-/// not be able to detect a pad by it either. AF is the exception: it counts, because it is undefined after every
+/// most processors leave them unchanged: after `bt`, SF has its earlier value. Code should not rely on this behaviour,
+/// but a pad should not be detectable by it either. AF is the exception: it counts, because it is undefined after every
 /// logical operation, and only LAHF and PUSHF can read it.
 fn overwritten(instruction: &Instruction) -> u32 {
     let defined =

@@ -22,7 +22,7 @@ impl Default for Histogram {
     }
 }
 
-/// Returns the shortest duration of a class; pads compute the class of a duration (`Pad`).
+/// Returns the shortest duration of a class. Pads do the reverse: they compute the class of a duration (`Pad`).
 fn shortest(class: usize) -> u64 {
     match class {
         0..8 => class as u64 + 8,

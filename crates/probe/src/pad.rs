@@ -80,7 +80,7 @@ impl Assembler {
     /// Stores the stack pointer and the time of an entry. In: rax, the block. Changes rax, rcx and the flags.
     ///
     /// Entries at or below this stack pointer have ended without notice (by an exception or longjmp). A signal handler
-    /// that interrupts this routine leaves as many entries as it found, and its stack is below.
+    /// that interrupts this routine leaves as many entries as it found, and its stack is below this stack pointer.
     fn note_begin(&mut self, layout: &CountsLayout, probe: usize, pushed: u32) {
         let word = |value: u64| (value as u32).to_le_bytes();
         let waiting = layout.waiting();
@@ -244,7 +244,8 @@ impl Pad {
         let mut next = counted;
         if layout.has_events() {
             if role == Role::Begins {
-                // Otherwise, a thread without its own block would store the time of a call in a shared block.
+                // The call is made first, because otherwise a thread without its own block would store the time of a
+                // call in a shared block.
                 pad.call_hit(probe, pushed, shared)?;
             } else {
                 next = call_hit;

@@ -223,7 +223,7 @@ fn journals_are_read_back() {
 }
 
 proptest::proptest! {
-    /// Any bytes are either planned or refused, and every plan leads to a pad or a refusal.
+    /// Arbitrary bytes are either planned or refused, and every plan leads to a pad or a refusal.
     #[test]
     fn never_panics(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..40)) {
         if let Ok(plan) = planned(&bytes) {

@@ -115,8 +115,8 @@ impl FunctionSelector {
         }
     }
 
-    /// Returns true if a function is selected by its name without scopes, as in reports, which omit `(anonymous
-    /// namespace)::`: `f` also selects `ns::f`. Use this if no function has the whole name.
+    /// Returns true if a function is selected by its name without scopes: `f` also selects `ns::f`. Reports use such
+    /// names, because they omit `(anonymous namespace)::`. Use this if no function has the whole name.
     pub fn is_unscoped_name(&self, symbol: &str, demangle: &dyn Fn(&str) -> String) -> bool {
         let Wanted::Name(wanted) = &self.wanted else {
             return false;
@@ -134,8 +134,8 @@ impl FunctionSelector {
     }
 }
 
-/// Given a copy made by the compiler, returns the symbol of the original: gcc makes copies for some arguments
-/// (`-fipa-sra`, `-fipa-cp`), and clang to make a name unique (`-flto=thin`).
+/// Given a copy made by the compiler, returns the symbol of the original: gcc specializes functions for some arguments
+/// (`-fipa-sra`, `-fipa-cp`), and clang renames functions to make their names unique (`-flto=thin`).
 pub fn original_of(symbol: &str) -> &str {
     let mut original = symbol;
     while let Some((rest, number)) = original.rsplit_once('.')

@@ -13,7 +13,7 @@ use std::ops::Range;
 const MOST_INSTRUCTIONS: usize = 100_000;
 const LONGEST_INSTRUCTION: u64 = 15;
 
-/// Distances of stack pointer and frame pointer below the stack pointer at the entry, if known.
+/// Distances from the stack pointer at the entry down to the current stack pointer and frame pointer, if known.
 #[derive(Clone, Copy)]
 struct Depths {
     stack: Option<i64>,
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn what_is_the_function_s_own_is_not_taken_for_them() {
-        // The same with pushed values: [rbp + 8] is the return address, and so is [rsp + 24].
+        // The same with pushed values: [rbp + 8] and [rsp + 24] are the return address.
         assert!(!takes(
             b"\x55\x48\x89\xe5\x48\x83\xec\x20\x48\x8b\x45\x08\xc9\xc3"
         ));

@@ -1,5 +1,5 @@
-//! Functions in which a call may end up after the called function has jumped to them, so that it has no frame on the
-//! stack.
+//! Functions in which a call may end up after the called function has jumped to them, so that the called function has
+//! no frame on the stack.
 //!
 //! Functions that another function calls normally are not included, because the caller's frame is above their own.
 
@@ -13,7 +13,7 @@ const MOST_FUNCTIONS: usize = 512;
 /// Maximum number of instructions between the computation of a jump table's entry and the jump.
 const NEAR: usize = 4;
 
-/// Code of a module to examine. All addresses are relative to the same base, usually as in the file (svma).
+/// Code of a module to examine. All addresses are relative to the same base, usually that of the file (svma).
 pub struct JumpingCode<'a> {
     /// Pieces of code, sorted by address: functions, and cold parts that the compiler has moved away.
     pub functions: &'a [Range<u64>],
@@ -24,8 +24,8 @@ pub struct JumpingCode<'a> {
 }
 
 impl JumpingCode<'_> {
-    /// Returns the functions at these addresses, and all functions that are reached from them by jumps. `None` if that
-    /// is unknown, because one of them jumps to an address that is not in its code.
+    /// Returns the functions at these addresses, and all functions that are reached from them by jumps. Returns `None`
+    /// if the set is unknown, because one of the functions jumps to an address that is not in its code.
     pub fn reached(&self, entries: impl IntoIterator<Item = u64>) -> Option<Vec<Range<u64>>> {
         let mut open = Vec::new();
         for entry in entries {

@@ -77,7 +77,8 @@ impl Values {
     }
 
     /// Returns the most frequent values with their counts, and the number of calls with other values. Each thread
-    /// counts up to 256 distinct values. Only if a thread saw more, some of these counts may be too low.
+    /// counts up to 256 distinct values. Some of these counts may be too low, but only if a thread saw more values than
+    /// that.
     pub fn top(&self, most: usize) -> (Vec<(i64, u64)>, u64) {
         let mut all: Vec<(i64, u64)> = self.counts.iter().map(|(v, n)| (*v, *n)).collect();
         all.sort_by_key(|&(value, calls)| (std::cmp::Reverse(calls), value));

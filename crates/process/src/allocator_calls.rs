@@ -1,5 +1,5 @@
-//! Calls to allocators in a module's code: counts the calls through slots, and the calls that are invisible because
-//! they go directly to a function of the module itself.
+//! Counts the calls to allocators in a module's code: those through slots, and those that are invisible because they go
+//! directly to a function of the module itself.
 
 use crate::arch::native::calls::{relative_calls, slot_jumps};
 use crate::loader::has_variable;
@@ -50,7 +50,7 @@ impl Pool {
     }
 }
 
-/// Returns true if a process was started with every allocator turned off that hands out parts of larger blocks.
+/// Returns true if a process was started with all of its pool allocators turned off.
 pub fn avoids_pools(pid: i32) -> bool {
     POOLS.iter().all(|pool| pool.is_avoided(pid))
 }
@@ -169,7 +169,7 @@ fn allocator_in_file(file: &ModuleBytes) -> Option<&'static str> {
     Some(found.filter(|_| !is_python())?.name)
 }
 
-/// Returns the allocator whose messages are in a file that has no symbols for it.
+/// Recognizes an allocator by its messages, in a file that has no symbols for the allocator.
 fn allocator_by_message(bytes: &[u8]) -> Option<&'static Allocator> {
     let has = |a: &&Allocator| {
         !a.message.is_empty() && memchr::memmem::find(bytes, a.message.as_bytes()).is_some()

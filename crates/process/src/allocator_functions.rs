@@ -37,7 +37,8 @@ const RUST: [&str; 4] = [
     "__rust_alloc_zeroed",
 ];
 
-/// Symbols that show which C library a module is or contains. The last one is what musl exports for its loader.
+/// Symbols that show which C library a module is or contains. The last one is a symbol that musl exports for its
+/// loader.
 const C_LIBRARIES: [(&str, &str); 4] = [
     ("_int_malloc", "glibc"),
     ("gnu_get_libc_version", "glibc"),

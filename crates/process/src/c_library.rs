@@ -1,4 +1,4 @@
-//! C library of a process: its kind, its address, and the parts of its code that must not be interrupted.
+//! The C library of a process: its kind, its address, and the parts of its code that must not be interrupted.
 //!
 //! The C library is recognized by the modules that the loader has loaded and by its exports, never by the name of a
 //! file, because a program may map any file, at any address, under any name.
@@ -100,8 +100,9 @@ pub fn glibc_version(bytes: &[u8]) -> Option<String> {
     Some(version[..end].trim_end_matches('.').to_owned())
 }
 
-/// Distance by which the static functions of glibc's malloc.c extend below its first public function, and above the
-/// last. They have no dynamic symbols. In the builds of 2.31 to 2.41, `_int_malloc` and similar functions are nearer.
+/// Distance by which the static functions of glibc's malloc.c extend below its first public function, and above its
+/// last one. They have no dynamic symbols. In the builds of 2.31 to 2.41, `_int_malloc` and similar functions are
+/// nearer.
 const BELOW_MALLOC: u64 = 24 * 1024;
 const ABOVE_MALLOC: u64 = 8 * 1024;
 
@@ -160,8 +161,8 @@ fn functions(module: &ModuleImage, names: &[&str]) -> impl Iterator<Item = Range
     })
 }
 
-/// Returns code (avma) in which a thread blocks dl_iterate_phdr(3), or may be changing the list that dl_iterate_phdr(3)
-/// walks.
+/// Returns the code (avma) in which a thread blocks callers of dl_iterate_phdr(3), or may be changing the list that
+/// dl_iterate_phdr(3) walks.
 pub fn loader_ranges(modules: &[ModuleImage]) -> Vec<Range<u64>> {
     let mut ranges = Vec::new();
     for module in modules {
@@ -174,7 +175,7 @@ pub fn loader_ranges(modules: &[ModuleImage]) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Role of a frame's module for a thread that must call the loader.
+/// Role of a frame's module, for a thread that is to call the loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModulePart {
     /// Code of the program, or of a library that takes no part in loading and allocating.
@@ -229,7 +230,7 @@ fn stands_in(facts: &ModuleFacts) -> bool {
 
 /// System call wrappers of glibc in which a thread sleeps and, on any path through them, holds no lock of the C
 /// library. Of the futex waits, only those for condition variables and semaphores are listed, because the C library
-/// itself waits for mutexes, for other threads to end, and for similar events.
+/// itself uses the others to wait for mutexes, the end of threads, and similar events.
 pub const WAITING: &[&str] = &[
     "accept",
     "accept4",
@@ -311,7 +312,7 @@ pub const WAITING: &[&str] = &[
 /// Functions of [`WAITING`] that end in a jump to a function without a symbol.
 pub const WAITING_ELSEWHERE: &[&str] = &["sem_clockwait", "sem_timedwait", "sem_wait"];
 
-/// Exported glibc functions in the outermost frames of a thread's stack.
+/// Exported glibc functions that appear in the outermost frames of a thread's stack.
 pub const STARTING: &[&str] = &["__libc_start_main", "clone"];
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Memory that a process may still use according to its control groups: versions 1 and 2, all levels.
+//! Memory that a process may still use according to its control groups. Considers versions 1 and 2, and all levels.
 //!
 //! A process that exceeds its limit is killed, so this is checked before any memory is touched.
 
@@ -34,7 +34,7 @@ impl MemoryLevel {
     }
 }
 
-/// Writes where the free memory is, to follow an amount: "is left in the memory cgroup /sys/fs/cgroup/x".
+/// Describes where the free memory is, in words that follow an amount: "is left in the memory cgroup /sys/fs/cgroup/x".
 impl fmt::Display for MemoryLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_machine() {
@@ -62,8 +62,8 @@ impl CgroupMemory {
         CgroupMemory::find(&groups, &mounts, Path::new("/"))
     }
 
-    /// Returns the limits of two processes, which are read only once if both are in the same groups, such as a program
-    /// and the process that started it.
+    /// Returns the limits of two processes. Reads them only once if both are in the same groups, as a program and the
+    /// process that started it usually are.
     pub fn of_both(one: i32, other: i32) -> [CgroupMemory; 2] {
         let groups = |pid: i32| proc_text(proc_path(pid, "cgroup")).unwrap_or_default();
         let mounts = proc_text("/proc/self/mountinfo").unwrap_or_default();
@@ -283,7 +283,7 @@ impl Version {
                 field(&stat, "inactive_file"),
             ),
         };
-        // Version 1 has no word for "unlimited": it shows the highest number of whole pages.
+        // Version 1 has no keyword for "unlimited": it shows the largest number of whole pages.
         const UNLIMITED: u64 = i64::MAX as u64 & !0xffff;
         limits
             .iter()

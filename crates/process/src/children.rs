@@ -3,7 +3,8 @@
 use crate::threads::stat_field;
 use crate::{proc_text, process_ids, thread_ids};
 
-/// Returns the processes that a process has created and not yet waited for, by any of its threads.
+/// Returns the processes that any thread of a process has created, and that the process has not yet
+/// waited for.
 ///
 /// A child may be missing if another child ends at the same time (proc_tid_children(5)), so look
 /// again.

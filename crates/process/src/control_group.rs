@@ -14,7 +14,7 @@ pub struct ControlGroup {
 /// Makes the calling thread, and threads that it starts later, see control groups as process 1 does. Otherwise, in a
 /// container that shares the machine's process ids but not its cgroup namespace, the groups of other processes are
 /// shown relative to our own, without their common part (cgroup_namespaces(7)). Returns true if anything has changed;
-/// without CAP_SYS_ADMIN nothing does.
+/// without CAP_SYS_ADMIN, nothing changes.
 pub fn see_groups_as_init() -> bool {
     let of = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/cgroup")).ok();
     if of("1") == of("thread-self") {
@@ -32,7 +32,7 @@ impl ControlGroup {
         ControlGroup::find(text, &mounts)
     }
 
-    /// Finds the group with the text of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+    /// Finds the group by means of the text of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
     fn find(text: &str, mounts: &str) -> ControlGroup {
         let path = text.trim_end_matches('/');
         // The innermost mount point counts.

@@ -1,4 +1,4 @@
-//! Parts of an ELF file that tracing needs: dynamic symbols, and the relocations that create GOT slots.
+//! The parts of an ELF file that are needed for tracing: dynamic symbols, and the relocations that create GOT slots.
 
 use crate::arch::native::relocations;
 use crate::load_segments::{LoadSegment, LoadSegments};
@@ -8,7 +8,7 @@ use memhook_abi::{ACCESS_LISTENER, MARK_LISTENER};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Name of the notes with the addresses of the pointers that a program provides for memhook-rs: see
+/// Name of the ELF notes that give the addresses of the pointers that a program provides for memhook-rs: see
 /// `hook-cxx/access_runtime.cc` and `memhook_mark.h`.
 const LISTENER_NOTE_NAME: &str = "memhook";
 const LISTENERS: [(u32, &str); 2] = [(1, ACCESS_LISTENER), (2, MARK_LISTENER)];
@@ -119,8 +119,8 @@ impl<'a> ElfView<'a> {
         listener.is_multiple_of(8).then_some(listener)
     }
 
-    /// Returns the dynamic string table from an index on. It is read from the file, because goblin's table searches for
-    /// the string of each index, and there are thousands of symbols.
+    /// Returns the dynamic string table, starting at an index. It is read from the file, because goblin's table
+    /// searches for the string of each index, and there are thousands of symbols.
     fn text_at(&self, index: usize) -> &'a [u8] {
         let table = self.elf.dynamic.as_ref().map(|d| d.info.strtab);
         let at = table.and_then(|table| table.checked_add(index));

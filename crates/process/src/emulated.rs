@@ -9,10 +9,10 @@ use crate::{Mapping, RemoteAddress, read_memory};
 use goblin::container::{Container, Ctx};
 use goblin::elf::{Elf, ProgramHeader, program_header::PT_LOAD};
 
-/// Bytes at the beginning of a file in which linkers place all program headers.
+/// Size of the part at the beginning of a file in which linkers place all program headers.
 const HEADER_BYTES: usize = 4096;
 
-/// Number of mappings on each side of a mapping among which to search for others of the same file.
+/// Number of mappings before and after a mapping that are searched for others of the same file.
 const NEAR: usize = 16;
 
 /// Returns the path of the program that a process with these mappings emulates.

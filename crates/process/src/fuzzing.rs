@@ -3,7 +3,7 @@
 use crate::preflight::Status;
 use crate::threads::{in_stat, in_status};
 
-/// Parses a text with the parser of each of the files, one after the other.
+/// Parses a text with the parser of each of the files in turn.
 pub fn proc_text(text: &str) {
     let maps = crate::parse_maps(text);
     assert!(maps.len() <= text.lines().count());

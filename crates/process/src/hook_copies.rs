@@ -10,13 +10,13 @@ use std::{collections::HashMap, mem::offset_of, ops::Range};
 
 /// Name of the hook's memory object, as shown in /proc/PID/maps.
 const MAPPING_NAME: &str = "/memfd:memhook-hook";
-/// Prefix of the name of a file that contains the hook, for listeners that read only files.
+/// Prefix of the name of a file that contains the hook. Such a file serves listeners that read only files.
 pub const HOOK_FILE_PREFIX: &str = "memhook-hook-";
 /// Suffix of the name of such a file; its prefix is [`HOOK_FILE_PREFIX`].
 pub const HOOK_FILE_SUFFIX: &str = ".so";
 /// Maximum number of bytes of a copy's writable data to search for its description.
 const MOST_DATA: u64 = 1 << 20;
-/// From this version on, a description includes emitting wrappers.
+/// First version whose description includes emitting wrappers.
 const WITH_EMITTING: u32 = 2;
 /// Upper bounds, for all versions, on the numbers of functions, variants, and wrapper tables.
 const LIMITS: (u32, u32, u32) = (1024, 64, 2);
@@ -76,7 +76,7 @@ pub fn is_hook(mapping: &Mapping) -> bool {
             && name().ends_with(HOOK_FILE_SUFFIX))
 }
 
-/// Returns true for a mapping of the hook, or of memory that it shares with us.
+/// Returns true for a mapping of the hook, or of memory that the hook shares with us.
 pub fn is_ours(mapping: &Mapping) -> bool {
     mapping.path.starts_with("/memfd:memhook") || is_hook(mapping)
 }
@@ -122,7 +122,7 @@ pub fn unfinished_copies(pid: i32, maps: &[Mapping]) -> Vec<Range<u64>> {
 }
 
 /// Mark of a copy that was mapped without the loader. In a copy that was loaded by the loader, completely or not, the
-/// byte is 0. It is one of the unused bytes of `e_ident` (gABI, "ELF Identification").
+/// byte is 0. The byte is one of the unused bytes of `e_ident` (gABI, "ELF Identification").
 pub const MAPPED_MARK: (usize, u8) = (15, b'm');
 
 /// Size of a loaded module by its ELF header, and how it was loaded.
@@ -132,7 +132,7 @@ struct ElfEnds {
 }
 
 impl ElfEnds {
-    /// Reads a module whose ELF header is at `start` (avma), with its first byte.
+    /// Reads a module whose ELF header begins at `start` (avma).
     fn read(pages: &mut Pages, start: u64) -> Option<ElfEnds> {
         if pages.bytes(start)? != *b"\x7fELF\x02" {
             return None;
@@ -205,7 +205,7 @@ impl HookCopy {
         })
     }
 
-    /// Returns the address (avma) in the hook of the original of a function's variant.
+    /// Returns the address (avma) of the hook's word that contains the original of a function's variant.
     pub fn place_of_original(&self, function: u32, variant: u32) -> Option<u64> {
         let d = self.description.as_ref()?;
         let index = u64::from(function) * u64::from(d.variants) + u64::from(variant);
@@ -221,13 +221,13 @@ impl HookCopy {
         (variant < d.variants).then(|| table.get(index).copied())?
     }
 
-    /// Returns the number of the attach while tracing is on, otherwise 0; `None` if unknown.
+    /// Returns the number of the attach if tracing is on, otherwise 0; `None` if this is unknown.
     pub fn epoch(&self, pid: i32) -> Option<u32> {
         self.gate_word(pid).map(|word| word as u32)
     }
 
-    /// Returns the owner of the regions that it uses ([`memhook_abi::Control::owner`]); 0 if it uses none, as in a
-    /// forked child.
+    /// Returns the owner of the regions that the hook uses ([`memhook_abi::Control::owner`]); 0 if it uses none, which
+    /// is the case in a forked child.
     pub fn owner(&self, pid: i32) -> u64 {
         let gate = self.description.as_ref().map(|d| d.gate);
         gate.and_then(|gate| read_word(pid, RemoteAddress(gate) + 8))

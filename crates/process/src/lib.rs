@@ -1,7 +1,7 @@
 //! A process seen from outside: mappings, loaded modules, GOT slots, threads.
 //!
-//! This crate neither writes to the target nor uses ptrace. The ELF part takes
-//! bytes.
+//! This crate neither writes to the target nor uses ptrace. Its ELF functions take the bytes of a
+//! file.
 
 mod allocator_calls;
 mod allocator_functions;

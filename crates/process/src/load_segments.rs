@@ -56,7 +56,7 @@ impl LoadSegments {
     }
 
     /// Returns true if the file's segments are mapped at their usual addresses, but the code is not executable and the
-    /// data are writable: a program whose code is translated.
+    /// data are writable: this is the case for a program whose code an emulator translates.
     pub(crate) fn are_emulated(&self, first: &Mapping, maps: &[Mapping]) -> bool {
         let bias = first.start.wrapping_sub(self.lowest());
         // The first part of the data may have been made read-only after relocation.
@@ -75,8 +75,8 @@ impl LoadSegments {
             && data.into_iter().filter_map(last_mapping).any(|m| m.write)
     }
 
-    /// Returns the end of a module whose first mapping is `first`, one of `maps`. Returns `None` if the file is not
-    /// mapped as its segments require, with executable code, but for example only as data.
+    /// Returns the end of a module whose first mapping is `first`, one of `maps`. Returns `None` unless the file is
+    /// mapped as its segments require, with executable code: it may be mapped only as data.
     pub(crate) fn end(&self, first: &Mapping, maps: &[Mapping]) -> Option<u64> {
         let bias = first.start.wrapping_sub(self.lowest());
         let (mut end, mut has_code, mut has_more) = (first.end, false, false);
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(end(&segments, maps, 0), Some(0x14000));
     }
 
-    /// This happens in a JVM, whose compiled code is after the last library that was loaded.
+    /// This layout occurs in a JVM, whose compiled code is after the last library that was loaded.
     #[test]
     fn memory_that_follows_is_not_the_modules() {
         let segments = [

@@ -1,5 +1,5 @@
-//! ELF module as its loader has mapped it, which is what the loader itself would see. The module's file, which may be
-//! large, deleted, replaced or unreachable, is not needed.
+//! ELF module as its loader has mapped it, and as the loader itself sees it. The module's file, which may be large,
+//! deleted, replaced or unreachable, is not needed.
 
 use crate::memory::Pages;
 use goblin::elf::{dynamic, program_header, sym};
@@ -55,8 +55,8 @@ impl LoadedElf {
             bias,
             ..LoadedElf::default()
         };
-        // glibc adds the bias to the addresses in this section, other loaders do not. No module is nearly as large as
-        // its bias.
+        // glibc adds the bias to the addresses in this section; other loaders do not. No module is nearly as large as
+        // its bias, so a smaller value still lacks the bias.
         let place = |value: u64| {
             if value >= bias {
                 value

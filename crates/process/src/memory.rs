@@ -15,9 +15,9 @@ pub fn open_memory(pid: i32) -> Result<File, Error> {
     Ok(memory)
 }
 
-/// Returns true if the process still executes the same program as when this was [opened](open_memory). While one of its
-/// threads is stopped, only the death of the process can change that. A read from an address space that has ended
-/// returns nothing instead of an error, unlike a read of unmapped memory (`mem_rw` of fs/proc/base.c).
+/// Returns true if the process still executes the same program as when this file was [opened](open_memory). While one
+/// of its threads is stopped, only the death of the process can change that. A read from an address space that has
+/// ended returns nothing instead of an error, unlike a read of unmapped memory (`mem_rw` of fs/proc/base.c).
 pub fn is_executed_still(memory: &File) -> bool {
     !matches!(memory.read_at(&mut [0], 0), Ok(0))
 }

@@ -28,8 +28,8 @@ pub struct ModuleImage {
     pub is_loader: bool,
     /// True if it is the main library of the [`CLibrary`] that the program runs on.
     pub is_libc: bool,
-    /// True if it is the executable, or a library that the executable needs, which is loaded with it and never
-    /// unloaded.
+    /// True if it is the executable, or a library that the executable needs. Such a library is loaded at the start and
+    /// never unloaded.
     pub is_permanent: bool,
     /// Bytes of the file.
     pub bytes: Arc<ModuleBytes>,
@@ -184,7 +184,7 @@ pub(crate) fn mark_permanent(modules: &mut [ModuleImage]) {
     }
     drop(by_name);
     for (module, permanent) in modules.iter_mut().zip(permanent) {
-        // Programs name musl in DT_NEEDED differently from its file, which is also the loader.
+        // Programs name musl in DT_NEEDED by a name other than that of its file, which is also the loader.
         module.is_permanent = permanent || module.is_loader;
     }
 }

@@ -1,9 +1,9 @@
 //! Bytes of a module's file: the parts that tracing needs are read immediately, and the others on demand.
 //!
-//! A browser's executable is 300 MB large, and an attach needs only its symbols, relocations and call frame
-//! information, which are a hundredth of that. Reading the rest would take most of the time of an attach. Only the
-//! parts named by the section table are read, and only if the dynamic section, which the loader relies on, names no
-//! others. Any other file is read completely.
+//! A browser's executable can take 300 MB, of which an attach needs only a hundredth: the symbols, relocations and call
+//! frame information. Reading the rest would take most of the time of an attach. Only the parts named by the section
+//! table are read, and only if the dynamic section, which the loader relies on, names no others. Any other file is read
+//! completely.
 
 use goblin::container::Ctx;
 use goblin::elf::{
@@ -261,7 +261,7 @@ mod tests {
         ModuleBytes::parts(file, version)
     }
 
-    /// This reads the libraries of this machine, including the C library.
+    /// Reads the libraries of this machine, including the C library.
     #[test]
     fn parts_tell_the_same_as_whole_files() {
         let directory = std::fs::read_dir("/usr/lib/x86_64-linux-gnu").unwrap();

@@ -1,5 +1,5 @@
-//! Facts about a module that tracing needs. They are collected once per file: whenever the program loads a library, all
-//! libraries are examined again, and its `dlopen` waits for that.
+//! Facts about a module that are needed for tracing. They are collected once per file: each `dlopen` of the program
+//! examines all libraries again, and the program waits for the result.
 
 use crate::load_segments::LoadSegments;
 use crate::python::{EVALUATION, VARIABLES};
@@ -33,9 +33,8 @@ pub struct ModuleFacts {
     exported: HashMap<&'static str, Exported>,
     /// Variables of a CPython interpreter, if the module is one.
     pub(crate) python: HashMap<&'static str, Exported>,
-    /// Hooks of glibc's allocator (malloc_hook(3)) that the module defines (svma). A program that names a hook in code
-    /// that is not position-independent contains the variable itself, and glibc uses the program's variable
-    /// (R_X86_64_COPY).
+    /// Hooks of glibc's allocator (malloc_hook(3)) that the module defines (svma). A non-PIC program that refers to a
+    /// hook has its own copy of the variable, and glibc uses that copy (R_X86_64_COPY).
     pub(crate) malloc_hooks: Vec<u64>,
     /// Name of an allocator built into the module, set by the first search, which must read all constants.
     pub(crate) built_in_allocator: OnceLock<Option<&'static str>>,
@@ -51,7 +50,7 @@ const ALSO: [&str; 6] = [
     "dl_iterate_phdr",
 ];
 
-/// Variables with functions that glibc's allocator called before 2.34.
+/// Function-pointer variables through which glibc's allocator made calls before 2.34.
 const MALLOC_HOOKS: [&str; 6] = [
     "__malloc_hook",
     "__realloc_hook",
@@ -71,7 +70,7 @@ fn slots(elf: &ElfView<'_>) -> Vec<Relocation> {
     let listeners = elf.listeners().map(|(name, svma)| Relocation {
         svma,
         symbol: name.to_owned(),
-        // The pointer contains an address from the beginning, like a GLOB_DAT slot.
+        // The pointer holds an address from the start, like a GLOB_DAT slot.
         kind: SlotKind::GlobDat,
     });
     slots.extend(listeners);
@@ -120,7 +119,7 @@ impl ModuleFacts {
         self.needed.iter().any(|name| is_one(name))
     }
 
-    /// Returns an exported function that other modules can bind to: a hooked function, or one of a few others.
+    /// Returns an exported function that other modules can bind to: a hooked function, or one of a few other functions.
     pub fn exported(&self, name: &str) -> Option<Exported> {
         self.exported.get(name).copied()
     }

@@ -113,7 +113,7 @@ impl ModuleFiles {
         let is_inherited = self.inherited.remove(&first.file_id);
         let known = self.known.get(&first.file_id);
         let known = known.filter(|known| !is_inherited || known.inode_changed == changed);
-        // A file that can no longer be opened was deleted, and another file may have got its inode since.
+        // A file that can no longer be opened was deleted, and another file may have taken over its inode since.
         let is_known = |known: &&ModuleFile| match version {
             Some(now) => now == known.version,
             None => begins_with(pid, first.start, &known.bytes),
@@ -142,7 +142,7 @@ impl ModuleFiles {
         Some(file)
     }
 
-    /// Returns the bytes of a file that `first` mapped in a process that has ended.
+    /// Returns the bytes of the file that `first` mapped, for a process that has ended.
     pub(crate) fn of_path(
         &mut self,
         file: &File,

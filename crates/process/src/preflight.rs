@@ -1,7 +1,7 @@
-//! Checks whether a process can be attached to, and explains refusals with reason and remedy.
+//! Checks whether an attach to a process is possible, and explains each refusal with its reason and a remedy.
 //!
-//! Every attach begins with [`preflight`], which reads a few small files. [`details`] reads the modules too, for
-//! `doctor`.
+//! Every attach begins with [`preflight`], which reads a few small files. [`details`], for `doctor`, also reads the
+//! modules.
 
 mod access;
 mod program;
@@ -36,7 +36,7 @@ impl Check {
         }
     }
 
-    /// Returns a check that allows an attach, but with a remark.
+    /// Returns a check that allows an attach but makes a remark.
     pub fn note(
         name: &'static str,
         finding: impl Into<String>,
@@ -84,7 +84,7 @@ fn checked(pid: i32, purpose: Purpose) -> Vec<Check> {
             return checks;
         };
         let ended = ended_meanwhile(pid);
-        // A thread that ends loses its memory before it is a zombie. Then the checks need another thread.
+        // A thread that ends loses its memory before it becomes a zombie. In that case, the checks need another thread.
         if ended.is_some() || living_thread(pid) == thread {
             checks.push(ended.unwrap_or(failure));
             return checks;
@@ -92,7 +92,7 @@ fn checked(pid: i32, purpose: Purpose) -> Vec<Check> {
     }
 }
 
-/// Reports a process that ended during the checks, because it then seems to have no C library, or no memory.
+/// Reports that the process ended during the checks. Otherwise, it would seem to have no C library, or no memory.
 fn ended_meanwhile(pid: i32) -> Option<Check> {
     let state = Status::of(pid).and_then(|status| access::state(pid, &status));
     state.err()
@@ -123,7 +123,7 @@ fn look(pid: i32, purpose: Purpose, checks: &mut Vec<Check>) -> Result<(), Check
     Ok(())
 }
 
-/// Returns checks that take longer: the version of the C library, and further allocators.
+/// Performs checks that take longer: the version of the C library, and further allocators.
 pub fn details(pid: i32) -> Vec<Check> {
     let Ok(maps) = mappings(pid) else {
         return Vec::new();
@@ -172,7 +172,7 @@ mod tests {
             .spawn()
             .unwrap();
         let pid = child.id() as i32;
-        // Wait until it executes `sleep`, and its loader has finished.
+        // Waits until the process executes `sleep` and its loader has finished.
         let sleeping = format!("{} ", nix::libc::SYS_clock_nanosleep);
         let is_up = || {
             let call = std::fs::read_to_string(format!("/proc/{pid}/syscall"));

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::ops::Add;
 
-/// Address (avma) in the memory of another process, as opposed to a length, a value read there, or an address of ours.
+/// Address (avma) in the memory of another process, as opposed to a length, a value read there, or an address in this
+/// process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RemoteAddress(pub u64);
 

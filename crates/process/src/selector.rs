@@ -47,8 +47,8 @@ impl Candidate {
         })
     }
 
-    /// Returns true if the process has this name in `ps`, if its executable has it, or if it was started by this name.
-    /// The name may be a path.
+    /// Returns true if the process has this name in `ps`, if its executable has it, or if it was started under this
+    /// name. The name may be a path.
     fn is_named(&self, name: &str) -> bool {
         let executable = self.executable.trim_end_matches(" (deleted)");
         let started_as = self.arguments.split('\0').next().unwrap_or_default();
@@ -198,7 +198,7 @@ pub enum SelectionError {
     NoName {
         /// The given name.
         name: String,
-        /// Hint at the name that was probably meant, in parentheses, or an empty string.
+        /// Hint about the name that was probably meant, in parentheses, or an empty string.
         hint: String,
     },
     /// No process matches.

@@ -15,7 +15,7 @@ use std::{
     sync::Arc,
 };
 
-/// Root directory of a process: the same as ours, that of a container, or that of a chroot(2).
+/// Root directory of a process: our own, a container's, or the directory of a chroot(2).
 #[derive(Clone, Debug)]
 pub struct TargetRoot {
     pid: i32,
@@ -119,7 +119,7 @@ mod tests {
         assert!(root.open(Path::new("/etc/passwd")).is_ok());
     }
 
-    /// Our root is not mistaken for the root of a process that does not exist.
+    /// A process that does not exist is not assumed to have our root.
     #[test]
     fn an_unknown_root_is_not_ours() {
         let root = TargetRoot::of(i32::MAX);

@@ -9,7 +9,7 @@ pub fn thread_state(pid: i32, tid: i32) -> Option<char> {
     stat_field(pid, tid, 3)?.chars().next()
 }
 
-/// Activity of a thread, without stopping it (proc_pid_syscall(5)).
+/// Activity of a thread, found without stopping it (proc_pid_syscall(5)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
     /// The thread is on a processor, or the file cannot be read.
@@ -53,7 +53,7 @@ pub fn tracer(pid: i32, tid: i32) -> i32 {
     tracing_thread(pid, tid).map_or(0, |tracer| process_of(tracer).unwrap_or(tracer))
 }
 
-/// Returns true if a thread has no tracer. Returns false also if the tracer cannot be read because no descriptor is
+/// Returns true if a thread has no tracer. Also returns false if the tracer cannot be read because no descriptor is
 /// free.
 pub fn is_untraced(pid: i32, tid: i32) -> bool {
     tracing_thread(pid, tid) == Some(0)

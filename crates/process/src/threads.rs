@@ -14,8 +14,8 @@ pub struct Thread {
     pub name: String,
 }
 
-/// Returns true if a seccomp filter checks the system calls of any thread (each has its own filters), or if that is
-/// unknown.
+/// Returns true if a seccomp filter checks the system calls of any thread (each thread has its own filters), or if that
+/// is unknown.
 pub fn has_seccomp_filter(pid: i32) -> bool {
     let Ok(tids) = thread_ids(pid) else {
         return true;
@@ -60,7 +60,7 @@ impl SeccompFilters {
             in_status(&start, "State:").is_none_or(|state| state.starts_with(['Z', 'X']));
         match in_status(&start, "Seccomp_filters:").filter(|_| !has_ended) {
             Some(count) => count.parse().ok(),
-            // The thread has ended before the other threads, or a long list of groups has pushed the field out of the
+            // The thread ended before the other threads, or a long list of groups has pushed the field out of the
             // buffer.
             None => seccomp_filters(self.pid),
         }
@@ -159,8 +159,8 @@ pub fn thread_start_time(pid: i32, tid: i32) -> Option<u64> {
     stat_field(pid, tid, 22)?.parse().ok()
 }
 
-/// Returns how long a process has run, to a hundredth of a second. A program that the process executed later has run
-/// for a shorter time.
+/// Returns how long a process has run, with a resolution of a hundredth of a second. If the process has executed
+/// another program, that program has run for a shorter time.
 pub fn process_age(pid: i32) -> Option<Duration> {
     let started = thread_start_time(pid, pid)? as f64;
     let ticks = sysconf(SysconfVar::CLK_TCK).ok()??;
@@ -193,7 +193,7 @@ pub(crate) fn in_stat(stat: &str, number: usize) -> Option<&str> {
 
 /// Returns a thread's id in its own pid namespace.
 pub fn inner_tid(pid: i32, tid: i32) -> Option<u32> {
-    // The id in each namespace, the innermost last (proc_pid_status(5)).
+    // The field has the thread's id in each namespace, the innermost last (proc_pid_status(5)).
     let ids = status_field(pid, tid, "NSpid:")?;
     ids.split_ascii_whitespace().last()?.parse().ok()
 }

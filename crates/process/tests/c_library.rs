@@ -158,7 +158,7 @@ fn a_file_that_only_has_its_name_is_not_the_c_library() {
     assert_eq!(first_failure(&preflight(pid)), None);
 }
 
-/// Loading a library calls any function that replaces one of the C library, and the replacement may hold its own lock.
+/// If a function replaces one of the C library, loading a library calls the replacement, which may take its own lock.
 #[test]
 fn whatever_stands_in_for_a_part_of_loading_may_keep_its_locks() {
     let scratch = Scratch::new("stand-ins");

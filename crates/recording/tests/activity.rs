@@ -200,7 +200,7 @@ fn temporary_by_hand(calls: &[Call]) -> u64 {
         let Call::Event(event, ..) = call else {
             continue;
         };
-        // A realloc has succeeded unless the thread's next event reports its failure.
+        // A realloc counts as successful unless the thread's next event reports its failure.
         if let Some(address) = announced.take()
             && event.op != Op::ReallocFailed
             && last == Some(address)

@@ -156,13 +156,14 @@ fn later_parts_overwrite_nothing() {
     assert_eq!(kept, b"another file");
 }
 
-/// Writing fails in the middle. A file size limit of the shell simulates the full disk.
+/// Writing fails in the middle of a recording. A file size limit set by the shell simulates the
+/// full disk.
 #[test]
 fn a_full_disk_ends_the_recording_not_the_program() {
     let dir = Dir::new("full");
     let inner = std::env::current_exe().unwrap();
-    // The output goes to a pipe, because the limit would also end the process for writing into a
-    // longer file.
+    // The output goes to a pipe, because the limit would also end the process when it writes to an
+    // output file that is longer.
     let output = Command::new("sh")
         .arg("-c")
         .arg("trap '' XFSZ; ulimit -f 100; exec \"$0\" --exact --ignored --nocapture inner_full_disk")

@@ -1,4 +1,4 @@
-//! Events change a ledger in the same way directly and through a file.
+//! Events change a ledger in the same way whether they are applied directly or read from a file.
 
 mod program;
 

@@ -68,7 +68,7 @@ pub struct PlannedTarget {
     pub sample_bytes: Option<u64>,
     /// Share of the process's time that tracing may cost, if the rule sets a budget.
     pub overhead: Option<f64>,
-    /// Frames of each call stack; `None` if the process is not traced.
+    /// Number of frames recorded per call stack; `None` if the process is not traced.
     pub depth: Option<u32>,
     /// Treatment of unreachable blocks; `None` if the agent does not search for them or does not act on them.
     pub reclaim: Option<&'static str>,

@@ -1,4 +1,4 @@
-//! Time spent in the allocator by allocation site, for rows of reports and for recordings.
+//! Time that each allocation site spends in the allocator, for rows of reports and for recordings.
 
 use crate::ProfileSite;
 use crate::units::{counted, duration};
@@ -63,7 +63,7 @@ pub fn call_times_note(times: &CallTimes) -> Option<String> {
     serde_json::to_string(&numbers.collect::<Vec<_>>()).ok()
 }
 
-/// Reads the text of a note; `None` if it is something else.
+/// Parses the text of a note; `None` if the text is not such a note.
 pub(crate) fn call_times_of_note(text: &str) -> Option<CallTimes> {
     let numbers: Vec<Numbers> = serde_json::from_str(text).ok()?;
     let mut times = CallTimes::default();
@@ -73,8 +73,8 @@ pub(crate) fn call_times_of_note(text: &str) -> Option<CallTimes> {
     Some(times)
 }
 
-/// Estimates the time of all sites' allocations. A site without a timed call is assumed to be like
-/// the other sites.
+/// Estimates the time that the allocations of all sites take. A site without a timed call is assumed to be like the
+/// other sites.
 pub(crate) fn all_in_allocator(sites: &[ProfileSite], times: Option<&CallTimes>) -> TimeTaken {
     let mut all = TimeTaken::default();
     let Some(times) = times else {

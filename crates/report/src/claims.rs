@@ -72,15 +72,15 @@ pub struct Claim {
     pub bound: &'static str,
 }
 
-/// A call through a pointer from elsewhere (dlsym(3), the loader's own) uses no slot of any module.
+/// A call through a pointer from another source (dlsym(3), or the loader itself) uses no slot of any module.
 const BEYOND_SLOTS: &str = "calls that use no slot: by pointers from dlsym, and the loader's own";
 
 /// Comparison of malloc's own count with the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SecondSource {
-    /// The two cannot be compared.
+    /// malloc's own count and the trace cannot be compared.
     Silent,
-    /// The two agree within this number of bytes.
+    /// malloc's own count and the trace agree within this number of bytes.
     Agrees(u64),
     /// Number of bytes that were allocated by calls that the hook did not see.
     HasMore(u64),

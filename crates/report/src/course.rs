@@ -1,4 +1,4 @@
-//! The course of a site's live bytes over a time: steady growth, levelling off, or bursts.
+//! The course of a site's live bytes over time: steady growth, levelling off, or bursts.
 
 /// Number of equal parts into which the time is divided.
 pub const PARTS: usize = 24;
@@ -11,8 +11,8 @@ pub enum Course {
     Growing,
     /// The bytes have grown, and keep growing ever more slowly.
     Levelling,
-    /// Many more bytes were live before the end than at the end, or as many as at the end, and they
-    /// were released in between.
+    /// Before the end, many more bytes were live than at the end; or as many were live, and were
+    /// released in between.
     Burst,
     /// The bytes have not grown.
     Steady,
@@ -27,8 +27,8 @@ const LEAST_OF_FIRST: f64 = 0.6;
 /// Share of growth in the last third that does not count.
 const LEVEL: f64 = 0.1;
 
-/// Returns the growth in each third of the time, of the bytes that stay until its end. A burst is
-/// not growth.
+/// Returns the growth in each third of the time, counting only bytes that stay until the end of the
+/// run. A burst is not growth.
 pub fn thirds(live: &[f64; PARTS + 1]) -> [f64; 3] {
     let mut low = *live;
     for at in (0..PARTS).rev() {
@@ -61,8 +61,8 @@ pub fn course(live: &[f64; PARTS + 1], least: f64) -> Course {
     }
 }
 
-/// Returns true if the live bytes had reached the level of the end before, and then fell by half of
-/// the growth. The end is then in the middle of a burst.
+/// Returns true if the live bytes had already reached their final level once, and then fell by half
+/// of the growth. The end is then in the middle of a burst.
 fn has_repeated_peak(live: &[f64; PARTS + 1], growth: f64, least: f64) -> bool {
     let end = live[PARTS];
     let peak = live[..PARTS].iter().position(|bytes| *bytes >= end - least);

@@ -125,7 +125,7 @@ pub struct Diff {
     /// Changes of the values of users' formulas.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub custom_scores: Vec<CustomChange>,
-    /// Sites that changed: the largest growth first, the largest shrinking last.
+    /// Sites that changed: the largest growth first, the largest shrinkage last.
     pub sites: Vec<SiteChange>,
     /// Number of unlisted changes. Each is smaller than every listed change.
     pub more_sites: u64,

@@ -1,4 +1,4 @@
-//! Estimated sums of a run, because its allocations were sampled or its ledger reached its memory limit.
+//! Estimated sums of a run whose allocations were sampled, or whose ledger reached its memory limit.
 
 use crate::units::{bytes, count, counted, milliseconds};
 use serde::{Deserialize, Serialize};

@@ -6,7 +6,7 @@ use memhook_foreign::units;
 use std::str::FromStr;
 
 /// Number of standard errors by which an estimate has to exceed a limit. By chance alone, one
-/// estimate in forty exceeds it.
+/// estimate in forty does so.
 const ERRORS: u64 = 2;
 
 /// Message for a text that is not a valid expression.
@@ -86,7 +86,7 @@ impl FailOn {
     }
 
     /// Describes the value that exceeds the limit, or returns `None`. If the limit applies to
-    /// sites, the comparison must list all of them.
+    /// sites, the comparison must list all sites.
     pub fn violation(&self, diff: &Diff) -> Option<String> {
         if !self.is_of_sites {
             let change = self.change(

@@ -32,8 +32,8 @@ impl From<Gap> for UnseenTime {
 pub struct LiveBounds {
     /// Bytes that live for certain.
     pub least_bytes: u64,
-    /// Upper bound, which also counts blocks that have not been seen since the last gap. It equals
-    /// the total of live bytes.
+    /// Upper bound, which also counts blocks that have not been seen since the last gap. This bound
+    /// equals the total of live bytes.
     pub most_bytes: u64,
     /// Blocks that live for certain.
     pub least_blocks: u64,
@@ -59,8 +59,8 @@ impl LiveBounds {
     }
 }
 
-/// Returns the gaps that affect a window that ends at `to_ns`. Their events are missing from the
-/// live sums at the end of the window.
+/// Returns the gaps that affect a window that ends at `to_ns`: the live sums at the end of the
+/// window lack the events in these gaps.
 pub(crate) fn until(gaps: &[Gap], to_ns: u64) -> Vec<UnseenTime> {
     Gap::within(gaps, 0, to_ns).map(UnseenTime::from).collect()
 }
@@ -71,8 +71,8 @@ pub(crate) fn seen_seconds(gaps: &[UnseenTime], from_s: f64, to_s: f64) -> f64 {
     to_s - from_s - gaps.iter().map(clipped).sum::<f64>()
 }
 
-/// Describes the intervals without events, for the heading of a display of the run; `None` if there
-/// is no gap.
+/// Describes the intervals without events, for the heading of a view of the run; `None` if there is
+/// no gap.
 pub(crate) fn in_words(gaps: &[UnseenTime]) -> Option<String> {
     let time = |seconds: f64| milliseconds((seconds * 1e3).round() as u64);
     let told = gaps.iter().take(TOLD);

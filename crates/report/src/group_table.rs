@@ -12,7 +12,7 @@ use std::fmt::{Result, Write};
 
 /// Width below which a table omits its least important columns.
 const WIDE_ENOUGH: usize = 100;
-/// Characters that a function's name gets in a narrow table before other columns are added.
+/// Width in characters that a narrow table gives to a function's name before it adds other columns.
 const ENOUGH_FOR_NAMES: usize = 40;
 
 pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Result {
@@ -78,7 +78,7 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
         header += &format!(" {:>11} {:>11}", "released", "blocks");
     }
     writeln!(out, "{}", style.faint(&format!("{header}  {}", model.by)))?;
-    // The header begins after the end of the previous line, and two spaces follow it.
+    // The header follows the line break of the previous line, and is followed by two spaces.
     let room = style
         .width
         .map(|width| width.saturating_sub(header.len() + 1));

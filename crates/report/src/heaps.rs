@@ -129,7 +129,7 @@ impl ReportModel {
             "peak" => "all bytes at the peak".to_owned(),
             measure => format!("all {measure} bytes"),
         };
-        // If the user described heaps, percentages refer to the heap of the row.
+        // If the user described heaps, percentages refer to the row's heap.
         match self.heaps.len() > 1 {
             true => format!("{whole} of their heap"),
             false => whole,

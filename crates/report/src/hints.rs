@@ -1,4 +1,4 @@
-//! Hints that name another command, where it answers a question that this report leaves open.
+//! Hints that name another command if it answers a question that this report leaves open.
 
 use crate::labels::one_line;
 use crate::units::{bytes, count, counted, percent};
@@ -127,7 +127,8 @@ fn cut_stacks(model: &ReportModel) -> Option<String> {
     ))
 }
 
-/// Returns the hint about memory that was not traced: older than the attach, or not from malloc.
+/// Returns the hint about memory that was not traced because it is older than the attach or not
+/// from malloc.
 fn elsewhere(model: &ReportModel) -> Option<String> {
     let is_repeated = model.since_last_s.is_some() && !model.is_final;
     if is_repeated

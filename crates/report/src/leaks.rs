@@ -19,7 +19,8 @@ pub struct Leaks {
     pub snapshot: Option<SnapshotTaken>,
     /// Sums.
     pub totals: LeakTotals,
-    /// Leaks by the call stack of the blocks that no other leaked block points to, largest first.
+    /// Leaks, grouped by the call stack of the blocks that no other leaked block points to, largest
+    /// first.
     pub sites: Vec<LeakSite>,
     /// Number of unlisted sites.
     pub more_sites: u64,
@@ -47,8 +48,8 @@ pub struct SnapshotTaken {
     pub copied_bytes: u64,
 }
 
-/// Sums in bytes. A block counts with its requested bytes if its allocation was traced, and with
-/// its usable bytes otherwise.
+/// Sums in bytes. A block whose allocation was traced counts as its requested size, any other block
+/// as its usable size.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct LeakTotals {
     /// Unreachable bytes.
@@ -83,14 +84,14 @@ pub struct LeakSite {
     pub stack: Vec<StackFrame>,
 }
 
-/// Text that replaces the allocating function of untraced blocks.
+/// Text shown in place of the allocating function for untraced blocks.
 const UNSEEN: &str = "an unknown caller";
 
 fn is_unseen(site: &LeakSite) -> bool {
     site.kind == UNSEEN && site.stack.is_empty()
 }
 
-/// Writes the row of a leaking site, without the call stack if a row above shows it.
+/// Writes the row of a leaking site, and leaves out the call stack if a row above already shows it.
 fn leak_row(
     out: &mut String,
     row: HeadRow,

@@ -34,7 +34,7 @@ pub trait TracedRun: Backtraces {
     fn target(&self) -> Target;
     /// Returns facts about the attach.
     fn attach(&self) -> AttachInfo;
-    /// Requests an examination of new modules for their coverage.
+    /// Requests a check of how well new modules are covered.
     fn request_coverage(&mut self);
     /// Returns true if all new modules have been examined, after waiting at most `wait`.
     fn is_coverage_ready(&mut self, wait: Duration) -> bool;
@@ -63,7 +63,7 @@ pub struct LiveReporter {
     view: LiveView,
     symbols: Symbolizer,
     before: Before,
-    /// The current report. It has no rows while it waits for the names that decide them.
+    /// The current report. It has no rows while it waits for the names that determine them.
     begun: Option<Seen>,
 }
 
@@ -141,8 +141,8 @@ fn last_of(backtrace: &Backtrace) -> &[u64] {
     &all[all.len().saturating_sub(2)..]
 }
 
-/// Returns the outermost calls of stacks that may be cut. The names of these calls decide if the
-/// stacks are cut.
+/// Returns the outermost calls of stacks that may be cut. The names of these calls determine whether the stacks are
+/// cut.
 fn last_addresses(parts: &[Part], run: &dyn TracedRun) -> HashSet<u64> {
     let depth = run.attach().depth;
     let unsure = backtraces(parts, run)
@@ -161,7 +161,7 @@ impl LiveReporter {
         }
     }
 
-    /// Begins to take a report's numbers from the ledger. `gaps` has the times without events up to now.
+    /// Starts taking a report's numbers from the ledger. `gaps` contains the times without events up to now.
     pub fn numbers(&self, elapsed: Duration, gaps: Vec<Gap>) -> LiveNumbers {
         let before = |older| elapsed.saturating_sub(older).as_nanos() as u64;
         LiveNumbers::new(self.view.by, self.view.older.map(before), elapsed, gaps)
@@ -184,7 +184,7 @@ impl LiveReporter {
         let now_ns = numbers.elapsed.as_nanos() as u64;
         let mut totals = ReportTotals::exact(&numbers.totals, &run.losses());
         let sampling = samples.sample_bytes().map(|mean_bytes| {
-            // If there are no live blocks, no part accounts for the bytes that samples did not hit.
+            // If there are no live blocks, no part accounts for the bytes that the samples missed.
             let live = Estimate {
                 unhit: all.unhit,
                 ..parts.iter().map(|part| part.1.amount).sum()
@@ -314,8 +314,7 @@ impl LiveReporter {
         while !self.symbols.is_ready(Duration::from_millis(50)) && !is_given_up() {}
     }
 
-    /// Returns the kind of a backtrace, true if it was cut short, and its frames with the names
-    /// that have arrived.
+    /// Returns the kind of a backtrace, whether it was cut short, and its frames with the names that have arrived.
     pub fn stack(&self, run: &dyn TracedRun, id: u32) -> (String, bool, Vec<StackFrame>) {
         let named = NamedTrace(run, &self.symbols);
         let (kind, truncated) = named.call(id);

@@ -15,7 +15,7 @@ pub struct Mappings {
     pub totals: MappingTotals,
     /// Rows by call stack, largest first; empty if the report has rows of another kind.
     pub sites: Vec<SiteRow>,
-    /// Rows of the report's kind; empty if the report is by site.
+    /// Rows of a report that is not by call stack; otherwise empty.
     pub groups: Vec<GroupRow>,
     /// Number of unlisted rows.
     pub more_rows: u64,
@@ -71,7 +71,8 @@ pub struct AddressSpace {
 /// A part of the address space.
 #[derive(Clone, Debug, Serialize)]
 pub struct AddressSpacePart {
-    /// Kind of the part: stack, file, heap, before the attach, kernel, ourselves or unseen.
+    /// Kind of this part of the address space: stack, file, heap, before the attach, kernel,
+    /// ourselves or unseen.
     pub kind: &'static str,
     /// Thread or path of the part.
     pub name: String,
@@ -80,8 +81,8 @@ pub struct AddressSpacePart {
 }
 
 impl Mappings {
-    /// Creates the part from a report of the mapping ledger. `discarded` is the number of calls and
-    /// of bytes.
+    /// Creates this part of the report from a report of the mapping ledger. `discarded` has the
+    /// number of calls and the number of bytes.
     pub fn new(
         report: ReportModel,
         discarded: (u64, u64),

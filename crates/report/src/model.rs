@@ -234,9 +234,9 @@ impl Target {
 pub struct AttachInfo {
     /// Milliseconds of the whole attach.
     pub attach_ms: f64,
-    /// Longest time in ms for which one thread was held, apart from `idle_held_ms`.
+    /// Longest time that one thread was held, in ms, apart from `idle_held_ms`.
     pub held_ms: f64,
-    /// Milliseconds for which an idle thread was held; 0 if none was.
+    /// How long an idle thread was held, in milliseconds; 0 if none was.
     pub idle_held_ms: f64,
     /// Slots patched.
     pub slots: u64,

@@ -1,5 +1,5 @@
-//! The interface between the stores of backtraces (a running trace, a recording, a profile) and
-//! their consumers. Code that builds rows, sites or findings knows a run only by these traits.
+//! Interface between the sources of backtraces (a running trace, a recording, a profile) and their
+//! consumers. Code that builds rows, sites or findings accesses a run only through these traits.
 
 use crate::StackFrame;
 use crate::types::named_by_frames;
@@ -32,8 +32,8 @@ pub(crate) fn is_cut(found: usize, truncated: bool, depth: u32, last: &[StackFra
     may_be_cut(found, truncated, depth) && !ends_at_beginning(last)
 }
 
-/// Returns true if a stack counts as cut unless its outermost function is the caller of main or a
-/// thread's entry function.
+/// Returns true if a stack counts as cut whenever its outermost function is neither the caller of
+/// main nor a thread's entry function.
 pub(crate) fn may_be_cut(found: usize, truncated: bool, depth: u32) -> bool {
     found > 0 && (truncated || found >= depth as usize)
 }

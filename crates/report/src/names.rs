@@ -10,7 +10,7 @@ const DEFAULTS: [&str; 6] = [
     "std::default_delete<",
 ];
 
-/// Templates of one argument that have a separate name for `char`.
+/// Single-argument templates whose `char` instance has a name of its own.
 const OF_CHAR: [&str; 11] = [
     "string",
     "string_view",

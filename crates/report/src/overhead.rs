@@ -15,7 +15,7 @@ pub struct Overhead {
     pub cost: f64,
     /// Share by which the process's calls took longer, measured on a random selection of them.
     pub in_process: f64,
-    /// Share of processor time that memhook-rs spent on taking the events.
+    /// Share of processor time that memhook-rs spent on reading the events.
     pub in_attacher: f64,
     /// Part of `in_process` that is the cost of passing through the wrappers. Sampling does not
     /// reduce it.
@@ -26,7 +26,7 @@ pub struct Overhead {
     pub kept: Vec<KeptTime>,
 }
 
-/// A period during which allocations were recorded in one way.
+/// A period during which the way of recording allocations did not change.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct KeptTime {
     /// Begin in seconds since the attach.

@@ -5,8 +5,8 @@ use crate::wrap::{columns, ending};
 use crate::{StackFrame, Style};
 use std::borrow::Cow;
 
-/// Returns `directory/file.cc:12`, relative to the source root if the file is below it; with `-v`
-/// the whole path.
+/// Returns `directory/file.cc:12`, relative to the source root if the file is below it, or the
+/// whole path with `-v`.
 pub(crate) fn place_of(frame: &StackFrame, style: Style) -> String {
     let Some(file) = &frame.file else {
         return String::new();
@@ -53,7 +53,7 @@ pub(crate) fn fitted_place(place: &str, most: usize) -> String {
 /// Columns of a place in a log, whose width is unknown.
 const LONGEST_PLACE: usize = 100;
 
-/// Returns a path, with or without a line, for a log. Omits detours such as `a/../`, and omits
+/// Returns a path for a log, with or without a line. Omits detours such as `a/../`, and omits
 /// directories if the path is very long.
 pub fn short_place(place: &str) -> String {
     fitted_place(&without_detours(place), LONGEST_PLACE)

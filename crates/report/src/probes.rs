@@ -6,15 +6,15 @@ use memhook_foreign::visible;
 use serde::Serialize;
 use std::fmt::Write;
 
-/// Rows that text shows by default.
+/// Number of rows that the text report shows by default.
 const SHOWN_ROWS: usize = 40;
-/// Threads of a row that text shows by default.
+/// Number of threads per row that the text report shows by default.
 const SHOWN_THREADS: usize = 4;
-/// Values of an argument that text shows by default.
+/// Number of values per argument that the text report shows by default.
 const SHOWN_VALUES: usize = 10;
-/// Call stacks of a function that text shows by default.
+/// Number of call stacks per function that the text report shows by default.
 const SHOWN_STACKS: usize = 10;
-/// Frames of a call stack that text shows by default.
+/// Number of frames per call stack that the text report shows by default.
 const SHOWN_FRAMES: usize = 8;
 /// Columns of the longest bar of a histogram.
 const BAR_WIDTH: f64 = 30.0;
@@ -33,7 +33,7 @@ pub struct ProbeReport {
     pub duration_s: f64,
     /// Milliseconds that the placing of the probes took.
     pub placed_ms: f64,
-    /// Milliseconds for which all threads were held to place the probes.
+    /// How long all threads were held to place the probes, in milliseconds.
     pub held_ms: f64,
     /// Functions, the most often called first.
     pub probes: Vec<ProbeRow>,

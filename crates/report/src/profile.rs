@@ -1,4 +1,4 @@
-//! A run or a window of it, with names. Every exported format is made from it.
+//! A run, or a window of it, with names. Every exported format is generated from this profile.
 
 use crate::{
     AllocatorTime, Amount, ArenaResident, CallStacks, CustomScore, Leaks, LiveBounds, Measure,
@@ -63,7 +63,7 @@ pub struct Profile {
     /// Activity of each allocation site. There is one entry for each stack, kind of allocation and
     /// thread.
     pub sites: Vec<ProfileSite>,
-    /// Live blocks at the end by size in bytes, in ascending order.
+    /// Live blocks at the end, by size in bytes, in ascending order.
     pub live_sizes: Vec<(u64, Amount)>,
     /// Allocations by size in bytes: (bucket, amount), sorted; see [`HISTOGRAM_BUCKETS`].
     pub allocated_sizes: Vec<(u8, Amount)>,
@@ -99,7 +99,7 @@ pub struct Profile {
     /// unless the user asked for them. Sites are indices into [`Profile::sites`].
     #[serde(skip)]
     pub addresses: Vec<AddressMap>,
-    /// Growth since the start, if the memory was examined then.
+    /// Growth since the start, if the memory was examined at the start.
     #[serde(skip)]
     pub looks: Option<Box<crate::TwoLooks>>,
     /// Arenas of glibc's malloc at the end, if the recording has an account of the resident memory.
@@ -201,14 +201,14 @@ impl Profile {
         }
     }
 
-    /// Returns true if outermost frames of a stack are missing, because the stack could not be
-    /// followed or reached the requested depth.
+    /// Returns true if a stack lacks its outermost frames, because it could not be unwound further
+    /// or reached the requested depth.
     pub(crate) fn is_cut(&self, stack: u32) -> bool {
         self.known_frames(stack).len() < self.stacks[stack as usize].len()
     }
 
-    /// Marks stacks as complete if they could not be followed any further but end where the program
-    /// or a thread begins.
+    /// Marks stacks as complete if they could not be unwound further, but end where the program or
+    /// a thread begins.
     pub(crate) fn forget_cuts_below_main(&mut self) {
         for index in 0..self.sites.len() {
             let stack = self.sites[index].stack;
@@ -219,7 +219,7 @@ impl Profile {
         }
     }
 
-    /// Returns the standard error of a sum over all sites. If distances between samples change, it
+    /// Returns the standard error of a sum over all sites. If the sampling interval changes, it
     /// includes memory that no sample has hit.
     pub(crate) fn error_of_sum(&self, measure: Measure, sum: Amount) -> Option<u64> {
         match (self.sampling, measure) {

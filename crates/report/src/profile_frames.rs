@@ -29,7 +29,7 @@ impl ProfileModule {
         return_address.wrapping_sub(1).wrapping_sub(self.bias)
     }
 
-    /// Returns the first address of the module's mappings and their end, as addresses in its file.
+    /// Returns the start and the end of the module's mappings, as addresses in its file.
     pub(crate) fn range_in_file(&self) -> (u64, u64) {
         (
             self.start.wrapping_sub(self.bias),

@@ -101,7 +101,8 @@ fn spinner() -> ProgressStyle {
     style.unwrap_or_else(|_| ProgressStyle::default_spinner())
 }
 
-/// Creates a line that shows its message. The default style of a bar does not show messages.
+/// Creates a progress line that shows its message. The default style of a progress bar does not
+/// show messages.
 fn bar_on(target: ProgressDrawTarget) -> ProgressBar {
     ProgressBar::with_draw_target(None, target)
         .with_style(spinner())

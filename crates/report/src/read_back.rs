@@ -198,7 +198,7 @@ fn profile(report: Report, measure: Measure) -> Profile {
     profile
 }
 
-/// Returns measures of which only one has values, because a report has only one measure.
+/// Returns all measures, but only one of them has values, because a report has only one measure.
 fn measures(measure: Measure, amount: Amount) -> Measures {
     let mut measures = Measures::default();
     *match measure {

@@ -91,7 +91,7 @@ impl ReportWriter {
             shown(&format!("{title}{text}\n"), self.style).into_owned()
         };
         if report.is_final {
-            // Tracing is over, so this report may wait for its reader.
+            // Tracing has ended, so this report may wait for its reader.
             let _ = reports.send(text);
         } else if let Err(TrySendError::Full(_)) = reports.try_send(text) {
             self.left_out += 1;

@@ -22,7 +22,7 @@ pub(crate) struct Seen {
     pub chosen: Option<Chosen>,
 }
 
-/// Sorted rows, limited to the shown rows, and the number of further rows.
+/// Sorted rows, limited to those that are shown, and the number of remaining rows.
 type Cut = (Vec<Row>, u64);
 
 /// Chosen rows of a report.

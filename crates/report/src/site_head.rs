@@ -15,7 +15,7 @@ const LEAST_NAME: usize = 12;
 /// First part of a site's line, by which readers recognize the site.
 pub(crate) struct SiteHead {
     name: String,
-    /// What distinguishes the site from another site with an equal name and place.
+    /// Text that distinguishes the site from another site with the same name and place.
     aside: String,
     place: String,
 }
@@ -71,7 +71,7 @@ pub(crate) struct SiteRow {
     pub label: String,
     pub amount: String,
     pub share: Option<String>,
-    /// Facts about the site. The last facts are dropped if there is no space for all of them.
+    /// Facts about the site. The last facts are dropped if there is not enough space.
     pub facts: Vec<String>,
 }
 

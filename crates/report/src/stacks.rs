@@ -10,7 +10,7 @@ use crate::{StackFrame, Style};
 use memhook_symbols::PYTHON;
 use std::fmt::{Result, Write};
 
-/// Width of the column of names. A longer name pushes only its own line.
+/// Width of the column of names. A longer name shifts the other columns of its own line only.
 const NAME_COLUMN: usize = 48;
 const MODULE_COLUMN: usize = 24;
 /// Maximum length of a name that is not cut in the middle, unless the user wants everything.
@@ -73,7 +73,7 @@ pub(crate) enum StackEnd {
 }
 
 impl StackEnd {
-    /// Determines the reason from the number of frames, not counting inlined frames.
+    /// Determines why a stack ends, from its number of frames. Inlined frames are not counted.
     pub fn of(frames: &[StackFrame], truncated: bool, depth: u32) -> StackEnd {
         let real = frames.iter().filter(|frame| !frame.inlined).count();
         match is_cut(real, truncated, depth, frames) {

@@ -20,8 +20,7 @@ pub struct StaleReport {
     pub older_s: f64,
     /// Share of the target's time that watching may take.
     pub budget: f64,
-    /// Share of the target's time that watching took: the number of events, multiplied by their
-    /// measured cost.
+    /// Share of the target's time that watching took: the number of events times their measured cost.
     pub cost: f64,
     /// Time for which the process has been watched, in seconds.
     pub watched_s: f64,
@@ -36,8 +35,7 @@ pub struct StaleReport {
     pub more_sites: u64,
     /// Missing evidence, with the reasons.
     pub notes: Vec<String>,
-    /// Bytes by the time since their last use, over the run. Set in the last report, if writes are
-    /// seen.
+    /// Bytes by the time since their last use, in the course of the run. Set in the last report, if writes are seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<StaleHistory>,
     /// Maximum number of frames collected from each call stack.
@@ -66,7 +64,7 @@ pub struct StaleHistory {
 pub struct StalePoint {
     /// Seconds since the attach.
     pub at_s: f64,
-    /// Live bytes by how long they have certainly not been written and have not been seen to be read, one number for
+    /// Live bytes by the time for which they were certainly not written and no read of them was seen, one number for
     /// each band.
     pub untouched_bytes: Vec<u64>,
     /// Number of pages by threshold.
@@ -90,8 +88,8 @@ pub struct StaleEvidence {
     /// seen as well as writes.
     #[serde(default)]
     pub clears: u64,
-    /// Longest such reset in milliseconds. Threads that mapped or unmapped memory, or touched memory for the first
-    /// time, waited this long.
+    /// Longest reset of the record of accessed pages, in milliseconds. Threads that mapped or unmapped memory, or
+    /// touched memory for the first time, waited this long.
     #[serde(default)]
     pub longest_clear_ms: f64,
     /// True if only contents were compared at two moments. Unchanged bytes are then an upper bound on stale bytes.
@@ -162,7 +160,7 @@ pub struct StaleSite {
     /// A block that is probably stale. `scan --why` shows its holder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stale_block: Option<String>,
-    /// Unreachable and reachable blocks, if the user asked for them.
+    /// Bytes of unreachable and of reachable blocks, if the user asked for them.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub reachability: Option<StaleReachability>,
     /// The last access that a watched word has caught.

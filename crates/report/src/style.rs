@@ -11,7 +11,7 @@ pub struct Style<'a> {
     pub verbose: bool,
     /// Columns of the terminal; `None` for lines of any length.
     pub width: Option<usize>,
-    /// Directory to which source paths are shown relative; empty if unknown.
+    /// Directory relative to which source paths are shown; empty if unknown.
     pub root: &'a str,
 }
 

@@ -109,7 +109,7 @@ fn marks(marks: &[Mark]) -> Option<String> {
     (!marks.is_empty()).then(|| format!("Marks: {more}{shown}"))
 }
 
-/// Writes the lines above the numbers: faults of the numbers, then marks that identify the run.
+/// Writes the lines above the numbers: first their deficiencies, then marks that identify the run.
 fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
     let lost = Some(model.totals.lost_events).filter(|&lost| lost > 0);
     let lost = lost.map(|lost| {

@@ -94,7 +94,7 @@ impl Tree {
         }
     }
 
-    /// Formats the error. The text is empty in trees without errors.
+    /// Formats the error of a value. Returns an empty text for trees without errors.
     fn error_column(&self, value: u64, error: Option<u64>) -> String {
         let error = error.map(|error| error_text(value, error));
         match self.error {

@@ -1,4 +1,4 @@
-//! Resident memory at the start of a trace, and growth up to its end, as recordings store them.
+//! Resident memory at the start of a trace, and its growth by the end, as stored in recordings.
 
 use crate::recorded::note;
 use crate::{RssReport, StackFrame};
@@ -51,7 +51,7 @@ pub struct StackGrowth {
     pub live_bytes: u64,
     /// Lower bound on the growth: the part that no other call stack can account for.
     pub at_least_bytes: u64,
-    /// Upper bound on the growth: of the growth in its block sizes, as much as this call stack can
+    /// Upper bound on the growth: as much of the growth in its block sizes as this call stack can
     /// account for.
     pub at_most_bytes: u64,
 }

@@ -34,7 +34,7 @@ pub(crate) fn named_by_frames(frames: &[StackFrame]) -> Option<String> {
             break;
         }
         // An allocator names the type exactly, except in lists and trees, where it allocates nodes.
-        // Of the other functions, the program named only the outermost one.
+        // Of the other functions, only the outermost one was named in the program's own code.
         if let Some(element) = path_argument(path, "allocator", 0) {
             return Some(element);
         }

@@ -1,5 +1,5 @@
-//! Memory that no sample may have hit in a run whose samples became rarer. It is reported once, for
-//! all rows together.
+//! Memory that all samples may have missed, in a run whose sampling became sparser. It is reported
+//! once, for all rows together.
 
 use crate::units::with_error;
 use crate::{ReportModel, Sampling};

@@ -60,7 +60,7 @@ pub fn unreachable_note(leaks: &Leaks, sites: &[UnreachableSite]) -> Option<Stri
 }
 
 impl UnreachableAtEnd {
-    /// Reads the text of a note; `None` if it is something else.
+    /// Parses the text of a note; `None` if the text is not a note about a search.
     pub fn of_note(text: &str) -> Option<UnreachableAtEnd> {
         let note: Note<Leaks> = serde_json::from_str(text).ok()?;
         let sites = note.sites.into_iter();

@@ -74,8 +74,8 @@ const SCRIPTS: [&str; 41] = [
     include_str!("view/main.js"),
 ];
 
-/// Compression level. Higher levels make a page a few percent smaller, but then compression
-/// dominates the time to write it.
+/// Compression level. With higher levels, a page is a few percent smaller, but compression then
+/// dominates the time for writing the page.
 const LEVEL: u32 = 3;
 
 /// One self-contained page.

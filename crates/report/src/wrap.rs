@@ -10,8 +10,8 @@ const HANGING: usize = 4;
 /// Minimum width to which lines are wrapped.
 const LEAST: usize = 20;
 
-/// Wraps the text at spaces to lines of this width. Continuation lines are indented a little deeper
-/// than the first one.
+/// Wraps the text at spaces into lines of this width. Continuation lines are indented a little
+/// deeper than the first one.
 pub fn wrapped(text: &str, width: usize) -> String {
     let width = width.max(LEAST);
     let mut out = String::with_capacity(text.len());

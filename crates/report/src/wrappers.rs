@@ -1,4 +1,5 @@
-//! Wrappers: functions that only pass an allocation on. A report should name their callers instead.
+//! Wrappers: functions that merely pass an allocation through. A report should name their callers
+//! instead.
 
 use crate::names::qualified_name;
 use crate::stacks::without_template_arguments;

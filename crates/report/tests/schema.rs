@@ -1,4 +1,4 @@
-//! SCHEMA.md names every field that a report can have, and no other.
+//! SCHEMA.md names every field that a report can have, and no other field.
 
 use memhook_report::*;
 use std::collections::BTreeSet;

@@ -125,8 +125,8 @@ proptest! {
     }
 }
 
-/// The inputs are a small file that unpacks to more bytes than any machine has memory, and a file
-/// of countless empty samples.
+/// The inputs are a small file that unpacks to more bytes than fit into any machine's memory, and a
+/// file of countless empty samples.
 #[test]
 fn what_is_too_large_is_refused() {
     let bomb = packed(&vec![0; 65 << 20]);

@@ -189,7 +189,7 @@ fn the_answer_comes_first() {
     assert!(shown.contains("3 stacks cut short"), "{shown}");
 }
 
-/// A report that others follow fits on one screen. The last report has the stacks.
+/// A report that is followed by others fits on one screen. The last report has the stacks.
 #[test]
 fn reports_on_a_terminal_are_tables_until_the_last() {
     let mut model = report();

@@ -17,7 +17,7 @@ pub enum Birth {
     Offered,
     /// A child is setting itself up in the region.
     Taken,
-    /// The process with this id (in its own pid namespace; 0 if unknown) records to it.
+    /// The process with this id (in its own pid namespace; 0 if unknown) records to the region.
     Claimed(u32),
     /// The region no longer waits.
     Closed,
@@ -25,8 +25,8 @@ pub enum Birth {
 
 impl Region {
     /// Discards all contents and prepares the region for a child of `parent`'s process, with the same journal of slots,
-    /// because they are patched in the child too, and with the same facts. The caller then publishes the unwind tables
-    /// and offers the region. The region must not be in use by any process.
+    /// because the slots are patched in the child too, and with the same facts. The caller then publishes the unwind
+    /// tables and offers the region. The region must not be in use by any process.
     pub fn conceive(&self, config: &Config, parent: &Region) -> Result<(), Error> {
         // No thread of the new process is inside a wrapper, so the marks left by the previous process are cleared.
         self.memory.tell64(offset_of!(Control, magic), 0, Relaxed);
@@ -49,7 +49,7 @@ impl Region {
         self.copy_slots(parent)
     }
 
-    /// Copies the slots that are patched in the parent. The others are not patched in the child either.
+    /// Copies the slots that are patched in the parent. All other slots are not patched in the child either.
     fn copy_slots(&self, parent: &Region) -> Result<(), Error> {
         let slots = parent.slots().into_iter();
         for slot in slots.filter(|slot| slot.state == slot_state::PATCHED) {
@@ -102,7 +102,7 @@ impl Region {
         self.counted(tally!(births_missed))
     }
 
-    /// Records that a search for rings of ended threads was made.
+    /// Records that a search for rings of ended threads has been completed.
     pub fn note_ring_sweep(&self) {
         // Release: a thread that sees the number also sees the rings that were freed before it was stored.
         let offset = offset_of!(Control, ring_sweeps);

@@ -1,4 +1,4 @@
-//! Sampling orders from the attacher to a hook that keeps to a budget, and the hook's measurements.
+//! Sampling orders that the attacher sends to a hook with a budget, and the hook's measurements.
 
 use crate::Region;
 use crate::memory::tally;

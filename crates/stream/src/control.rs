@@ -54,7 +54,7 @@ pub struct Config {
     pub plan: Plan,
     /// The process's CPython interpreter, if its frames can be found.
     pub python: Option<PythonConfig>,
-    /// Functions of allocators that the user has described, by their numbers, from 0.
+    /// Functions of allocators that the user has described, indexed by their numbers, which start at 0.
     pub described: Vec<(usize, DescribedFunction)>,
 }
 
@@ -141,8 +141,8 @@ impl Region {
             || config.flags & (flags::ADAPT_WHEN_FULL | flags::LIVE_FILTER)
                 == flags::ADAPT_WHEN_FULL
         {
-            // These pages are touched here, like the rings: the hook may need all of them suddenly, and the memory
-            // limit may be low.
+            // The pages of the table are touched here, like those of the rings: the hook may need all of them suddenly,
+            // and the memory limit may be low.
             m.touch(memhook_abi::FILTER_TABLE_OFFSET, entries as usize * 8);
             self.note_spent(entries * 8);
         }

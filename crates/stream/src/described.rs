@@ -1,4 +1,4 @@
-//! Blocks of described heaps: conversion of the keys in their events to addresses.
+//! Converts the keys in the events of described heaps to addresses of blocks.
 
 use crate::Region;
 use memhook_abi::{HEAP_WINDOWS, WINDOWS_OFFSET, address_of_key, heap_of};

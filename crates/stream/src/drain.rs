@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 /// `folding.hpp`.
 const CLAIM_TO_TAKE: Duration = Duration::from_micros(50);
 
-/// How many rings ahead heads are prefetched. Each head is on a separate page, at such regular distances that most
-/// heads share a few cache sets.
+/// Number of rings ahead for which heads are prefetched. Each head is on a page of its own, and the pages are so
+/// regularly spaced that most heads share a few cache sets.
 const RINGS_AHEAD: usize = 8;
 
 /// Receiver of the events of one pass.
@@ -286,7 +286,7 @@ impl Drain {
 
 /// Returns the tail and head of a ring, both of the same owner: a ring without events may be freed at any time.
 fn ends(region: &Region, ring: usize) -> (u64, u64) {
-    /// Maximum number of attempts, because a ring is not freed that often. A target that changes the tail itself harms
+    /// Maximum number of attempts, because rings are not freed that often. A target that changes the tail itself harms
     /// only its own events: events beyond the ring's size are damage.
     const LOOKS: u32 = 100;
     let tail_word = region.ring64(ring, offset_of!(RingHeader, tail));
@@ -294,7 +294,7 @@ fn ends(region: &Region, ring: usize) -> (u64, u64) {
     let mut ends = (0, 0);
     for _ in 0..LOOKS {
         ends = (tail_word.load(Acquire), head_word.load(Acquire));
-        // Only this process moves the tail. The exception is the code that frees a ring, which needs a ring without
+        // Only this process moves the tail. The exception is the code that frees a ring. It requires a ring without
         // events, and sets the head to 0 before the tail.
         if tail_word.load(Relaxed) == ends.0 {
             break;

@@ -1,6 +1,6 @@
 //! Times in which the target was not observed.
 
-/// Interval in which the target ran untraced, after it had waited too long for space in a ring and until the attacher
+/// Interval in which the target ran untraced: from the end of too long a wait for space in a ring until the attacher
 /// resumed reading. Times are in nanoseconds since the attach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gap {

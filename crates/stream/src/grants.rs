@@ -19,23 +19,23 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
-/// Bytes of a ring that are in use from the beginning, apart from events: the header with the frames that are being
-/// collected, the guides with the PC cache, and remembered backtraces.
+/// Bytes of a ring, apart from its events, that are in use from the beginning: the header with the frames that are
+/// being collected, the guides with the PC cache, and remembered backtraces.
 const SMALL_PREFIX_BYTES: usize = 2 * PAGE + MEMO_FIRST_BYTES;
 /// Number of rings that are kept ready for new threads.
 const SPARE_RINGS: usize = 4;
 /// Maximum number of rings that are made ready before the target begins.
 const MOST_AT_ONCE: usize = 256;
-/// Offset of the caches, whose pages a ring does not have from the beginning.
+/// Offset of the caches, whose pages are not part of a ring at first.
 const FIRST_CACHES: usize = MEMO_GUIDES_OFFSET + PAGE;
-/// Maximum number of places that a ring gets before it has proved to need more.
+/// Maximum number of event slots that a ring gets before it has proved to need more.
 const MOST_AT_FIRST: u64 = 16 << 10;
 /// Bytes of the stack arena that are touched ahead of use.
 const ARENA_AHEAD: usize = 64 << 10;
 /// Number of unwound backtraces after which a thread gets space to remember more of them.
 const MANY_UNWINDINGS: u64 = 128;
-/// Level, in thousandths, from which a ring gets more space. It is higher than the level at which passes become more
-/// frequent, so more space helps.
+/// Fill level, in thousandths, from which a ring gets more space. It is higher than the level at which passes become
+/// more frequent: if a ring gets this full in spite of them, more space helps.
 const FULL: u64 = 300;
 
 /// Plan for the memory of an attach, in bytes.
@@ -51,7 +51,8 @@ pub struct Plan {
     pub stacks: u64,
     /// Number of current threads.
     pub threads: usize,
-    /// Memory that may be charged to the target itself if its accesses are counted: for the index of its blocks.
+    /// Memory for the index of the target's blocks. It may be charged to the target itself if the target's accesses are
+    /// counted.
     pub access_index: u64,
 }
 
@@ -62,7 +63,7 @@ impl Plan {
         SMALL_PREFIX_BYTES as u64 + first_ring + PAGE as u64
     }
 
-    /// Memory that any attach needs apart from rings: control block, sequence words, the first piece of the stack
+    /// Memory, apart from rings, that every attach needs: control block, sequence words, the first piece of the stack
     /// table, and the kernel's page tables for all of it.
     pub const FIXED: u64 =
         (16 * PAGE + SEQUENCE_WORDS * 4 + INDEX_FIRST_ENTRIES * 8 + ARENA_AHEAD) as u64;
@@ -71,7 +72,7 @@ impl Plan {
     /// `None` if not even the smallest rings fit.
     pub fn within(allowance: u64, threads: usize, ring_bytes: u64) -> Option<Plan> {
         // A burst of three million events a second fits into the pause between two passes over a quiet target. With a
-        // quarter of the size, it fits into the pause between two passes over an active target.
+        // quarter of this size, such a burst fits into the pause between two passes over an active target.
         const BEST: u64 = 256 << 10;
         const GOOD: u64 = 64 << 10;
         const FAIR: u64 = 16 << 10;
@@ -86,7 +87,7 @@ impl Plan {
             b if b >= with(least) => least,
             _ => return None,
         };
-        // Backtraces get a quarter of the allowance, and at least a quarter of the fixed part.
+        // Backtraces get a quarter of the allowance, but at least a quarter of the fixed part.
         let stacks = (allowance / 4).max(Plan::FIXED / 4);
         Some(Plan {
             allowance,
@@ -123,7 +124,7 @@ pub(crate) struct Accounts {
     most_ring: u64,
     /// Bytes granted, by ring.
     rings: Vec<u64>,
-    /// Largest number of places that any ring has been granted.
+    /// Largest number of event slots that any ring has been granted.
     typical: u64,
     /// Touched bytes of the arena.
     arena: usize,
@@ -173,7 +174,7 @@ impl Region {
         accounts.most_ring = plan.most_ring.min(self.ring_bytes() as u64);
         accounts.first_ring = plan.first_ring.min(accounts.most_ring);
         let share = usize::try_from(plan.stacks).unwrap_or(usize::MAX);
-        // One entry of the index per 96 bytes of backtraces (10 frames), with half of the entries in use.
+        // The index has one entry per 96 bytes of backtraces (10 frames), with half of the entries in use.
         let mut index = INDEX_FIRST_ENTRIES;
         while index * GROWTH <= INDEX_ENTRIES && index * GROWTH * 8 <= share / 4 {
             index *= GROWTH;
@@ -223,8 +224,8 @@ impl Region {
         self.accounts().spent
     }
 
-    /// Grants more memory where it is needed, as far as the allowance permits. Call this after each pass. `waiting` is
-    /// the number of events in each ring that is not empty.
+    /// Grants more memory where it is needed, within the allowance. Call this after each pass. `waiting` is the number
+    /// of events in each ring that is not empty.
     pub fn grant(&self, waiting: impl Iterator<Item = (usize, u64)>) {
         let mut accounts = self.accounts();
         let used = self.rings_used();
@@ -260,8 +261,8 @@ impl Region {
         accounts.rings[ring] = small;
         let places = (events / size_of::<RawEvent>()) as u64;
         self.places[ring].store(places, Relaxed);
-        // If earlier threads were busy and needed more, new threads will too. They find more places granted when they
-        // have filled their first ones, and never wait.
+        // If earlier threads were busy and needed more, new threads will too. By the time they have filled their first
+        // slots, they find more slots granted, and never wait.
         let typical = accounts.typical.min(MOST_AT_FIRST);
         if typical > places {
             self.grow_events(accounts, ring, places, typical);
@@ -346,8 +347,8 @@ impl Region {
         }
     }
 
-    /// Frees the memory of a ring without owner and events. The ring is then free, because everything in it reads as
-    /// zero.
+    /// Frees the memory of a ring that has no owner and no events. Everything in the ring then reads as zero, which
+    /// makes the ring free.
     pub(crate) fn empty_ring(&self, ring: usize) -> bool {
         let mut accounts = self.accounts();
         let start = self.ring_offset(ring);

@@ -1,5 +1,5 @@
-//! Blocks that are watched from before the program receives them. The attacher requests a block, the hook names one,
-//! and the hook's thread waits for the attacher's answer for a limited time.
+//! Blocks that are watched before the program receives them. The attacher requests a block, the hook names one, and the
+//! hook's thread waits for the attacher's answer for a limited time.
 
 use crate::Region;
 use crate::memory::tally;
@@ -34,7 +34,7 @@ impl Region {
         state.compare_exchange(from, to, AcqRel, Relaxed).is_ok()
     }
 
-    /// Requests the next drawn block. On average, the hook draws one in `distance` events of a ring.
+    /// Requests the next drawn block. On average, the hook draws one out of `distance` events of a ring.
     pub fn ask_for_block(&self, distance: u32) {
         self.draw_blocks_at(distance);
         self.change_look(look::CLOSED, look::OPEN);
@@ -68,8 +68,8 @@ impl Region {
         self.look_state().load(Relaxed) == look::CLOSED
     }
 
-    /// Ends the requests. From then on no thread waits, except one that is just naming its block, and it waits only for
-    /// a short time.
+    /// Ends the requests. From then on, no thread waits, except a thread that is just naming its block, which waits
+    /// only for a short time.
     pub fn stop_asking_for_blocks(&self) {
         for state in [look::OPEN, look::ASKED, look::NAMED] {
             self.change_look(state, look::CLOSED);

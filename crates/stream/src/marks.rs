@@ -47,7 +47,8 @@ impl Region {
         number
     }
 
-    /// Returns when the attacher saw a mark, in nanoseconds since the attach; `None` if it has not yet.
+    /// Returns the time at which the attacher saw a mark, in nanoseconds since the attach; `None` if it has not seen
+    /// the mark yet.
     pub fn mark_seen_at(&self, number: u64) -> Option<u64> {
         let time = self
             .memory
@@ -68,8 +69,8 @@ impl Region {
             let at = entry(*next);
             let number = self.memory.u64(at + offset_of!(MarkEntry, number));
             if number.load(Acquire) != next.wrapping_add(1) {
-                // The mark is still being written, unless its writer never finishes: a thread that left through a
-                // signal handler, or a thread of an earlier session.
+                // The mark is still being written, or its writer will never finish, because it left through a signal
+                // handler or belongs to an earlier session.
                 if all - *next <= MARKS as u64 / 2 {
                     break;
                 }

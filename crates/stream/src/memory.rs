@@ -14,7 +14,7 @@ const PAGE: usize = 4096;
 /// fcntl(2)). Punching holes remains possible.
 pub const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// Creates a memfd of this size with the seals that an attach requires, as the target does.
+/// Creates a memfd of this size, as the target does, with the seals that an attach requires.
 pub fn sealed_file(bytes: u64) -> std::io::Result<OwnedFd> {
     // SAFETY: the name is a C string; the result is a new descriptor, or -1.
     let raw = unsafe { libc::memfd_create(c"memhook-region".as_ptr(), libc::MFD_ALLOW_SEALING) };
@@ -35,13 +35,13 @@ pub fn sealed_file(bytes: u64) -> std::io::Result<OwnedFd> {
     }
 }
 
-/// Guide of a region: data from this process for the hook, which no other process can write.
+/// Guide of a region: data from this process for the hook. No other process can write it.
 pub enum Guide {
     /// Mapped by this process. No other process can ever map it for writing.
     Mapped(MmapRaw),
-    /// The target's private memory: its /proc/PID/mem, through which it is written, and its address (avma).
+    /// Private memory of the target: the /proc/PID/mem file through which we write it, and its address (avma).
     Private(File, u64),
-    /// Copy of the first part of the guide of an existing region. The guide is no longer written to.
+    /// Copy of the first part of an existing region's guide, which is no longer written to.
     Copied(Vec<u8>),
 }
 
@@ -56,7 +56,7 @@ pub(crate) use tally;
 /// A shared mapping whose words are only ever accessed as atomics.
 pub(crate) struct Memory {
     map: MmapRaw,
-    /// The target's guide, to which every write is repeated if the mapping is only a copy of it.
+    /// The target's guide, if the mapping is only a copy of it. Every write is then repeated there.
     private: Option<(File, AtomicU64)>,
 }
 
@@ -78,7 +78,7 @@ impl Memory {
         Ok(Self { map, private: None })
     }
 
-    /// Makes the guide precede the report, in place of that part of the file.
+    /// Places the guide in front of the report, instead of the corresponding part of the file.
     pub(crate) fn put_guide(&mut self, guide: Guide) -> Result<(), Error> {
         let (guide, private) = match guide {
             Guide::Mapped(guide) => (guide, None),

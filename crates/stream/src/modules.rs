@@ -71,8 +71,8 @@ impl Region {
         sorted.sort_by_key(|m| m.start);
         let word = offset_of!(Control, module_list);
         let version = (self.control64(word) >> 32).wrapping_add(1) & 0xffff_ffff;
-        // This writes the list that is not published, because threads may be reading the published one. A thread that
-        // began to read this list before the last version notices that the version has changed, and starts again.
+        // The unpublished list is written, because threads may be reading the published list. A thread that began to
+        // read this list before the last version was published notices that the version has changed, and starts again.
         let list = MODULES_OFFSET + (version as usize & 1) * MAX_MODULES * size_of::<ModuleEntry>();
         for (i, module) in sorted.iter().enumerate() {
             let at = list + i * size_of::<ModuleEntry>();

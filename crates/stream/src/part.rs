@@ -1,4 +1,4 @@
-//! Taking events out of rings, up to the heads that a pass has found.
+//! Takes events out of rings, up to the heads that a pass has found.
 
 use crate::Region;
 use crate::accesses::AccessWords;
@@ -8,12 +8,12 @@ use std::mem::offset_of;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-/// Number of events taken before the tail moves. A producer that waits for space can thus continue early, and the
-/// consumer's cache line is not written for every event.
+/// Number of events taken before the tail moves. This allows a producer that waits for space to continue early, without
+/// a write to the consumer's cache line for every event.
 const BATCH_EVENTS: usize = 4096;
 
 /// Distance, in events, at which cache lines of the ring are prefetched. The lines come from the core of the thread
-/// that wrote them, and the processor's own prefetchers do not look so far ahead.
+/// that wrote them, and the processor's own prefetchers do not look that far ahead.
 const EVENTS_AHEAD: usize = 64;
 const EVENTS_OF_A_LINE: usize = 64 / size_of::<RawEvent>();
 
@@ -89,7 +89,7 @@ pub(crate) struct RingState {
     time_ns: u64,
     /// Size from an extension event whose allocation has not arrived yet.
     extension: Option<u64>,
-    /// Mean number of bytes between its samples; 0 if all allocations are recorded.
+    /// Mean number of bytes between the ring's samples; 0 if all allocations are recorded.
     mean_bytes: u64,
     /// Words about a block so far.
     accesses: AccessWords,
@@ -109,8 +109,9 @@ fn drain_ring(
     let capacity = region.ring_mask(ring) as usize + 1;
     let tail_word = region.ring64(ring, offset_of!(RingHeader, tail));
     if end.wrapping_sub(at) > capacity as u64 {
-        // Only a damaged ring, or a thread that was still writing when the region was cleared, can cause this. New and
-        // old events in the ring are indistinguishable, so all of them are skipped.
+        // Only a damaged ring, or a thread that was still writing when the region was cleared, can lead to such a
+        // distance between head and tail. New and old events in the ring are indistinguishable, so all of them are
+        // skipped.
         stats.damaged += 1;
         span.at = end;
         tail_word.store(end, Release);

@@ -14,11 +14,11 @@ use std::sync::atomic::{
 };
 use std::time::{Duration, Instant};
 
-/// Time after a change of phase at which it is known which threads began to record before the change: a processor's
-/// stores become visible within milliseconds.
+/// Time after a change of phase. When it has passed, the threads that began to record before the change are known,
+/// because a processor's stores become visible within milliseconds.
 const STORES_ARRIVE: Duration = Duration::from_millis(10);
-/// Number of further passes after the one that took the last event, because the ledger holds back apparent
-/// contradictions for one pass.
+/// Number of additional passes after the one that took the last event. They are needed because the ledger holds back
+/// apparent contradictions for one pass.
 const PASSES_BEHIND: u32 = 3;
 
 /// Stage of a renewal.
@@ -26,7 +26,7 @@ const PASSES_BEHIND: u32 = 3;
 enum Stage {
     #[default]
     AtRest,
-    /// The other marks are set. `ended`: the rings that have been seen without a recording since then.
+    /// The other kind of mark is in use. `ended`: rings seen outside of a recording since the change.
     Announced {
         at: Option<Instant>,
         ended: Vec<bool>,

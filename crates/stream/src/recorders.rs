@@ -1,4 +1,4 @@
-//! Transition of a region from one recording thread to several. The attacher makes it safe: see the hook's
+//! Transition of a region from one recording thread to several. The attacher makes the transition safe: see the hook's
 //! `sequence.hpp`.
 
 use crate::Region;
@@ -14,7 +14,7 @@ const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
 /// membarrier(2) command that registers a process for [`barrier`].
 pub const REGISTER_GLOBAL_EXPEDITED: u64 = 1 << 2;
 
-/// Maximum time that one pass waits for a thread to finish recording; many times what a running thread needs.
+/// Maximum time for which one pass waits for a thread to finish recording: many times what a running thread needs.
 const RECORDING: Duration = Duration::from_micros(50);
 
 /// How a thread of the target finds its id without a system call.
@@ -87,7 +87,7 @@ impl Admission {
 }
 
 impl Region {
-    /// Tells the hook whether a seccomp filter might deny, or kill for, the hook's own system calls.
+    /// Tells the hook whether a seccomp filter might deny the hook's own system calls, or kill the process for them.
     pub fn set_syscalls_filtered(&self, filtered: bool) {
         let offset = offset_of!(Control, syscalls_filtered);
         self.memory.tell32(offset, filtered.into(), Relaxed);

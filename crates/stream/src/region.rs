@@ -25,11 +25,11 @@ pub struct Region {
     ring_bytes: usize,
     /// Counters of rings that were freed: dropped, reentrant, truncated.
     pub(crate) retired: [AtomicU64; crate::rings::LOSS_FIELDS.len()],
-    /// Number of places for events granted to each ring; 0 while a ring has its initial places. Kept here because the
-    /// target can change the ring's own number.
+    /// Number of event slots granted to each ring; 0 while a ring has its initial slots. Kept here because the target
+    /// can change the ring's own number.
     pub(crate) places: Vec<AtomicU64>,
     accounts: Mutex<Accounts>,
-    /// Number of rings whose freeing for the next owner has begun, and number of those whose freeing is done.
+    /// Number of rings whose freeing for the next owner has begun, and number of rings whose freeing is complete.
     freeing: [AtomicU64; 2],
     /// Threads that were inside a wrapper, with a ring in the region that this region replaces.
     inside_before: Mutex<Vec<Mark>>,
@@ -37,7 +37,7 @@ pub struct Region {
     own: Own,
 }
 
-/// Values that this process has written to the region, and of which it trusts only its own copy.
+/// Own copies of values that this process has written to the region. Only these copies are trusted.
 struct Own {
     /// Journal of slots, except for the parts that the hook changes.
     journal: Mutex<Vec<SlotSpec>>,
@@ -56,7 +56,7 @@ fn locked<T>(own: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Region {
     /// Maps the report, and the guide in front of it. Their total length equals the length of the report's file, whose
-    /// beginning is empty. Otherwise like [`Region::map`].
+    /// beginning is empty. In all other respects, this is like [`Region::map`].
     pub fn map_parts(report: impl AsFd, guide: Guide) -> Result<Self, Error> {
         let mut memory = Memory::map(report)?;
         memory.put_guide(guide)?;
@@ -94,13 +94,13 @@ impl Region {
         })
     }
 
-    /// Sets the address of the guide in the target from now on (avma).
+    /// Sets the current address of the guide in the target (avma).
     pub fn guide_is_at(&self, address: u64) {
         self.memory.guide_is_at(address);
     }
 
-    /// Prepares this region to replace an earlier region of the process, so that threads that return to the earlier one
-    /// find their rings. Call this before [`Region::initialize`].
+    /// Prepares this region to replace an earlier region of the process, so that threads that return to the earlier
+    /// region find their rings. Call this before [`Region::initialize`].
     pub fn replace(&self, earlier: &Region) {
         *locked(&self.inside_before) = if earlier.is_blank() {
             Vec::new()
@@ -158,8 +158,8 @@ impl Region {
         self.set_evaluation(0..0);
     }
 
-    /// Writes the owner to the region, directly before a hook gets it. A region without an owner was never used. If we
-    /// are killed before that, a process that finds the region unmaps it.
+    /// Writes the owner to the region, directly before the region is passed to a hook. A region without an owner was
+    /// never used. If we are killed before that, a process that finds the region unmaps it.
     pub fn tell_owner(&self) {
         self.memory
             .tell64(offset_of!(Control, owner), self.owner(), Release);
@@ -172,7 +172,8 @@ impl Region {
     /// Returns the number of freed rings; `None` while one is being freed.
     pub(crate) fn rings_freed(&self) -> Option<u64> {
         let [begun, done] = &self.freeing;
-        // The order matters: equal numbers then mean that no ring was being freed at the second load.
+        // The order of the loads matters. In this order, equal numbers mean that no ring was being freed at the second
+        // load.
         let done = done.load(Acquire);
         (begun.load(Acquire) == done).then_some(done)
     }

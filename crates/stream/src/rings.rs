@@ -22,7 +22,7 @@ pub struct Losses {
     pub truncated: u64,
     /// Events of threads that found no free ring.
     pub ringless: u64,
-    /// Number of backtraces that were unwound because no remembered one matched. This is not a loss.
+    /// Number of backtraces that were unwound because no remembered backtrace matched. This is not a loss.
     pub unwound: u64,
     /// Remembered backtraces that were verified by unwinding again.
     pub memo_checked: u64,
@@ -68,7 +68,7 @@ pub struct Mark {
 }
 
 impl Region {
-    /// Returns the number of rings that were ever claimed; all their indices are below it.
+    /// Returns the number of rings that were ever claimed. All their indices are below this number.
     pub fn rings_used(&self) -> usize {
         let used = self.memory.u32(tally!(rings_used)).load(Acquire);
         (used as usize).min(MAX_RINGS)
@@ -80,8 +80,8 @@ impl Region {
         for ring in 0..self.rings_used() {
             let word = |field| self.ring64(ring, field);
             let tail = word(offset_of!(RingHeader, tail)).load(Relaxed);
-            // If the ring is freed meanwhile, head and tail become 0, the head first. This check then fails, and a
-            // later one succeeds.
+            // If the ring is freed in the meantime, head and tail become 0, the head first. This check then fails, and
+            // a later one succeeds.
             if word(offset_of!(RingHeader, head)).load(Acquire) != tail {
                 return None;
             }
@@ -142,7 +142,7 @@ impl Region {
         self.stacks_told().store(0, Relaxed);
     }
 
-    /// Returns the number of event slots, less 1, that the ring's owner uses at this moment; never more than was
+    /// Returns the number of event slots, minus 1, that the ring's owner uses at this moment. It is never more than was
     /// granted. Read this after the head: the hook's `ring.hpp` explains why any later value is valid.
     #[inline]
     pub(crate) fn ring_mask(&self, ring: usize) -> u64 {
@@ -209,7 +209,7 @@ impl Region {
             .fetch_max(mark.ring as u32 + 1, Release);
     }
 
-    /// Clears the mark of a ring, because its owner is known not to be inside.
+    /// Clears the mark of a ring, because its owner is known not to be inside a wrapper.
     pub fn clear_mark(&self, ring: usize) {
         self.ring64(ring, offset_of!(RingHeader, outer))
             .store(0, Release);
@@ -233,8 +233,8 @@ impl Region {
         self.memory.told64(at + offset_of!(StackBounds, high))
     }
 
-    /// Makes a ring claimable again after its owner has ended. If the ring is already free or still has events, returns
-    /// false and does nothing: drain it first.
+    /// Makes a ring claimable again after its owner has ended. Returns false and does nothing if the ring is already
+    /// free, or still has events, which the caller must drain first.
     ///
     /// Frees its memory. Adds its loss counters to a total of this `Region`, so that [`Region::losses`] never
     /// decreases.

@@ -158,7 +158,8 @@ impl Region {
         })
     }
 
-    /// Tells the hook which operators new, by function and variant, only call another hooked allocation function.
+    /// Tells the hook which definitions of `operator new`, by function and variant, merely call another hooked
+    /// allocation function.
     pub fn set_forwarding_operators(&self, operators: impl Iterator<Item = (u32, u32)>) {
         let first = function_by_name("_Znwm").unwrap_or_default() as u32;
         let bits = operators

@@ -1,5 +1,5 @@
-//! Compares backtraces that the hook finds with the help of remembered ones with complete unwinding, on random stacks.
-//! Also tests the stack table that the hook writes, as this crate reads it.
+//! Checks the hook's backtraces, which reuse remembered ones, against complete unwinding, on random stacks. Also tests
+//! the stack table that the hook writes, as this crate reads it.
 
 mod hook_program;
 

@@ -307,20 +307,20 @@ fn adapted(flags: u32, each_pass: impl Fn(&Region, u64)) -> Adapted {
     assert!(found.changes > 10, "only {} changes", found.changes);
     assert!(found.exact > 1_000 && found.samples > 100);
     let truth: u64 = (0..threads).map(|t| allocated_bytes(t, events)).sum();
-    // The hook's random numbers begin with the time, so each run is different.
+    // The hook's random numbers are seeded with the time, so each run is different.
     let deviations = (found.bytes - truth as f64) / found.variance.sqrt();
     assert!(deviations.abs() < 6.0, "{deviations} standard errors");
     found
 }
 
-/// Each change of the sampling is at its position in the ring, every recorded block's release arrives, and the estimate
-/// of the sum of all sizes is unbiased.
+/// Each change of the sampling appears at the right position in the ring, every recorded block's release arrives, and
+/// the estimate of the sum of all sizes is unbiased.
 #[test]
 fn rings_that_are_nearly_full_take_samples() {
     adapted(memhook_abi::flags::ADAPT_WHEN_FULL, |_, _| {});
 }
 
-/// The same holds if the attacher orders the samples, at distances that change continuously.
+/// The same holds if the attacher requests the samples, at distances that change continuously.
 #[test]
 fn samples_are_taken_as_ordered() {
     adapted(

@@ -1,4 +1,4 @@
-//! Growth of a ring, under every interleaving and every reordering that C++11 allows (loom).
+//! Tests the growth of a ring under every interleaving and every reordering that C++11 allows (loom).
 //!
 //! | here | there |
 //! |---|---|
@@ -12,8 +12,8 @@ use loom::sync::atomic::AtomicUsize;
 use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use loom::thread;
 
-/// Explores schedules with at most this number of forced thread switches, which finds every bug that needs no more of
-/// them.
+/// Explores schedules with at most this number of forced thread switches. This finds every bug that needs no more
+/// switches.
 fn explore(switches: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(switches);
@@ -30,7 +30,7 @@ struct Growing {
 }
 
 impl Growing {
-    /// Returns true if there is space for one event. Uses a grant if every event then stays in its place.
+    /// Returns true if there is space for one event. Uses a grant if all events keep their places.
     fn look(&self) -> bool {
         let head = self.head.load(Relaxed);
         let capacity = self.mask.load(Relaxed) + 1;

@@ -2,9 +2,10 @@
 //!
 //! A cache file is a [`Bundle`] of one module. Only names from DWARF are stored, because a symbol
 //! table is read quickly, and a debug file that is installed later would give better names. The key
-//! of a file is the build-id and the contents of the files with the names
-//! ([`Fingerprint`](crate::fingerprint::Fingerprint)). Any file can claim any build-id, so with the
-//! build-id alone, a forged file would name another file's functions in all later runs.
+//! of a cache file consists of the build-id and the contents of the files that provide the names
+//! ([`Fingerprint`](crate::fingerprint::Fingerprint)). Any file can claim any build-id. If the
+//! build-id alone were the key, a forged file could name another file's functions in all later
+//! runs.
 //!
 //! Several processes may write simultaneously. Each writes a separate file and renames it, so a
 //! reader sees the complete file of one writer. A file that cannot be read, or that is damaged,
@@ -20,7 +21,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Version of the names. Increase it if a file yields different names than before.
+/// Version of the names. Increase it when the names obtained from a file change.
 const NAMES_VERSION: u32 = 3;
 /// Maximum bytes of all files of names.
 const MAX_NAMES_BYTES: u64 = 256 << 20;

@@ -102,7 +102,7 @@ fn the_longest_unused_entries_go() {
         .filter(|&n| frames(&cache, &id(n)).is_some())
         .collect();
     assert_eq!(there, [0, 3, 4]);
-    // An entry that alone is too large stays until the next entry is added.
+    // An entry that exceeds the size limit on its own stays until the next entry is added.
     cache.max_names_bytes = 1;
     keep(&cache, &id(5), &[(1, named("f"))]);
     let there: Vec<u8> = (0..6)
@@ -147,7 +147,7 @@ fn a_writer_that_fails_leaves_nothing() {
         std::fs::read_dir(scratch.0.join("files")).unwrap().count(),
         0
     );
-    // The directory cannot be created, so only names are lost.
+    // If the directory cannot be created, only the cached names are lost.
     let cache = SymbolCache::at(PathBuf::from("/proc/self/status/x"));
     keep(&cache, &ID, &[(1, named("f"))]);
     assert_eq!(frames(&cache, &ID), None);
@@ -216,7 +216,7 @@ fn a_folder_that_is_not_ours_is_not_used() {
 }
 
 proptest! {
-    /// Any damage to an entry yields its original contents, or nothing.
+    /// A damaged entry yields its original contents, or nothing.
     #[test]
     fn a_damaged_entry_is_none(
         cut in 0.0..1.1f64,

@@ -1,11 +1,11 @@
-//! Search for the constructor that the code after an allocator call runs on the result. The
-//! constructor names the class of the block.
+//! Finds the constructor that the code after an allocator call runs on the result. The
+//! constructor's name gives the class of the block.
 //!
 //! The instructions after the call are followed in order, with the registers and stack slots that
 //! contain the result, until a function is called with the result as its first argument (System V
-//! psABI, "Parameter Passing"). A constructor gets the object there (Itanium C++ ABI, "Constructor
-//! Return Values" and the sections around it). Nothing is guessed: if the code jumps away, or calls
-//! through a pointer, the class is unknown.
+//! psABI, "Parameter Passing"). A constructor receives the object in this argument (Itanium C++
+//! ABI, "Constructor Return Values" and the sections around it). Nothing is guessed: if the code
+//! jumps away, or calls through a pointer, the class is unknown.
 
 use crate::file::{Elf, image, parse};
 use crate::{SearchPath, Symbolizer, demangle, functions};
@@ -162,7 +162,7 @@ const CLOBBERED: [Register; 9] = [
     Register::R11,
 ];
 
-/// Returns the address of the function that first gets the result as its first argument. `code`
+/// Returns the address of the first function that gets the result as its first argument. `code`
 /// begins after the allocator call.
 fn first_use(code: &[u8], address: u64) -> Option<u64> {
     let mut holders = Holders {

@@ -29,8 +29,8 @@ pub struct SearchPath {
     pub run_names: Option<RunNames>,
     /// Servers, which are asked last.
     pub debuginfod: Option<Debuginfod>,
-    /// Shared readers of files for several symbolizers. Without them, each symbolizer reads for
-    /// itself.
+    /// Shared readers of files for several symbolizers. Without them, each symbolizer reads the
+    /// files itself.
     pub readers: Option<SharedReaders>,
 }
 

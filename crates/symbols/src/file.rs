@@ -20,7 +20,7 @@ pub(crate) enum Image {
     /// Parts, read on demand, because most of a large file is never needed. The cache keeps its
     /// contents, so large sections are read from the file directly.
     Parts {
-        cache: ReadCache<File>,
+        cache: Box<ReadCache<File>>,
         file: File,
         extent: Extent,
         /// Number of bytes that may still be read in large parts. In a damaged file, many tables
@@ -93,7 +93,7 @@ impl Image {
     /// Prepares an open file for reading in parts.
     pub fn of(file: File) -> std::io::Result<Image> {
         let extent = Extent::of(&file)?;
-        let cache = ReadCache::new(file.try_clone()?);
+        let cache = Box::new(ReadCache::new(file.try_clone()?));
         Ok(Image::Parts {
             cache,
             file,

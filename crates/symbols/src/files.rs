@@ -108,7 +108,7 @@ impl Files {
         ]
     }
 
-    /// Returns these open files, without the parts that were read.
+    /// Returns the same open files, with nothing of them read into memory.
     pub fn unread(self) -> std::io::Result<Files> {
         let of_debug = |file: DebugFile| -> std::io::Result<DebugFile> {
             Ok(DebugFile {
@@ -272,7 +272,7 @@ struct Parsed<'p, 'd> {
 }
 
 /// Estimates the bytes of symbols and their names. An entry of our table is as large as an entry in
-/// the file, and memory contains both.
+/// the file, and both are in memory.
 fn symbol_bytes(elf: &Elf<'_>) -> u64 {
     [".symtab", ".strtab", ".dynsym", ".dynstr"]
         .iter()

@@ -4,8 +4,8 @@ use crate::file::Image;
 use ring::digest::{Context, SHA256};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// Size up to which a file is read completely for the fingerprint. Reading its debug information
-/// takes longer.
+/// Size up to which a file is read completely for the fingerprint. Reading the debug information of
+/// such a file takes longer anyway.
 const MOST_BYTES: u64 = 64 << 20;
 const PIECE_BYTES: usize = 256 << 10;
 
@@ -30,7 +30,7 @@ impl Fingerprint {
 }
 
 /// Returns a digest of the contents. For a large file, returns a digest of the file's identity and
-/// the time of its last change instead. A writer cannot set that time (inode(7), `st_ctime`).
+/// its change time instead. A writer cannot set the change time (inode(7), `st_ctime`).
 fn one(image: &Image) -> Option<[u8; 32]> {
     let mut digest = Context::new(&SHA256);
     match image {

@@ -113,7 +113,7 @@ mod tests {
             "::1  STREAM localhost\n::1  DGRAM\n127.0.0.1 STREAM\n127.0.0.1 RAW\nfe80::1%2 RAW\n";
         let expected: [IpAddr; 2] = ["::1".parse().unwrap(), "127.0.0.1".parse().unwrap()];
         assert_eq!(parsed(text), expected);
-        // A host name would need an entry in /etc/hosts, a file that not every container has.
+        // Resolving a name would need an entry in /etc/hosts, which some containers lack.
         let found = ask("127.0.0.1", Duration::from_secs(60)).unwrap();
         assert!(found.iter().all(IpAddr::is_loopback), "{found:?}");
         assert!(ask("no-such-host.invalid", Duration::from_secs(60)).is_err());

@@ -8,20 +8,19 @@ use gimli::{UnitOffset, UnitRef};
 type Slice<'s> = EndianSlice<'s, LittleEndian>;
 type Entry<'s> = DebuggingInformationEntry<Slice<'s>>;
 
-/// Maximum number of references: a function refers to its abstract entry, and that to its
-/// declaration.
+/// Maximum number of references: a function refers to its abstract entry, which refers to its declaration.
 const MOST_REFERENCES: usize = 4;
 
 /// Maximum length of a name. A damaged file may nest scopes without end, each with a long name.
 const LONGEST: usize = 1 << 16;
 
-/// Returns true if a name in debug information could be the name of any function object.
+/// Returns true for a name in debug information that the call operator of any function object could have.
 pub(crate) fn says_nothing(name: &str) -> bool {
     name == "operator()" || name.starts_with("operator()<")
 }
 
-/// Returns `shop::serve()::{lambda#2}::operator()` for the entry of a function in a unit; `None` if the function is not
-/// a lambda's.
+/// Returns a name such as `shop::serve()::{lambda#2}::operator()` for the entry of a function in a unit; `None` if the
+/// function does not belong to a lambda.
 pub(crate) fn name_of_lambda(unit: UnitRef<'_, Slice<'_>>, function: UnitOffset) -> Option<String> {
     let declared = declaration(unit, function);
     let way = way_to(unit, declared).ok().flatten()?;

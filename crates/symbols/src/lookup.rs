@@ -230,7 +230,8 @@ impl<'s> Lookup<'s> {
             }
         }
         found.retain(|frame| frame.function.is_some() || frame.file.is_some());
-        // The DWARF has only lines but no function here, or nothing for this code, so the symbol table is used.
+        // The DWARF information has lines but no function for this code, or nothing at all, so the symbol table is
+        // used.
         if found.iter().all(|frame| frame.function.is_none())
             && let Some(name) = self.symbols.function_at(svma)
         {

@@ -3,8 +3,8 @@
 //! "MiniDebugInfo").
 //!
 //! Of the container ("The .xz File Format", 1.2.0), only the default output of `xz` is supported:
-//! one stream of blocks with LZMA2 as the only filter. Checksums are not compared, because a
-//! damaged file is also damaged elsewhere.
+//! one stream of blocks with LZMA2 as the only filter. Checksums are not verified, because damage
+//! to a file would rarely be confined to this section.
 
 use crate::file::{Elf, Image};
 use lzma_rust2::Lzma2Reader;

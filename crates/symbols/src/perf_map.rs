@@ -1,6 +1,6 @@
 //! Names of code generated at run time, from the file that a JIT compiler writes for perf(1)
-//! (tools/perf/Documentation/jit-interface.txt). The file has a line for each piece of code, `START
-//! SIZE name`, in hexadecimal.
+//! (tools/perf/Documentation/jit-interface.txt). The file has a line for each piece of code:
+//! `START SIZE name`, with hexadecimal numbers.
 //!
 //! The file grows while the program runs, and code can replace other code. A later line takes
 //! precedence over earlier ones.
@@ -159,8 +159,8 @@ mod tests {
             let map = PerfMap::parse(text.as_bytes());
             for (at, expected) in last.iter().enumerate() {
                 let name = expected.map(|n| format!("n{n}"));
-                // If a piece is cut in two, only its first part keeps the name, so a name is never
-                // wrong.
+                // If a piece is split in two, only its first part keeps the name, so a name is
+                // never wrong.
                 let found = map.name(at as u64 + 1).map(str::to_owned);
                 prop_assert!(found == name || found.is_none());
             }

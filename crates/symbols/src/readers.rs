@@ -159,8 +159,8 @@ fn serve(mut files: Files, inbox: &Receiver<Request>, room: &Room) {
                 });
             }
         });
-        // This comes before the space is freed, because the cache of a file keeps its contents until
-        // then.
+        // The files are replaced by unread ones before the space is freed, because the cache of a file keeps its
+        // contents until then.
         let Ok(unread) = files.unread() else {
             return;
         };

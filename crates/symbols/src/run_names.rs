@@ -9,7 +9,7 @@ use crate::{Frame, Source};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Number of addresses above which all names are forgotten.
+/// Maximum number of addresses. When it is exceeded, all names are dropped.
 const MOST_ADDRESSES: usize = 1 << 20;
 
 /// Names by file, shared by all clones of this value.

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A module that has been seen at some time. Further mappings of its file do not count as another
+/// A module that has been seen at least once. Further mappings of its file do not count as another
 /// module.
 struct Known {
     file: ModuleFile,

@@ -1,5 +1,5 @@
-//! The thread of one module. It answers from the known names while they suffice, and then from the
-//! debug information.
+//! The thread of one module. It answers from the known names as long as they suffice, and then from
+//! the debug information.
 //!
 //! The thread reads debug information itself, or through the shared readers
 //! ([`SharedReaders`](crate::SharedReaders)).
@@ -51,7 +51,7 @@ struct Known<'a> {
 
 /// A store of names.
 enum Store<'a> {
-    /// Cache for the next run. All of its names are from debug information.
+    /// Cache of names for the next run. All names in it are from debug information.
     Cache {
         cache: &'a SymbolCache,
         id: &'a [u8],

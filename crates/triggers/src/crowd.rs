@@ -58,7 +58,7 @@ impl Crowd {
         Crowd::largest(pids).contains(&pid)
     }
 
-    /// Returns those of the given processes that have the most resident memory, at most as many as get a report.
+    /// Returns the given processes with the most resident memory, at most as many as get a report.
     pub fn largest(pids: impl IntoIterator<Item = i32>) -> BTreeSet<i32> {
         let size = |pid| resident_counters(pid).map_or(0, |found| found.resident());
         let mut sizes: Vec<(u64, i32)> = pids.into_iter().map(|pid| (size(pid), pid)).collect();

@@ -21,8 +21,8 @@ pub struct GrowthForecast {
 }
 
 impl GrowthForecast {
-    /// Takes a sample. Returns the time until the limit is reached if an alarm is due. The first alarm is due when a
-    /// minute remains, and each further alarm when the remaining time has halved.
+    /// Takes a sample. Returns the time until the limit is reached if an alarm is due. The first alarm is due when one
+    /// minute remains, and each further alarm when the remaining time has halved since the last alarm.
     pub fn look(&mut self, now: Duration, used: u64, limit: u64) -> Option<Duration> {
         if limit != self.limit {
             *self = GrowthForecast {

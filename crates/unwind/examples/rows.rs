@@ -1,4 +1,4 @@
-//! Prints the compiled call frame information of files, and the time of the compilation.
+//! Prints the compiled call frame information of files, and how long the compilation takes.
 
 fn main() {
     for path in std::env::args().skip(1) {

@@ -1,5 +1,5 @@
-//! Tables of AArch64 libraries, compared with gimli's interpretation of the same call frame information, and stacks that
-//! are unwound with them. Both work on any processor.
+//! Tables of AArch64 libraries, compared with gimli's interpretation of the same call frame information, and stacks
+//! that are unwound with them. Both tests run on any processor.
 
 use crate::arch::Frames;
 use crate::arch::aarch64::Code;
@@ -14,12 +14,12 @@ use memhook_abi::unwind_rule as rule;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Libraries for AArch64 of the cross compiler that the tests of ports use (libc6-arm64-cross and its relatives), if
-/// MEMHOOK_AARCH64_LIBRARIES names no other directory.
+/// AArch64 libraries of the cross compiler that the port tests use (libc6-arm64-cross and related packages), unless
+/// MEMHOOK_AARCH64_LIBRARIES names another directory.
 const LIBRARIES: &str = "/usr/aarch64-linux-gnu/lib";
 
-/// Where a row says that the CFA, the caller's x29 and the return address are; `None` if a register that no table has
-/// is needed for one of them.
+/// Location of the CFA, the caller's x29 and the return address according to a row; `None` if one of them requires a
+/// register that tables cannot express.
 #[derive(Debug, PartialEq, Eq)]
 enum Row {
     End,
@@ -76,8 +76,8 @@ fn by_gimli(row: &gimli::UnwindTableRow<usize>) -> Option<Row> {
     })
 }
 
-/// Compares each row of a library with its table at its first and at its last byte. Returns the number of rows, and of
-/// those that the table cannot express.
+/// Compares each row of a library with its table at its first and at its last byte. Returns the number of rows, and the
+/// number of rows that the table cannot express.
 fn compare(name: &str, elf: &[u8]) -> (usize, usize) {
     let table = compile_for::<Code>(elf).expect("call frame information");
     let sections = Sections::of(elf).expect("call frame information");
@@ -122,7 +122,7 @@ fn every_row_of_the_libraries_is_as_gimli_reads_it() {
     let mut seen = BTreeMap::new();
     for library in libraries.map(|library| library.expect("readable").path()) {
         let bytes = std::fs::read(&library).expect("readable");
-        // The others are scripts and objects of the linker, and copies under other names.
+        // The other files are linker scripts, object files, and the same libraries under other names.
         let is_library = library.to_string_lossy().contains(".so");
         if is_library && bytes.starts_with(b"\x7fELF") && !library.is_symlink() {
             let name = library.to_string_lossy().into_owned();
@@ -187,7 +187,8 @@ fn a_signal_trampoline_without_call_frame_information_is_found() {
     let table = compile_for::<Code>(&elf).expect("a trampoline is enough");
     let kind = |at: u64| rule::cfa_kind(table.rule_at(at));
     let trampoline = START_OF_CODE + 12;
-    // The handler returns to its first instruction, and the kernel stops a thread at either of the two.
+    // The handler returns to the trampoline's first instruction. A thread may be stopped at either of its two
+    // instructions.
     assert_eq!(
         rule::cfa_kind(table.rule_at_return(trampoline)),
         rule::SIGNAL
@@ -208,8 +209,8 @@ const SIGNATURE: u64 = 0x007f << 48;
 const SIGNED: u64 = 0x0055 << 48;
 const STACK: u64 = 0xffff_0000_1000;
 
-/// Functions at these addresses: one that calls none, one with a frame record, one whose frame its x29 leads to, one
-/// that keeps x30 alone, a signal trampoline, and the first one of a thread.
+/// Addresses of functions: a leaf function, one with a frame record, one whose frame is found through x29, one that
+/// saves only x30, a signal trampoline, and the first function of a thread.
 const LEAF: u64 = 0x100;
 const PLAIN: u64 = 0x200;
 const BY_FRAME_POINTER: u64 = 0x300;
@@ -250,8 +251,7 @@ fn start(pc: u64, sp: u64, x29: u64, x30: u64) -> Start {
     }
 }
 
-/// A handler was entered from a function that calls none, and has called another one of these. All return addresses are
-/// signed.
+/// A signal handler interrupted a leaf function and has itself called a leaf function. All return addresses are signed.
 #[test]
 fn a_stack_through_a_signal_and_signed_addresses() {
     let interrupted = STACK + 0x800;
@@ -286,7 +286,7 @@ fn a_stack_through_a_signal_and_signed_addresses() {
     assert_eq!((pcs.as_slice(), is_complete), (&expected[..], true));
     let exact: Vec<usize> = (0..frames.len()).filter(|&i| frames[i].is_exact).collect();
     assert_eq!(exact, [0, 3]);
-    // Without the bits of the signature, the first return address leads nowhere.
+    // If the bits of the signature are not removed, the first return address is in no module.
     let unsigned = Start {
         signature: 0,
         ..begin
@@ -295,7 +295,7 @@ fn a_stack_through_a_signal_and_signed_addresses() {
     assert_eq!((frames.len(), is_complete), (2, false));
 }
 
-/// A caller has called, so x30 is no longer its return address.
+/// A function that has made a call no longer has its own return address in x30.
 #[test]
 fn a_caller_that_kept_no_return_address_ends_the_walk() {
     let begin = start(LEAF + 4, STACK, 0, LEAF + 8);

@@ -20,7 +20,7 @@ pub mod reference;
 mod sections;
 mod walk;
 
-// There are none for a processor on which nothing is traced.
+// The module is empty for a processor on which nothing is traced.
 #[allow(unused_imports)]
 pub use arch::passages::*;
 pub use code_ranges::{CodeRange, code_ranges};

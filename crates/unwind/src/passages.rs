@@ -1,4 +1,4 @@
-//! Places through which our code can make a call so that every unwinder can pass it.
+//! Places through which our code can make a call that every unwinder can unwind through.
 //!
 //! One of our functions may be between a caller and the called function, without call frame information that an
 //! unwinder of the process would find. If the call returns into the code of another function with an equal frame, an

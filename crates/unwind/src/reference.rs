@@ -1,4 +1,4 @@
-//! Slow and general unwinder that handles every register and every expression, directly from the sections.
+//! Slow but general unwinder that handles every register and every expression, working directly from the sections.
 
 use crate::arch::Frames;
 use crate::arch::native::{Code, REGISTERS};
@@ -13,8 +13,8 @@ use std::ops::Range;
 const SP: usize = Code::STACK_POINTER;
 const PC: usize = Code::PC;
 
-/// Registers of a frame, by DWARF number (x86-64 psABI, figure 3.36; AArch64 DWARF ABI, 4.1), and where the processor has no
-/// such register, the program counter behind them. `None` if unknown.
+/// Registers of a frame, by DWARF number (x86-64 psABI, figure 3.36; AArch64 DWARF ABI, 4.1), followed by the program
+/// counter if it has no such number. `None` if unknown.
 pub type Registers = [Option<u64>; REGISTERS];
 
 /// Reads a word of the unwound memory at an address (avma).
@@ -31,7 +31,8 @@ pub enum End {
     Lost,
 }
 
-/// Program counters, innermost first. All are return addresses, except the first, and each one after a signal frame.
+/// Program counters, innermost first. All are return addresses, except the first one and those that follow a signal
+/// frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backtrace {
     /// Program counters (avma).
@@ -114,7 +115,7 @@ impl Unwinder {
         });
     }
 
-    /// Returns an unwinder of threads whose return addresses have a signature in these bits.
+    /// Returns an unwinder for threads whose return addresses have a signature in these bits.
     pub fn with_signature(signature: u64) -> Unwinder {
         Unwinder {
             signature,
@@ -286,7 +287,7 @@ impl Unwinder {
         let is_signal = fde.cie().is_signal_trampoline();
         // Unreadable memory is not the end.
         let return_address = caller[Code::RETURN_ADDRESS]?;
-        // A register with the return address holds that of the caller's own call, and not where the caller returns to.
+        // The return address of this frame is the caller's program counter. The caller's own return address is unknown.
         caller[Code::RETURN_ADDRESS] = None;
         caller[PC] = Some(return_address & !self.signature);
         Some(Step::Caller(Box::new(caller), is_signal))
@@ -364,8 +365,8 @@ pub fn at(pc: u64, sp: u64, frame_pointer: u64) -> Registers {
     registers
 }
 
-/// Returns true if the caller's frame lies further out, as each does except one: a function that calls none may have no
-/// frame, if calls push nothing.
+/// Returns true if the caller's frame lies further out. Every caller's frame does, with one exception: where calls push
+/// nothing, a leaf function may have no frame.
 fn is_further_out(caller: &Registers, registers: &Registers, is_innermost: bool) -> bool {
     match Code::CALLS_PUSH || !is_innermost {
         true => caller[SP] > registers[SP],

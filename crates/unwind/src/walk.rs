@@ -77,7 +77,7 @@ pub fn walk(
     (frames.iter().map(|frame| frame.pc).collect(), is_complete)
 }
 
-/// Returns the frames of a thread, innermost first, and true if the outermost frame was reached, like [`walk`].
+/// Like [`walk`], but returns the frames of a thread, innermost first, and true if the outermost frame was reached.
 pub fn walk_frames(
     modules: &[TableModule],
     start: impl Into<Start>,
@@ -131,7 +131,7 @@ pub(crate) fn walk_code<P: Frames>(
             }
             end => return (frames, end == rule::END),
         };
-        // A function that calls none may have no frame, if calls push nothing.
+        // A leaf function may have no frame, if a call instruction pushes nothing.
         let is_further_out = |cfa: u64| cfa > sp || cfa == sp && exact && !P::CALLS_PUSH;
         let Some(cfa) = cfa.filter(|&cfa| is_further_out(cfa)) else {
             return (frames, false);

@@ -40,8 +40,8 @@ pub struct Comparison {
     pub peak_live_bytes: u64,
     /// Allocator of the recorded process.
     pub recorded_allocator: String,
-    /// Part of each block that was written to: `ends` for its first and its last page, `all` for
-    /// all of its pages.
+    /// Part of each block that the replay wrote to: `ends` for its first and its last page, `all`
+    /// for all of its pages.
     pub touched: &'static str,
     /// Comparison between the recorded process and the replay that uses the recorded allocator;
     /// `None` if it is not possible.
@@ -61,11 +61,12 @@ pub struct Comparison {
 pub struct Truth {
     /// Number of moments that were compared.
     pub moments: usize,
-    /// Largest growth of the recorded process at these moments.
+    /// Largest growth of the recorded process at the compared moments.
     pub recorded_peak_bytes: u64,
     /// Largest growth of the replay at these moments.
     pub replayed_peak_bytes: u64,
-    /// Median of the errors by absolute value. The value -0.1 means 10 % less than recorded.
+    /// Median of the errors, ordered by absolute value. The value -0.1 means 10 % less than
+    /// recorded.
     pub median_error: f64,
     /// Error of the mean over time.
     pub mean_error: f64,
@@ -193,7 +194,7 @@ impl Comparison {
         failed.chain(self.notes.iter().cloned())
     }
 
-    /// Returns a page that needs no network and no script (HTML).
+    /// Returns an HTML page that needs no network and no script.
     pub fn page(&self) -> String {
         crate::page::page(self)
     }

@@ -28,7 +28,7 @@ pub(crate) enum Kind {
     Pairs = 6,
     /// Measure resident memory. `value` is the time.
     Sample = 7,
-    /// Sets the time to `value`, for allocators that act after some time.
+    /// Sets the time to `value`, for allocators that do some of their work only after some time.
     Clock = 8,
     /// The thread ends. Later calls with its number belong to a new thread.
     End = 9,

@@ -8,10 +8,11 @@ use memhook_ledger::{Ledger, Moves};
 use memhook_recording::{RESIDENT_NOTE, Recording, ResidentSample, Visitor, resident_of};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Number of consecutive empty passes after which no event waits in a ledger. Further empty passes
-/// change nothing.
+/// Number of consecutive empty passes after which a ledger no longer holds back any event. Further
+/// empty passes change nothing.
 const MOST_EMPTY_PASSES: u64 = 32;
-/// One in this many releases may be missing, because some functions of some libraries have no slot.
+/// One in this many releases may be missing, because some libraries make some of their calls
+/// without a slot.
 const MOST_UNSEEN: u64 = 20;
 
 /// Fails if the recording does not contain every call in order.

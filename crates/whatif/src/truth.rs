@@ -6,8 +6,8 @@ use memhook_recording::ResidentSample;
 
 /// Maximum error of an accurate replay.
 const MOST: f64 = 0.05;
-/// Moments with less than this share of the largest growth are left out. In them, most of the
-/// growth is memory that the program maps outside its heap.
+/// Moments with less than this share of the largest growth are left out. At such moments, most of
+/// the growth is memory that the program maps outside its heap.
 const LEAST_SHARE: f64 = 0.05;
 /// Minimum number of meaningful moments.
 const LEAST_MOMENTS: usize = 3;

@@ -72,8 +72,8 @@ impl Variant {
     }
 }
 
-/// Returns the variant that the recorded process used, by the module of its allocator, and all
-/// others that are installed.
+/// Returns the variant that the recorded process used, recognized by the module of its allocator,
+/// followed by all other variants that are installed.
 ///
 /// The first is `None` if its library is not on this machine.
 pub(crate) fn all(recorded: Option<&str>) -> (Option<Variant>, Vec<Variant>) {

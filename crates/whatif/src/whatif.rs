@@ -138,8 +138,8 @@ impl Job<'_> {
     }
 
     /// Replays the recorded allocator under both assumptions about how much of each block the
-    /// program writes to, because the recording does not contain this. Returns the assumption that
-    /// comes closer to the recorded process, for use in all other replays.
+    /// program writes to, because the recording does not contain this information. Returns the
+    /// assumption that comes closer to the recorded process, for use in all other replays.
     fn same(&self, variant: &Variant, resident: &[ResidentSample]) -> Result<Checked, Error> {
         let with = |touch| -> Result<Checked, Error> {
             let measured = self.replay(variant, touch)?;

@@ -13,7 +13,7 @@ const RING_BYTES: usize = 1 << 20;
 /// Events of one pass of the drain.
 #[derive(Default)]
 pub struct Pass {
-    /// Ring, thread, and number of its next [`events`](Recorded::events).
+    /// For each part of the pass: ring, thread, and number of events, in the order of [`Recorded::events`].
     pub parts: Vec<(usize, u32, usize)>,
     /// End of the pass in nanoseconds since the attach.
     pub now_ns: u64,

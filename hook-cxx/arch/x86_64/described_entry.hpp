@@ -11,7 +11,7 @@
 // to another coroutine, the frame is a part of the coroutine's own stack. The disadvantage is that the original would
 // not find arguments on the stack, so the attacher refuses functions with such arguments.
 //
-// One stub for each function and variant. All stubs have the same frame, by words below rbp:
+// There is one stub for each function and variant. All stubs have the same frame, by words below rbp:
 //
 //   0         the caller's rbp; the return address is above it
 //   -1        number of the stub; later the original
@@ -26,7 +26,7 @@ namespace memhook {
 inline constexpr uint64_t described_stub_bytes = 16;
 extern "C" [[gnu::visibility("hidden")]] const unsigned char memhook_described_stubs[];
 
-// Returns true if the original is to be called from here, followed by memhook_described_end.
+// Returns true if the original is to be called from here, with memhook_described_end called afterwards.
 extern "C" [[gnu::visibility("hidden"), gnu::used]] uint64_t memhook_described_begin(uint64_t* frame);
 extern "C" [[gnu::visibility("hidden"), gnu::used]] void memhook_described_end(uint64_t* frame, uint64_t result);
 
@@ -118,7 +118,7 @@ memhook_described:
   leave
   .cfi_def_cfa %rsp, 8
   .cfi_restore %rbp
-  // Below the stack pointer, but within the red zone, which signal handlers do not change (psABI 3.2.2).
+  // This word is below the stack pointer, but within the red zone, which signal handlers do not change (psABI 3.2.2).
   jmp *-16(%rsp)
   .cfi_endproc
   .size memhook_described, . - memhook_described

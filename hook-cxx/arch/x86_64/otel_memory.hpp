@@ -14,8 +14,8 @@
 namespace memhook {
 
 // Number of listeners, maintained by the kernel (the semaphores of the notes). The first two bytes are for alloc and
-// the other two for free, so that one load reads both. The kernel finds them by their offset in the mapped file, so
-// they cannot be in memory without a file.
+// the other two for free, so that one load reads both. The kernel finds the counters by their offset in the mapped
+// file, so they cannot be in anonymous memory.
 extern "C" [[gnu::visibility("hidden")]] uint32_t memhook_listeners;
 
 #define MEMHOOK_NOTE(name, semaphore, arguments)                          \

@@ -88,8 +88,8 @@ pub mod look {
 pub const MAX_EXACT_SIZES: usize = 16;
 
 shared_struct! {
-    /// At offset 0 of the region: settings from the attacher for the hook. Configuration is written before the hook
-    /// first sees it.
+    /// At offset 0 of the region: settings from the attacher for the hook. They are written before the hook first sees
+    /// the region.
     guide Control {
         /// Magic number: [`MAGIC`].
         magic: u64,
@@ -110,7 +110,7 @@ shared_struct! {
         flags: u32,
         /// Offset of the tid in a thread's TCB (`struct pthread` of glibc), in bytes from the thread pointer.
         tid_offset: u32,
-        /// Wrong id that a process forked without the C library has stored for its first thread, and that belongs to
+        /// Thread id that is stored for the first thread of a process forked without the C library, but belongs to
         /// another thread. 0 if all ids are right.
         stale_number: u32,
         /// Actual id of that thread.
@@ -142,7 +142,8 @@ shared_struct! {
         /// Mean number of bytes between samples ([`flags::ADAPT_WHEN_FULL`]), or the largest mean that may be ordered
         /// ([`flags::BUDGET`]).
         sample_bytes: u64,
-        /// Used entries, less 1, of the table of recorded blocks, or of the table of passed blocks in its place.
+        /// Number of used entries, minus 1, of the table of recorded blocks, or of the table of passed blocks that
+        /// replaces it.
         table_mask: u64,
         /// Initial bytes of a ring's events, a power of two.
         first_ring_bytes: u64,
@@ -155,7 +156,7 @@ shared_struct! {
         access_index_limit: u64,
         /// Version of the module list << 32 | number of entries. The version's lowest bit selects the list.
         module_list: AtomicU64,
-        /// Separates the fields that the attacher changes while the hook runs: they have their own cache lines.
+        /// Padding that gives the fields that the attacher changes while the hook runs their own cache lines.
         later: [u64; 16],
         /// Entries of the slot journal in use, including pending ones.
         slot_count: AtomicU32,
@@ -173,10 +174,10 @@ shared_struct! {
         /// Numbers of modules that the target's loader had loaded (upper half) and unloaded (lower half) when the
         /// attacher compared the journal with the mappings: `dlpi_adds` and `dlpi_subs`, dl_iterate_phdr(3). If the
         /// numbers have changed, slots and protections in the journal may describe memory that has another use. Both
-        /// are needed, because glibc counts its own copy in a new namespace only among the present modules, so that
-        /// `dlpi_subs` alone can fall.
+        /// are needed: glibc counts its own copy in a new namespace only among the present modules, so `dlpi_subs` can
+        /// decrease while `dlpi_adds` stays the same.
         loader_count_seen: AtomicU64,
-        /// Records that may be used; the attacher raises the number.
+        /// Number of records that may be used. The attacher raises it.
         access_limit: AtomicU64,
         /// Number of searches for rings of ended threads.
         ring_sweeps: AtomicU64,
@@ -186,17 +187,17 @@ shared_struct! {
 }
 
 shared_struct! {
-    /// At [`super::TALLY_OFFSET`]: counts and requests of the hook, and numbers of the attacher that the hook may
-    /// change too.
+    /// At [`super::TALLY_OFFSET`]: counts and requests from the hook, and numbers from the attacher that the hook may
+    /// also change.
     report Tally {
         /// Phase of the marks of pages with recorded blocks ([`flags::BUDGET`]).
         mark_phase: AtomicU64,
-        /// Mean number of bytes between samples that the attacher orders now ([`flags::BUDGET`]): a power of two up to
-        /// `sample_bytes`; 0: record every allocation.
+        /// Mean number of bytes between samples that the attacher currently orders ([`flags::BUDGET`]): a power of two
+        /// up to `sample_bytes`; 0: record every allocation.
         sampling_order: AtomicU64,
         /// Clock word: nanoseconds since the attach. The attacher advances it, and the hook does so for marks.
         clock_ns: AtomicU64,
-        /// Separates the hook's slow counters: they have their own cache lines.
+        /// Padding that gives the hook's rarely used counters their own cache lines.
         counter_line: [u64; 13],
         /// Next free granule of the stack arena.
         arena_next: AtomicU64,
@@ -204,7 +205,7 @@ shared_struct! {
         stacks_dropped: AtomicU64,
         /// Events of threads that found no free ring.
         ringless_events: AtomicU64,
-        /// Rings ever claimed: all rings in use have a lower number.
+        /// Number of rings ever claimed. All rings in use have a lower index.
         rings_used: AtomicU32,
         /// Number of times that modules were loaded or unloaded, counted by the hook.
         module_requests: AtomicU32,
@@ -213,9 +214,9 @@ shared_struct! {
         /// Set by the hook when it switches tracing off because the clock word has stopped. The attacher clears it when
         /// tracing may continue, and the next hooked call resumes.
         abandoned: AtomicU32,
-        /// Value of [`Control::loader_count_seen`] that the hook found last.
+        /// Last value of [`Control::loader_count_seen`] that the hook has seen.
         loader_count_now: AtomicU64,
-        /// Used entries of the stack index, less 1; raised by the hook.
+        /// Number of used entries of the stack index, minus 1. The hook raises it.
         index_mask: AtomicU64,
         /// Backtraces in the stack table.
         stack_count: AtomicU64,
@@ -225,7 +226,7 @@ shared_struct! {
         marks: AtomicU64,
         /// Number of access records that were ever used, including the one that stays unused.
         access_next: AtomicU64,
-        /// First entry of the list of unused records; above its 32 bits, a count of the list's changes.
+        /// Lower 32 bits: first entry of the list of unused records. Upper bits: number of changes to the list.
         access_unused: AtomicU64,
         /// Blocks without a record.
         access_missed: AtomicU64,
@@ -239,7 +240,7 @@ shared_struct! {
         timed_releases: AtomicU64,
         /// Time of the recordings above, including one time stamp each.
         timed_release_counts: AtomicU64,
-        /// Time of the time stamps themselves, one for each recording above.
+        /// Time taken by the time stamps themselves, one for each recording above.
         timed_stamp_counts: AtomicU64,
         /// Timed calls that only passed through a wrapper.
         timed_passes: AtomicU64,
@@ -251,7 +252,7 @@ shared_struct! {
         mapping_number: AtomicU64,
         /// State of a region for a forked child: see [`birth`].
         birth: AtomicU32,
-        /// Process that has claimed the region, by its id in its own pid namespace.
+        /// Id of the process that has claimed the region, in the process's own pid namespace.
         birth_pid: AtomicU32,
         /// Attach number under which that process records. None of its ancestors has used it.
         birth_epoch: AtomicU32,
@@ -269,7 +270,7 @@ shared_struct! {
         look_size: AtomicU64,
         /// Number of libraries that the program opened and used before their slots were patched.
         unwatched_libraries: AtomicU64,
-        /// Value of the loader's count of loaded modules up to which these libraries are counted: see
+        /// The loader's count of loaded modules up to which these libraries have been counted: see
         /// [`Control::loader_count_seen`].
         unwatched_until: AtomicU64,
     }

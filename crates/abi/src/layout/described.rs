@@ -1,8 +1,8 @@
 //! Allocators that the user has described: their functions, and the names of their blocks.
 //!
-//! If heaps are distinguished, the same address can belong to blocks in several heaps: a pool returns the first bytes
-//! of a slab that it got from malloc. So the blocks of a described heap are identified by *keys*, which include the
-//! heap and never equal an address. Keys replace addresses in events, filters and tables.
+//! The same address can belong to blocks of several heaps: a pool may return the first bytes of a slab that it got from
+//! malloc. So the blocks of a described heap are identified by *keys*, which include the heap and never equal an
+//! address. Keys replace addresses in events, filters and tables.
 //!
 //! ```text
 //! bit  47      set: no address of a process has it, with four levels of page tables
@@ -34,7 +34,7 @@ pub const KEY_ADDRESS_SHIFT: u32 = 3;
 /// Id of the first described function.
 pub const FIRST_DESCRIBED: usize = HOOKED_FUNCTIONS.len();
 
-/// Offset of the described functions: a word each, see [`DescribedFunction`].
+/// Offset of the described functions, one word each; see [`DescribedFunction`].
 pub const DESCRIBED_OFFSET: usize = SAMPLE_OFFSET + 45_056;
 
 /// Effect of a described function.
@@ -103,7 +103,7 @@ pub struct DescribedFunction {
 }
 
 impl DescribedFunction {
-    /// Packs the facts for the hook: `described.hpp` has the same layout.
+    /// Packs the description for the hook. `described.hpp` has the same layout.
     pub const fn pack(&self) -> u64 {
         let (size, count, fixed) = match self.size {
             BlockSize::Argument(size) => (pack_argument(size), 0, 0),

@@ -61,7 +61,7 @@ shared_struct! {
         first_row: u32,
         /// Number of unwind rows.
         row_count: u32,
-        /// Not 0: code without rows keeps frame pointers, because a run-time compiler has generated the code, or
+        /// Not 0: code without unwind rows keeps frame pointers, because a run-time compiler has generated the code, or
         /// because it supports such code.
         keeps_frame_pointers: u32,
         /// Not 0: the module is never unloaded.

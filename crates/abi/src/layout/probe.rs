@@ -1,4 +1,4 @@
-//! Settings of the code that pads of probes call, and its data for each thread.
+//! Settings and per-thread data of the code that probe pads call.
 
 use super::shared_struct::shared_struct;
 use std::sync::atomic::AtomicU64;

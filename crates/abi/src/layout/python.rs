@@ -96,7 +96,8 @@ shared_struct! {
         /// Address of the word that points to the thread state that has, or had last, the interpreter's lock; 0 if
         /// unknown.
         holder: u64,
-        /// Address of an int that is 1 while a thread has the lock; 0 if the holder's word is 0 otherwise.
+        /// Address of an int that is 1 while a thread has the lock. 0 if there is no need for it, because the holder's
+        /// word is 0 while no thread has the lock.
         locked: u64,
         /// Address of `PyCode_Type`.
         code_type: u64,

@@ -12,12 +12,12 @@ pub mod ring_state {
 }
 
 shared_struct! {
-    /// Head of a ring. The producer's and the consumer's words keep 128 bytes apart, because the adjacent line
+    /// Header of a ring. The producer's and the consumer's words are 128 bytes apart, because the adjacent-line
     /// prefetcher loads lines in pairs.
     report RingHeader {
-        /// Events ever published; the owning thread writes it with release order.
+        /// Number of events ever published. The owning thread writes it with release ordering.
         head: AtomicU64,
-        /// Value of `head` up to which, minus a record, the producer need not read `tail`.
+        /// While `head` is at least one record below this value, the producer need not read `tail`.
         limit: u64,
         /// Frame of the outermost wrapper of this thread, with bit 0 set while recording; 0: none.
         outer: u64,
@@ -25,7 +25,7 @@ shared_struct! {
         last_tick: u64,
         /// Version of the module list under which the caches were filled, plus 1; 0 to clear them.
         cache_version: u64,
-        /// Places for events - 1; written by the owner, raised when [`RingHeader::granted`] is raised.
+        /// Number of event slots - 1. The owner writes it, and raises it when [`RingHeader::granted`] is raised.
         mask: AtomicU64,
         /// Remembered backtraces - 1.
         memo_mask: u64,
@@ -39,14 +39,14 @@ shared_struct! {
         sample_left: u64,
         /// State of the owner's random numbers; 0 before their first use.
         random: u64,
-        /// By the clock word: the time when the owner began to record every allocation again; or, while it samples, the
-        /// earliest end of the sampling.
+        /// Time by the clock word. While the owner samples: the earliest end of the sampling. Otherwise: when it began
+        /// to record every allocation again.
         sampling_turn_ns: u64,
-        /// Shortest time for which the owner samples after its ring got nearly full.
+        /// Minimum time for which the owner samples after its ring was nearly full.
         sampling_ns: u64,
         /// Unwindings because no remembered backtrace matched.
         memo_misses: AtomicU64,
-        /// Earlier value of `head`, some unwindings ago, << 1; bit 0: unwindings were frequent before that.
+        /// Value of `head` some unwindings ago, << 1; bit 0: unwindings were frequent before that.
         memo_window: u64,
         /// Events dropped because the ring was full.
         dropped: AtomicU64,
@@ -70,24 +70,24 @@ shared_struct! {
         waited_ns: u64,
         /// Time of that sum, by the clock word.
         waited_at_ns: u64,
-        /// Bytes to the next sample beyond `sample_left` ([`flags::BUDGET`]).
+        /// Number of bytes to the next sample, in addition to `sample_left` ([`flags::BUDGET`]).
         sample_rest: u64,
         /// Shift applied to intervals between samples, which are drawn for a mean of [`Control::sample_bytes`].
         sample_shift: u64,
-        /// `head` at which the owner next checks its orders and times a call; or draws an allocation.
+        /// Value of `head` at which the owner next checks its orders and times a call, or draws an allocation.
         next_look: u64,
         /// For each described heap: the frame of the current call that allocates in it, see the hook's `described.hpp`;
         /// 0: none.
         described_frames: [u64; 8],
         /// For each described heap: the block that this call replaces; 0: none.
         described_olds: [u64; 8],
-        /// `head` at the event that was drawn for a look ([`flags::LOOKS`]).
+        /// Value of `head` at the event that was drawn for a look ([`flags::LOOKS`]).
         drawn_head: u64,
         /// Time stamp at the beginning of a timed part ([`flags::BUDGET`]); 0 if nothing is timed.
         timed_from: u64,
         /// Cost of that time stamp itself.
         timed_stamp: u64,
-        /// Allocations until the next allocation whose allocator call is timed ([`flags::CALL_TIMES`]).
+        /// Number of allocations before the next one whose allocator call is timed ([`flags::CALL_TIMES`]).
         calls_to_timed: u64,
         /// The time stamp before that call.
         call_from: u64,
@@ -99,9 +99,9 @@ shared_struct! {
         producer_pad: [u64; 5],
         /// Events taken; written by the attacher.
         tail: AtomicU64,
-        /// Events that the owner may no longer change; written by the attacher.
+        /// Number of events that the owner may no longer change; written by the attacher.
         claimed: AtomicU64,
-        /// Places for events that the owner may use, a power of two; 0 for the initial places.
+        /// Number of event slots that the owner may use, a power of two; 0 for the initial number.
         granted: AtomicU64,
         /// Not 0: the owner may use all of the space for remembered backtraces; 2: also the space for Python frames.
         granted_caches: AtomicU64,
@@ -130,7 +130,7 @@ shared_struct! {
 }
 
 shared_struct! {
-    /// Head of an interned stack; its frames (u64 avma return addresses, innermost first) follow.
+    /// Header of an interned stack. The frames follow it (u64 avma return addresses, innermost first).
     report StackEntry {
         /// Hash of the frames.
         hash: u32,

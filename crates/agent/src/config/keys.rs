@@ -96,8 +96,8 @@ pub enum Names {
     /// The agent looks them up, in the files of its targets.
     #[default]
     Agent,
-    /// The store looks them up, or anyone who has the files. Profiles contain addresses and
-    /// build-ids.
+    /// The profile store looks them up, or anyone who has the files. Profiles contain only
+    /// addresses and build-ids.
     Store,
 }
 
@@ -185,7 +185,7 @@ impl Mode {
 pub enum Reclaim {
     /// Only report what could be freed.
     ReportOnly,
-    /// Make the process free the blocks that `scan` would make it free.
+    /// Make the process free the blocks that `scan --reclaim` would make it free.
     Free,
 }
 

@@ -1,5 +1,5 @@
-//! The configuration of the agent. It is read from a TOML file, checked as a whole, and refused
-//! with line and column.
+//! The configuration of the agent. It is read from a TOML file and checked as a whole. A refusal
+//! names the line and column of the mistake.
 
 mod checks;
 mod environment;
@@ -25,7 +25,7 @@ use std::time::Duration;
 const MOST_BYTES: u64 = 1 << 20;
 /// Default mean bytes between samples.
 pub const SAMPLE_BYTES: u64 = 512 << 10;
-/// Default interval if memory is copied and searched each time.
+/// Default interval of rules that copy and search the memory each time.
 const SCAN_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Experimental features that are permitted in addition to the configuration's.

@@ -124,7 +124,7 @@ fn included(text: &str, path: &Path) -> Result<Vec<(std::ops::Range<usize>, Path
 }
 
 /// Checks that an included file is valid by itself, and begins with a table. Otherwise its first
-/// keys would belong to the last table of the previous file. Returns the mistake and its place.
+/// keys would belong to the last table of the previous file. Returns the mistake and where it is.
 fn check_included(text: &str) -> Result<(), (usize, String)> {
     if let Err(error) = DeTable::parse(text) {
         let at = error.span().map_or(0, |span| span.start);

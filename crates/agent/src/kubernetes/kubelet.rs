@@ -1,5 +1,5 @@
-//! Requests to this machine's kubelet for its pods. They are made periodically, and soon after a
-//! process in an unknown pod appears.
+//! Requests this machine's pods from its kubelet, periodically and soon after a process in an
+//! unknown pod appears.
 
 use super::pod_list;
 use super::pods::{Pod, Pods};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Path of the kubelet's list.
 const PATH: &str = "/pods";
-/// Maximum size of the list. A pod takes some tens of kilobytes at most.
+/// Maximum size of the list. A pod takes a few tens of kilobytes at most.
 const MOST_BYTES: u64 = 64 << 20;
 /// Minimum pause between two requests. It doubles after each request that finds no new pod.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -44,7 +44,7 @@ pub fn ask(configured: &Kubernetes) -> Result<Pods, String> {
     Ok(Pods::default().with(list(&client)?, Instant::now()))
 }
 
-/// Returns true if both configurations ask the same kubelet in the same way.
+/// Returns true if both configurations query the same kubelet with the same settings.
 pub fn is_same_server(one: Option<&Kubernetes>, other: Option<&Kubernetes>) -> bool {
     let server = |of: &Kubernetes| {
         let of = of.clone();
@@ -113,7 +113,7 @@ impl Kubelet {
 
 impl Drop for Kubelet {
     fn drop(&mut self) {
-        // The thread is not joined, because it may be waiting for an answer.
+        // The thread is not joined, because it may be waiting for an answer from the kubelet.
         self.0.lock().ends = true;
         self.0.changed.notify_all();
     }

@@ -1,8 +1,8 @@
 //! Facts from Kubernetes about the processes of this machine: names, workloads and annotations of
 //! their pods, from the kubelet, and the share of each namespace.
 //!
-//! The pod of a process follows from its control group, which the kubelet made and no container can
-//! change. Names in a container's own files could be forged.
+//! The pod of a process follows from the process's control group, which the kubelet created and no
+//! container can change. Names in a container's own files could be forged.
 
 mod kubelet;
 mod namespaces;

@@ -1,4 +1,4 @@
-//! Shares of namespaces: the number of their targets, and the processor time of tracing them.
+//! Limits per namespace, on the number of its targets and on the processor time for tracing them.
 
 use crate::budget::{Budget, OwnUse, Verdict, processors};
 use crate::config::{File, Namespace};
@@ -41,7 +41,7 @@ pub struct Namespaces {
 }
 
 impl Namespaces {
-    /// Judges the use of each namespace by the total processor time of each target's threads.
+    /// Judges each namespace's use of processor time, given the total for each target's threads.
     pub fn judge<'a>(
         &mut self,
         now: Instant,
@@ -51,7 +51,8 @@ impl Namespaces {
         let before = std::mem::take(&mut self.before);
         let mut used = BTreeMap::<&str, Duration>::new();
         for (pid, namespace, all) in targets {
-            // A smaller total means another process, or a new attach to the same process.
+            // A total that is smaller than before indicates another process, or a new attach to the
+            // same process.
             let last = before.get(&pid).filter(|&&last| last <= all);
             let more = all - last.copied().unwrap_or_default();
             *used.entry(namespace).or_default() += more;
@@ -132,7 +133,8 @@ mod tests {
         assert_eq!((most("shop-a"), most("bank")), (None, Some(2)));
     }
 
-    /// A namespace that uses too much loses targets. Other namespaces are not affected.
+    /// A namespace that uses too much processor time loses targets. Other namespaces are not
+    /// affected.
     #[test]
     fn each_namespace_has_a_budget_of_its_own() {
         let (file, begin) = (file(), Instant::now());

@@ -1,11 +1,11 @@
 //! The kubelet's list of pods: a `PodList` of Kubernetes' core/v1. Only a few of its fields are
-//! read. Names of containers and their owners are untrusted, so they are bounded and have to look
-//! like names of Kubernetes.
+//! read. Names of containers and their owners are untrusted, so their length is limited, and they
+//! must be valid Kubernetes names.
 
 use super::pods::{Consent, Pod};
 use serde::Deserialize;
 
-/// Maximum number of pods in a list. A kubelet has 110 by default, and some hundreds at most.
+/// Maximum number of pods in a list. A kubelet has 110 by default, and a few hundred at most.
 const MOST_PODS: usize = 4096;
 /// Maximum number of containers of a pod.
 const MOST_CONTAINERS: usize = 256;
@@ -135,10 +135,10 @@ fn pod(item: Item) -> Option<Pod> {
     })
 }
 
-/// Returns kind and name of the object that a pod belongs to. Between a Deployment and its pods is
-/// a ReplicaSet, which is named after the Deployment and the hash that is a label of the pods.
-/// Between a CronJob and its pods is a Job, which is named after the CronJob and the minute for
-/// which it was scheduled (`getJobName` in the kube-controller-manager's cronjob).
+/// Returns the kind and name of the object that a pod belongs to. Between a Deployment and its pods
+/// there is a ReplicaSet, which is named after the Deployment and the hash that is a label of the
+/// pods. Between a CronJob and its pods there is a Job, which is named after the CronJob and the
+/// minute for which it was scheduled (`getJobName` in the kube-controller-manager's cronjob).
 fn workload(owner: Option<&Owner>, hash: Option<&str>) -> (String, String) {
     let Some(owner) = owner.filter(|owner| is_name(&owner.name) && is_kind(&owner.kind)) else {
         return (String::new(), String::new());

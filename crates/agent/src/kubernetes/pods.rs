@@ -1,10 +1,10 @@
-//! Pods of this machine by their ids, and the pod of a process.
+//! Pods of this machine, indexed by their ids, and the pod of a process.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Annotation by which a pod opts out, or opts in if a rule requires that.
+/// Annotation with which a pod opts out, or opts in if a rule requires pods to do so.
 pub const ANNOTATION: &str = "memhook-rs/trace";
 /// Time for which a pod is remembered after the kubelet last listed it. A newly started kubelet
 /// lists no pods, and that must not make the agent leave the pods' processes.

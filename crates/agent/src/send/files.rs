@@ -14,7 +14,7 @@ use std::time::SystemTime;
 const END: &str = ".pb.gz";
 /// Prefix of the files' names, so that no other file is ever mistaken for one of ours.
 const BEGIN: &str = "memhook-";
-/// Contents of a heap profile in the order of go tool pprof.
+/// Contents of a heap profile in the order that go tool pprof uses.
 const SHAPE: PprofShape = PprofShape {
     values: &[
         "alloc_objects",
@@ -88,7 +88,7 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Writes a profile. An error is reported once, until a write succeeds again.
+    /// Writes a profile. Repeated errors are reported only once, until a write succeeds again.
     pub fn put(&mut self, profile: &Profile, identity: &Identity) -> Result<(), Option<String>> {
         self.put_for("", profile, identity)
     }

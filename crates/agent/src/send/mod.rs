@@ -1,5 +1,5 @@
 //! Sends profiles to their destinations. One thread encodes profiles and queues them on disk, and
-//! each store has a thread that sends them. So a slow disk or network never delays a target.
+//! each store has a thread that sends them. A slow disk or network therefore never delays a target.
 
 mod backlog;
 mod files;
@@ -24,7 +24,7 @@ use std::thread::JoinHandle;
 use store::{Encode, Store};
 
 /// Maximum memory of profiles that wait to be encoded, as [`weight`] computes it. All targets may
-/// make a profile simultaneously. Most profiles have some dozens of sites, and the largest are a
+/// make a profile simultaneously. Most profiles have a few dozen sites, and the largest are a
 /// thousand times as large.
 const MOST_WAITING_BYTES: usize = 64 << 20;
 
@@ -42,7 +42,7 @@ pub struct Made {
     pub identity: Arc<Identity>,
     /// Its destinations.
     pub to: Vec<Destination>,
-    /// Keyword for the reason why the profile is kept, if memory was about to run out.
+    /// Keyword for the reason to keep the profile; set if memory was about to run out.
     pub kept_for: Option<&'static str>,
 }
 
@@ -133,7 +133,7 @@ struct Encoder {
 }
 
 impl Senders {
-    /// Starts the threads. `state` is the directory below which profiles wait.
+    /// Starts the threads. `state` is the directory under which queued profiles are stored.
     pub fn start(
         file: &File,
         state: &OwnDirectory,
@@ -199,7 +199,7 @@ impl Senders {
     }
 
     /// Encodes the remaining profiles, and ends. Profiles that cannot be sent within moments stay
-    /// on disk for the next start. All other outboxes must be gone.
+    /// on disk for the next start. All other outboxes must have been dropped.
     pub fn finish(self) {
         drop(self.outbox);
         let _ = self.encoder.join();
@@ -232,7 +232,7 @@ impl Encoder {
     }
 
     /// Encodes in a thread that ends immediately afterwards. A longer-lived thread would keep its
-    /// last released blocks of each size (glibc's caches of threads), and with them the pages
+    /// last released blocks of each size (glibc's per-thread caches), and with them the pages
     /// around these blocks, which may be anywhere in the heap.
     fn encode_apart(&mut self, made: Made) {
         let mut left = Some(made);
@@ -350,8 +350,7 @@ mod tests {
             outbox.put(made(30));
         }
         assert_eq!(dropped(), 0);
-        // This profile is larger than the limit for all waiting profiles together, so it is
-        // refused.
+        // This profile alone is larger than the limit for all waiting profiles, so it is refused.
         outbox.put(made(MOST_WAITING_BYTES / size_of::<ProfileSite>() + 1));
         assert_eq!(dropped(), 1);
         let encoder = Encoder {

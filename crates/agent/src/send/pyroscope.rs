@@ -1,5 +1,5 @@
 //! Pushes to Grafana Pyroscope: `push.v1.PusherService/Push`, a unary call of the Connect protocol
-//! (connectrpc.com/docs/protocol). The messages are those of `push/v1/push.proto` and
+//! (connectrpc.com/docs/protocol). The messages are defined in `push/v1/push.proto` and
 //! `types/v1/types.proto`.
 
 use super::Common;
@@ -19,7 +19,8 @@ pub(super) const MOST_SAMPLES: usize = 16_000;
 /// Maximum length of a label's value (`validation.max-label-value-length`).
 const MOST_OF_A_LABEL: usize = 2048;
 
-/// Returns a shape without labels on samples, because each of their values would become a series.
+/// Returns a shape without labels on samples, because each value of such a label would become a
+/// separate series.
 const fn shape(values: &'static [&'static str]) -> PprofShape {
     PprofShape {
         values,
@@ -117,13 +118,13 @@ fn profiles(profile: &Profile) -> [Vec<u8>; 2] {
     })
 }
 
-/// Returns the identity of the process. It has no process id, because each id would become a
+/// Returns the identity of the process, without the process id, because each id would become a
 /// separate series.
 fn labels(identity: &Identity, common: &Common) -> Vec<LabelPair> {
     let own = [
         ("__name__", "memory"),
-        // Live memory is not a sum over time, and allocations are already limited to the interval,
-        // so the store must not compute differences.
+        // The store must not compute differences: live memory is not a sum over time, and
+        // allocations are already limited to the interval.
         ("__delta__", "false"),
         ("service_name", &identity.service),
         ("namespace", &identity.namespace),

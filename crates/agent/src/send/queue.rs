@@ -287,7 +287,7 @@ mod tests {
         std::fs::write(directory.join(name(second.stamp)), "damaged").expect("written");
         assert_eq!(queue.oldest().expect("one").1, [2; 30]);
         let (mut queue, _) = Queue::open(own(), 100, Duration::ZERO).expect("there");
-        // Stamps of requests within one millisecond run ahead of the clock.
+        // Stamps of requests that are queued within the same millisecond run ahead of the clock.
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!((queue.expire(), queue.bytes()), (1, 0));
         assert_eq!(queue.oldest(), None);

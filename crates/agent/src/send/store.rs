@@ -312,14 +312,14 @@ impl Pauses {
         (self.random >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Returns a random factor with the mean 1, so that hosts that send a backlog are not
+    /// Returns a random factor with a mean of 1, so that hosts that send a backlog are not
     /// synchronized.
     fn jitter(&mut self) -> f64 {
         0.5 + self.share()
     }
 
-    /// Returns the next pause. The pause grows each time, and differs between hosts, so that they
-    /// do not all return simultaneously to a store that was down.
+    /// Returns the next pause. The pause grows each time. It differs between hosts, so that they do
+    /// not all return to a store at the same time after the store was down.
     fn next(&mut self, wanted: Option<Duration>) -> Duration {
         let pause = self.next.mul_f64(0.5 + 0.5 * self.share());
         self.next = (self.next * 2).min(LONGEST_PAUSE);

@@ -39,7 +39,8 @@ impl Departures {
         }
     }
 
-    /// Returns the next target to leave, if `under_way` targets are being left and `most` may be.
+    /// Returns the next target to leave, given that `under_way` targets are being left, and that up
+    /// to `most` may be left at a time.
     pub fn next(&mut self, under_way: usize, most: usize) -> Option<i32> {
         if under_way >= most.max(1) {
             return None;

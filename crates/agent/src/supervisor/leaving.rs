@@ -1,5 +1,5 @@
-//! Detaches from targets: when their time is over, when no rule matches them, when they exceed the
-//! budget, and from all of them at the end.
+//! Detaches from a target when its time has expired, when no rule matches it, or when it exceeds
+//! the budget, and from all targets when the agent ends.
 
 use super::departures::{Why, patience};
 use super::{LEAST_PAUSE, ROUND, Supervisor};
@@ -46,7 +46,7 @@ impl Supervisor {
             .count()
     }
 
-    /// Returns true if targets are being left, or wait for it.
+    /// Returns true if any target is being left, or is queued to be left.
     pub(super) fn is_leaving(&self) -> bool {
         !self.departures.is_empty() || self.under_way() > 0
     }
@@ -110,9 +110,10 @@ impl Supervisor {
         }
     }
 
-    /// Ends although some targets have not been left. They continue on their own, as after the
-    /// death of the agent, and stay in the journal, so that the next agent repairs them. Holds of
-    /// their threads end with this process. Profiles that were not encoded yet are lost.
+    /// Ends although some targets have not been left. These targets continue on their own, as they
+    /// would after the death of the agent. They stay in the journal, so that the next agent repairs
+    /// them. Holds of their threads end with this process. Profiles that were not encoded yet are
+    /// lost.
     fn give_up(&self, left: &[i32]) -> Outcome {
         for pid in left {
             let program = self.members.get(pid).map(|m| m.identity.process.as_str());
@@ -202,8 +203,8 @@ impl Supervisor {
         }
     }
 
-    /// Handles a target from which the agent detached on purpose, because its rule ended or to save
-    /// resources.
+    /// Handles a target from which the agent detached on purpose, because the target's rule ended
+    /// or to save resources.
     fn after_leaving(&mut self, pid: i32, now: Instant) {
         let Some(member) = self.members.get_mut(&pid) else {
             return;

@@ -9,7 +9,7 @@ use crate::said::warn;
 use std::time::Instant;
 
 impl Supervisor {
-    /// Drops the newest selected target. Returns true if there is one.
+    /// Drops the newest selected target. Returns true if there was one.
     pub(super) fn shed_newest(&mut self, why: &str, is_meant: impl Fn(&Identity) -> bool) -> bool {
         let traced = self.members.values().filter(|member| {
             let worker = member.worker();

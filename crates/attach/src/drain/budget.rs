@@ -16,7 +16,7 @@ const _: () = assert!(COARSEST <= MOST_LEVELS);
 const PERIOD: Duration = Duration::from_millis(10);
 /// Maximum number of stored sampling changes. Beyond it, neighbours are merged.
 const MOST_CHANGES: usize = 4096;
-/// Number of skipped calls that are timed as one group, which contains one time stamp (`record_timed` of
+/// Number of skipped calls that are timed as one group. The group contains one time stamp (`record_timed` of
 /// `hook-cxx/calls.hpp`).
 const PASSES_A_STAMP: f64 = 16.0;
 /// Assumed cost of a wrapper before the first measurement: about the cost of a time stamp.
@@ -38,7 +38,7 @@ pub struct BudgetKept {
     pub budget: f64,
     /// Share of the process's time that tracing took inside the process's calls.
     pub in_process: f64,
-    /// Processor time that the attacher spent on taking events, as a share of the process's time.
+    /// Processor time that the attacher spent taking events, as a share of the process's time.
     pub in_attacher: f64,
     /// Cost of the wrappers themselves, which is part of `in_process`. Sampling does not reduce it.
     pub passing: f64,

@@ -124,7 +124,7 @@ impl<O: Observer + Send> Consumer<O> {
         &self.region
     }
 
-    /// Returns the value of CLOCK_MONOTONIC at which the events have time zero.
+    /// Returns the CLOCK_MONOTONIC time that is time zero of the events.
     pub fn monotonic_origin_ns(&self) -> u64 {
         self.ticks.monotonic_ns
     }
@@ -134,7 +134,7 @@ impl<O: Observer + Send> Consumer<O> {
         self.region.clock_ns().min(self.elapsed().as_nanos() as u64)
     }
 
-    /// Returns the periods in which the target was not traced, until `now` (time since the attach).
+    /// Returns the periods in which the target was not traced, up to `now` (time since the attach).
     pub fn gaps(&self, now: Duration) -> Vec<Gap> {
         self.gap_log().until(now.as_nanos() as u64)
     }
@@ -166,7 +166,7 @@ impl<O: Observer + Send> Consumer<O> {
         Some(times.scaled(self.ticks.ns_per_count()))
     }
 
-    /// Mean bytes between the current samples; `None`: every allocation is recorded.
+    /// Current mean number of bytes between samples; `None`: every allocation is recorded.
     pub fn sample_bytes_now(&self) -> Option<u64> {
         match &self.lock().budget {
             Some(budget) => budget.sample_bytes_now(),
@@ -223,8 +223,8 @@ impl<O: Observer + Send> Consumer<O> {
             let drainer = match draining.spawn_scoped(scope, drain) {
                 Ok(drainer) => drainer,
                 Err(error) => {
-                    // Without this, the watchdog, and with it the scope, would never end. The caller that catches this
-                    // error detaches.
+                    // Without this call, the watchdog would never end, and neither would the scope. A caller that
+                    // catches the panic detaches.
                     self.watched.finish();
                     if let Some(watchdog) = watchdog {
                         watchdog.unpark();
@@ -310,7 +310,7 @@ impl<O: Observer + Send> Consumer<O> {
             self.watched.end_pass();
             self.passes.fetch_add(1, Relaxed);
             self.region.grant(drain.waiting());
-            // Until the hook knows the bounds of a new thread's stack, it reads that stack by system calls.
+            // Until the hook knows the bounds of a new thread's stack, it reads that stack with system calls.
             let is_due = has_new_writer && now >= next_welcome;
             if is_due {
                 next_welcome = now + WELCOME_PAUSE;
@@ -429,7 +429,8 @@ mod tests {
         with_consumer(|region, consumer| {
             let until = Instant::now() + 100 * LONGEST_WAIT;
             consumer.while_draining(|_| {
-                // The test repeats if the thread that advances the clock, or this thread, did not run for some time.
+                // The test is repeated if the thread that advances the clock, or this thread, did not get to run for
+                // some time.
                 while !advances_for_a_while(region, consumer, until) {
                     assert!(Instant::now() < until, "it stops at once");
                 }
@@ -438,7 +439,7 @@ mod tests {
     }
 
     /// Locks the state until the clock stops, then unlocks it. Returns true if the clock advanced for long enough
-    /// before.
+    /// before that.
     fn advances_for_a_while(region: &Region, consumer: &Consumer, until: Instant) -> bool {
         let state = consumer.lock();
         let (start, mut clock) = (Instant::now(), region.clock_ns());
@@ -496,7 +497,7 @@ mod tests {
                     if consumer.passes() == passes {
                         break passes;
                     }
-                    // The drain thread ignores a lookout that did not run for long.
+                    // The drain thread ignores a lookout that has not run for a long time.
                     assert!(consumer.watched.trusts_again(), "passes are made");
                 };
                 // A dlopen in the target ends the sleep and sends a message.

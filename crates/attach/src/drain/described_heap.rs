@@ -20,11 +20,11 @@ pub struct DescribedHeap {
     pub recorder: Option<Recorder>,
 }
 
-/// Maximum number of remembered released blocks. If more blocks are released, less memory is known to be stale.
+/// Maximum number of remembered released blocks. If more blocks are released, some stale memory is not recognized.
 const MOST_RELEASED: usize = 1 << 20;
 
-/// Addresses of released blocks that no newer block covers. Contents of such memory are stale and keep no other block
-/// reachable.
+/// Addresses of released blocks that no newer block covers. The contents of such memory are stale and keep no other
+/// block reachable.
 pub struct ReleasedBlocks {
     /// Sizes by key, if the configuration asks for them.
     sizes: Option<HashMap<u64, u64>>,

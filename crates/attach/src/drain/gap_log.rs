@@ -14,7 +14,7 @@ pub(crate) struct GapLog {
 }
 
 impl GapLog {
-    /// Opens a gap. The target reports `from_ns`, which may be any number, so it is limited to `now_ns`.
+    /// Opens a gap. `from_ns` comes from the target and may be any number, so it is capped at `now_ns`.
     pub fn begin(&mut self, from_ns: u64, now_ns: u64) {
         let last = self.ended.last().map_or(0, |gap| gap.to_ns);
         self.open_since_ns

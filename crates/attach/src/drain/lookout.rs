@@ -28,7 +28,7 @@ use std::{
 /// first events after a pause may carry a time that is too early by this much.
 const ROUND: Duration = Duration::from_millis(10);
 /// Interval at which the watchdog, or the lookout, checks the clock word. The hook considers an attacher dead if its
-/// clock has not advanced for 100 ms, and on a busy machine the checks are late.
+/// clock has not advanced for 100 ms, and on a busy machine the checks may be late.
 pub(crate) const WATCHDOG_PAUSE: Duration = Duration::from_millis(20);
 /// Age at which a clock word counts as stopped. Because the age is known, a single check is enough.
 const STILL: Duration = Duration::from_millis(10);

@@ -15,8 +15,7 @@ const QUIET: Duration = Duration::from_millis(5);
 /// Longest pause if everything is recorded: the resolution of the clock word, which advances once per pass.
 const LONGEST: Duration = Duration::from_millis(1);
 /// Like `LONGEST`, if most calls are skipped. Each wake-up interrupts the thread that runs on our processor. If that
-/// thread is a client of the traced server, the server has nothing to do meanwhile, and and then handles smaller
-/// batches.
+/// thread is a client of the traced server, the server has nothing to do meanwhile, and then handles smaller batches.
 const LONGEST_SELECTIVE: Duration = QUIET;
 /// Like `LONGEST`, while sampling keeps to a budget that includes the cost of the passes.
 const LONGEST_SAMPLING: Duration = Duration::from_millis(10);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Minimum time between two renewals. The time also grows with the duration of the last renewal.
 const APART: Duration = Duration::from_millis(500);
-/// Like `APART`, if the hook marks every recorded block, so that stale marks accumulate slowly.
+/// Like `APART`, but for a hook that marks every recorded block, so that stale marks accumulate slowly.
 const APART_IF_ENTERED: Duration = Duration::from_secs(5);
 const TIMES_APART: u32 = 200;
 

@@ -32,7 +32,7 @@ pub struct Recorder {
     named_frames: HashSet<u64>,
     /// Areas with code that the process makes at run time.
     pub made_areas: Vec<Range<u64>>,
-    /// Return addresses in these areas whose names are not in the file.
+    /// Return addresses in run-time code areas whose names are not in the file.
     pub made_frames: HashSet<u64>,
 }
 

@@ -1,7 +1,7 @@
-//! Several drain threads for a process whose events one thread cannot keep up with.
+//! Several drain threads, for a process that produces events faster than one thread can take them.
 //!
-//! A ledger is undivided at first, and stays undivided as long as one drain keeps up. A division costs time to pass
-//! events between threads, and a processor that the target could use. A divided ledger stays divided.
+//! A ledger is undivided at first, and stays undivided as long as one drain keeps up. A divided ledger costs time to
+//! pass events between threads, and takes a processor that the target could use. A divided ledger stays divided.
 
 use super::crew::{Crew, Distributes};
 use super::state::State;
@@ -16,8 +16,8 @@ use std::time::Duration;
 /// Level of a ring at which one drain counts as too slow, in thousandths. The ring may be full after the next pause.
 const PRESSED: u32 = 500;
 /// Number of passes in which one drain was too slow, each within [`PRESSED_WITHIN`] of the previous one, after which
-/// the ledger is divided. A single slow pass may be a burst. The number is small because threads begin to sample, and
-/// then there may be no more slow passes.
+/// the ledger is divided. A single slow pass may be a burst. The number is small because threads whose rings fill up
+/// begin to sample, and then no further slow passes may occur.
 const PRESSED_PASSES: u32 = 4;
 const PRESSED_WITHIN: Duration = Duration::from_secs(1);
 
@@ -27,7 +27,7 @@ const USUAL_MOST: usize = 8;
 /// Returns the number of drains that leave the target its processors: a quarter of the available ones, or all that the
 /// target may not use.
 fn usual_drains(pid: i32) -> usize {
-    // This respects our affinity and the quota of our control group.
+    // The result respects our affinity and the quota of our control group.
     let own = std::thread::available_parallelism().map_or(1, usize::from);
     let of_target = memhook_process::allowed_processors(pid).unwrap_or(usize::MAX);
     let spare = own.saturating_sub(of_target);
@@ -59,8 +59,8 @@ impl Drains {
         self.crew.is_some()
     }
 
-    /// Divides the ledger after a pass if one drain is too slow. A recorder and a budget need all events in one
-    /// sequence, so they prevent a division.
+    /// Divides the ledger after a pass if one drain is too slow. A recorder or a budget needs all events in one
+    /// sequence, so either prevents a division.
     pub fn divide_if_pressed<O: Observer>(
         &mut self,
         stats: &PassStats,
@@ -102,8 +102,8 @@ impl Drains {
         }
     }
 
-    /// Makes a pass with all drains, if there are several. `is_last`: no thread records any more. The result tells
-    /// whether a previously unknown thread has written events.
+    /// Makes a pass with all drains, if there are several. `is_last`: no thread records any more. Returns true if a
+    /// previously unknown thread has written events.
     pub fn pass<O: Observer>(
         &mut self,
         drain: &mut Drain,

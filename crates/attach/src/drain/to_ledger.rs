@@ -20,7 +20,7 @@ pub(super) struct ToLedger<'a, O> {
 }
 
 impl<'a, O> ToLedger<'a, O> {
-    /// Creates the receiver of one pass. `writers`: the threads that have written to each ring until now.
+    /// Creates the receiver of one pass. `writers`: the threads that have written to each ring so far.
     pub(super) fn new(
         state: &'a mut State<O>,
         region: &'a Region,

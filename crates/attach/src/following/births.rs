@@ -60,7 +60,7 @@ struct Spare {
     region: Arc<Region>,
     /// Number of the parent's program in which it is mapped.
     program: u64,
-    /// Address (avma) of the gate of that program's hook, which is the same in every child.
+    /// Address (avma) of the gate of the hook in the parent's program. It is the same in every child.
     gate: u64,
     /// Generation of the heritage in the region.
     generation: u64,
@@ -98,13 +98,13 @@ struct State {
     /// Gate of the hook in the current program (avma).
     gate: u64,
     spares: Vec<Spare>,
-    /// Number of children that found no region, as counted in regions whose contents have since been replaced.
+    /// Number of children that found no region, summed over regions whose contents have since been replaced.
     missed: u64,
     /// True if no more regions are offered.
     is_closed: bool,
 }
 
-/// State of births, shared by the threads that trace a family.
+/// State of the tracing of children, shared by the threads that trace a family of processes.
 #[derive(Default)]
 pub(super) struct Births {
     state: Mutex<State>,
@@ -116,7 +116,7 @@ impl Births {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Registers a new program of the parent, with the hook's gate at this address (avma). Regions that wait in
+    /// Registers a new program of the parent, with the hook's gate at this address (avma). Regions still offered in
     /// children of the previous program are withdrawn, because their contents would describe the new program.
     pub fn begin_program(&self, gate: u64) {
         let mut state = self.lock();
@@ -175,7 +175,8 @@ impl Births {
         }
     }
 
-    /// Returns true if this search has found the process or will find it. It must then not be attached to.
+    /// Returns true if this search has found the process, or will find it. The caller must then not attach to the
+    /// process.
     pub fn cover(&self, pid: i32) -> bool {
         let state = self.lock();
         let gate = state.gate;
@@ -189,7 +190,7 @@ impl Births {
         match word(GATE_BIRTH_OFFSET) as u32 {
             gate_birth::UNDECIDED => !state.is_closed && word(SPARES_BEHIND_GATE) != 0,
             gate_birth::UNDER_WAY => true,
-            // This includes a session that has been passed on but may not have been received yet.
+            // The session may have been passed on without having been received yet.
             gate_birth::DONE => {
                 let owner = word(8);
                 state
@@ -244,7 +245,7 @@ impl State {
         let Some(heritage) = self.heritage_for(spare) else {
             return false;
         };
-        // Otherwise the children's count would be lost with the region's contents.
+        // Otherwise, the count of children would be lost with the region's contents.
         self.missed += spare.region.births_missed();
         let tables = heritage.conceive(&spare.region);
         spare.state = SpareState::Idle;

@@ -104,7 +104,8 @@ impl Member {
         Some(why)
     }
 
-    /// Postpones the attach for a short time: the process will be found in another way, or its state will change.
+    /// Postpones the attach for a short time, because the process will be found in another way, or its state will
+    /// change.
     pub fn wait_shortly(&mut self, now: Instant) {
         const PAUSE: Duration = Duration::from_millis(4);
         if let State::Waiting { next, .. } = &mut self.state {
@@ -112,7 +113,7 @@ impl Member {
         }
     }
 
-    /// Returns true if the process is the one for which this member was created, or has ended.
+    /// Returns true if the process is the one for which this member was created, or if it has ended.
     pub fn is_current(&self, pid: i32) -> bool {
         let started = thread_start_time(pid, pid);
         started.is_none() || started == self.started
@@ -172,7 +173,7 @@ impl Member {
                 count.traced += u64::from(self.programs == 0);
                 self.programs += 1;
                 self.failures = 0;
-                // With `End::Gone`, the process has ended, as the next search will notice, or it executes another
+                // With `End::Gone`, the process has ended, which the next search will notice, or it executes another
                 // program.
                 if !matches!(end, End::Gone) {
                     self.state = State::LetBe;
@@ -203,7 +204,7 @@ mod tests {
         Some(Error::StillLoaded { pid: 7 })
     }
 
-    /// A reason is not reported at first, because it may disappear. A persistent reason is reported once.
+    /// A reason for a failure is not reported at first, because it may disappear. A persistent reason is reported once.
     #[test]
     fn a_reason_is_told_once_when_it_lasts() {
         let mut member = Member::new(std::process::id() as i32);

@@ -29,8 +29,8 @@ pub fn obstacle(
 /// Returns the obstacles that can be detected by system calls alone: we created the process, or it uses another
 /// process's memory.
 pub fn kinship(pid: i32, traced: impl Iterator<Item = i32>) -> Option<Obstacle> {
-    // Patching such a process would change the memory of the process with which it shares memory, which need not be its
-    // parent (clone(2), CLONE_PARENT). If the comparison is not permitted, the processes have different owners.
+    // Patching such a process would also change the process that it shares memory with, which need not be its parent
+    // (clone(2), CLONE_PARENT). If the comparison is not permitted, the processes have different owners.
     let own = std::process::id() as i32;
     let mut others = traced.chain([own]).chain(parent(pid));
     if tracer(pid, pid) == own {

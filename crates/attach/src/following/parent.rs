@@ -92,7 +92,7 @@ impl Parent {
         self.gate = gate;
         self.births.begin_program(gate);
         self.hand_down(session);
-        // When anyone learns of the attach, the first children must already be traced.
+        // The first children must already be traced by the time the attach is announced.
         for _ in 0..WAITING {
             self.add_as_needed(session);
         }

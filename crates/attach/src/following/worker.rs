@@ -33,7 +33,7 @@ impl Permits {
         Permits { take, give }
     }
 
-    /// Runs the work once it is permitted; returns `None` if the end comes first.
+    /// Runs the work once it is permitted; returns `None` if tracing is to end before that.
     fn within<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         const PAUSE: Duration = Duration::from_millis(20);
         while let Err(SendTimeoutError::Timeout(())) = self.take.send_timeout((), PAUSE) {
@@ -49,8 +49,8 @@ impl Permits {
 
 /// End of all traces, if there is a time limit.
 ///
-/// The time begins with the first trace. Otherwise, on a busy machine, an attach might take longer than the whole time,
-/// and no trace would begin.
+/// The time limit runs from the start of the first trace. Otherwise, on a busy machine, an attach might take longer
+/// than the whole limit, and no trace would begin.
 #[derive(Clone)]
 pub(super) struct Until {
     duration: Option<Duration>,
@@ -65,7 +65,8 @@ impl Until {
         }
     }
 
-    /// Starts the time unless it has already started, and returns its end.
+    /// Starts the clock of the time limit unless it is already running, and returns the time at which the limit
+    /// expires.
     pub fn begin(&self) -> Option<Instant> {
         let duration = self.duration?;
         Some(*self.at.get_or_init(|| Instant::now() + duration))

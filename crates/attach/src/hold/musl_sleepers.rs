@@ -1,9 +1,9 @@
 //! Finds threads of a musl process that are certainly not inside its allocator.
 //!
-//! musl has no call frame information, so these stacks cannot be unwound. But a thread that sleeps in a system call
-//! that the allocator never makes is inside the allocator only if a signal handler has interrupted the allocator and
-//! makes that call. Then the kernel has put the handler's return address on the stack. So no such address may be
-//! between the stack pointer and the end of the stack.
+//! musl has no call frame information, so these stacks cannot be unwound. But a thread may sleep in a system call that
+//! the allocator never makes. Such a thread is inside the allocator only if a signal handler has interrupted the
+//! allocator and makes that call. Then the kernel has put the handler's return address on the stack. So no such address
+//! may be between the stack pointer and the end of the stack.
 
 use memhook_process::{Mapping, ModuleImage, ModulePart, code_places, module_part};
 use memhook_process::{RemoteAddress, read_memory};
@@ -19,7 +19,8 @@ const ALLOCATING: [i64; 7] = [
     libc::SYS_brk,
     libc::SYS_futex,
 ];
-/// `mov $15, %rax; syscall` as in C libraries, and an equivalent that a compiler may write: rt_sigreturn(2).
+/// Machine code that calls rt_sigreturn(2): `mov $15, %rax; syscall`, which C libraries use, and an equivalent that a
+/// compiler may generate.
 const RETURNS: [&[u8]; 2] = [
     b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05",
     b"\xb8\x0f\x00\x00\x00\x0f\x05",

@@ -91,7 +91,7 @@ impl SafePlaces {
         }
         let (frames, is_complete) = walk_frames(modules, start, read, DEPTH);
         if self.has_musl {
-            // No function of musl itself is called. musl's stacks do not mark where they begin.
+            // We call no function of musl itself, and musl's stacks do not mark where they begin.
             return self.check_allocators(&frames);
         }
         if !is_complete {
@@ -110,8 +110,8 @@ impl SafePlaces {
             )
         })?;
         let mut rest = &frames[..frames.len() - outer];
-        // A signal can interrupt code anywhere outside the C library, so the frames before and after the signal are
-        // judged separately. The frame through which the handler returns ends the handler's part.
+        // A signal can interrupt code anywhere outside the C library, so the interrupted frames and the frames of the
+        // handler are judged separately. The frame through which the handler returns separates them.
         while let Some(interrupted) = rest.iter().skip(1).position(|frame| frame.is_exact) {
             if let OwnAllocator::At(_) = self.own {
                 return Err("is handling a signal that may have interrupted the allocator".into());
@@ -167,15 +167,15 @@ impl SafePlaces {
         }
     }
 
-    /// Returns the number of outermost frames with which the C library begins a stack.
+    /// Returns how many of the outermost frames belong to the C library's start of the stack.
     fn outer(&self, frames: &[Frame]) -> Option<usize> {
         let [.., before, last] = frames else {
             return None;
         };
         let glibc = |frame: &Frame| self.glibc(frame.lookup());
         if let Some(of_last) = glibc(last) {
-            // clone(3) or a similar function has called start_thread. makecontext(3) makes its functions return to the
-            // first instruction of a function.
+            // clone(3) or a similar function has called start_thread. A function started by makecontext(3) returns to
+            // the first instruction of another function.
             let is_called = of_last.begin(last.lookup())? != last.pc;
             return (is_called && glibc(before).is_some()).then_some(2);
         }

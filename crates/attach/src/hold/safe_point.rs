@@ -32,9 +32,9 @@ pub struct SafePoints {
 }
 
 impl SafePoints {
-    /// Creates the safe points of a process with these modules, whose tables are compiled. A hook in the process must
-    /// be one of the modules, because a thread may wait for a long time in a wrapper's call of read(2), even after the
-    /// detach.
+    /// Creates the safe points of a process from its modules and their compiled unwind tables. If the process contains
+    /// a hook, the hook must be one of the modules: a thread may block for a long time in read(2), called by a wrapper,
+    /// even after the detach.
     pub fn new(tables: &UnwindTables, modules: &[ModuleImage]) -> SafePoints {
         SafePoints {
             modules: tables.table_modules(modules),
@@ -44,7 +44,7 @@ impl SafePoints {
         }
     }
 
-    /// Creates the safe points of a running process that is not traced, with these modules.
+    /// Creates the safe points of a running, untraced process with these modules.
     ///
     /// # Errors
     /// The process's mappings cannot be read.
@@ -83,7 +83,7 @@ impl SafePoints {
         is_within(&frames, &self.loader)
     }
 
-    /// Holds a thread at a safe point, for functions that take any lock.
+    /// Holds a thread at a safe point, to call functions that may take any lock.
     pub fn hold(&self, reach: &mut Reach<'_>, pid: i32, deadline: Duration) -> Result<Held, Error> {
         let judge = |registers: &Registers, read: &dyn Fn(u64) -> Option<u64>| {
             let start = (registers.rip, registers.rsp, registers.rbp);
@@ -92,8 +92,8 @@ impl SafePoints {
         hold_where(reach, pid, &judge, deadline)
     }
 
-    /// Like [`SafePoints::hold`], for the functions of an allocator, including on musl, in a process of
-    /// [`SafePoints::of_process`].
+    /// Like [`SafePoints::hold`], but for calls to an allocator's functions, musl's included. The safe points must come
+    /// from [`SafePoints::of_process`].
     pub fn hold_to_free(
         &self,
         reach: &mut Reach<'_>,
@@ -110,10 +110,10 @@ impl SafePoints {
         hold_where(reach, pid, &judge, deadline)
     }
 
-    /// Like [`SafePoints::hold`], at a moment at which no thread has the loader's locks. The other threads are stopped
-    /// too, so that none of them takes the locks or touches our descriptors before the hook is loaded. If they cannot
-    /// be stopped within 10 ms three times in a row, or if one of them is inside the loader, they keep running. Fails
-    /// with [`Error::CallTimeout`] if the locks stay taken until the deadline.
+    /// Like [`SafePoints::hold`], but at a moment when no thread holds the loader's locks. The other threads are
+    /// stopped too, so that none of them takes the locks or touches our descriptors before the hook is loaded. If
+    /// stopping them takes more than 10 ms three times in a row, or if one of them is inside the loader, they keep
+    /// running. Fails with [`Error::CallTimeout`] if the locks stay taken until the deadline.
     pub fn hold_to_load(
         &self,
         reach: &mut Reach<'_>,

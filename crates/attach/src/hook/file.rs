@@ -80,7 +80,7 @@ impl HookFile {
             folder: folder_name.clone(),
             cause,
         };
-        // Symbolic links of the process are resolved within its own root.
+        // The process's symbolic links are resolved within its own root.
         let folder = open_folder_below(&TargetRoot::of(pid).path(), path).map_err(of_folder)?;
         let mounted = fstatvfs(&folder).map_err(|errno| of_folder(errno.into()))?;
         if mounted.flags().contains(FsFlags::ST_NOEXEC) {
@@ -136,7 +136,7 @@ impl HookFile {
         self.is_kept = true;
     }
 
-    /// Returns an emission whose hook is loaded from this file.
+    /// Returns an emission that loads its hook from this file.
     pub fn emission(&self) -> Emission {
         Emission {
             file: Some(self.place.clone()),

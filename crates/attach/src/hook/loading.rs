@@ -143,8 +143,8 @@ impl Loading {
         }
     }
 
-    /// Loads the hook. Returns its load bias and the object that was used. If the loader refuses, because a sandbox
-    /// forbids opening files, the hook is mapped without the loader, if that is allowed.
+    /// Loads the hook. Returns its load bias and the object that was used. If the loader refuses because a sandbox
+    /// forbids opening files, the hook is mapped without the loader, provided that mapping is allowed.
     pub fn load(
         self,
         held: &mut Held,

@@ -1,4 +1,5 @@
-//! The hook itself: the objects that this crate embeds, and how one of them gets into a process.
+//! The hook itself: the object files that this crate embeds, and how one of them is loaded into a
+//! process.
 
 pub(crate) mod file;
 pub(crate) mod listening;

@@ -161,7 +161,7 @@ impl HookObject {
             .ok_or(Error::HookObject(name))
     }
 
-    /// Returns the hook as a module of a target in which its base is `base`.
+    /// Returns the hook as a module of a target in which the hook's base is `base`.
     pub fn image(&'static self, base: u64) -> Result<ModuleImage, Error> {
         static BYTES: [OnceLock<Arc<ModuleBytes>>; 2] = [const { OnceLock::new() }; 2];
         Ok(ModuleImage {
@@ -233,7 +233,7 @@ impl HookObject {
         Ok(map_object(held, &object)?)
     }
 
-    /// Returns the object's bytes as they are in memory at `base`, up to the end of the file's contents.
+    /// Returns the object's bytes as they are when it is mapped at `base`, up to the end of the file's contents.
     fn in_memory(&self, elf: &Elf<'_>, base: u64) -> Result<Vec<u8>, Error> {
         let broken = || Error::HookObject("whole segments");
         let mut memory = Vec::new();

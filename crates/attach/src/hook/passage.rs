@@ -33,8 +33,8 @@ impl InProcess {
         found
     }
 
-    /// Returns the arguments for the hook: the address of the passage, and one byte per saved register that gives its
-    /// place.
+    /// Returns the arguments for the hook: the address of the passage, and one byte per saved register, which gives the
+    /// place where the register is saved.
     pub fn arguments(passage: Option<&InProcess>) -> [u64; 2] {
         let Some(InProcess { address, saved }) = passage else {
             return [0, 0];

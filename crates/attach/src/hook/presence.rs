@@ -15,7 +15,7 @@ pub struct HookInTarget {
 }
 
 impl HookInTarget {
-    /// Creates the description of this object, loaded at an address of the target.
+    /// Describes this object as loaded at an address of the target.
     pub fn new(object: &HookObject, base: u64) -> Result<HookInTarget, Error> {
         Ok(HookInTarget {
             base,

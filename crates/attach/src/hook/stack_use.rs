@@ -7,8 +7,8 @@ use std::collections::{HashMap, HashSet};
 /// takes at most `ALWAYS` bytes.
 const ASKS: [&str; 3] = ["unwind_and_remember(", "check_memo(", "with_frames("];
 const ALWAYS: u64 = 704;
-/// Limit for shmat(2), for calls through a passage, and for the wrappers of described allocators, whose frames store
-/// their callers' registers.
+/// Limit on the stack use of shmat(2), of calls through a passage, and of the wrappers of described allocators, whose
+/// frames store their callers' registers.
 const OF_OTHERS: u64 = 800;
 /// Frame of `memhook_pass` (arch/x86_64/passage.hpp), including both return addresses.
 const OF_PASSAGE: u64 = 8 + 8 + 160 + 8;
@@ -52,7 +52,7 @@ impl Calls {
     }
 
     /// Returns true if the function is a wrapper that records. Other wrappers tail-call it (selective.hpp), so their
-    /// frames are gone.
+    /// frames no longer exist when it runs.
     fn is_full(&self, name: &str) -> bool {
         let called = self.frames.get(name).map(|(called, _)| called.as_str());
         called.is_some_and(|called| called.contains("Policy = memhook::Recording"))

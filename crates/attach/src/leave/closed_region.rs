@@ -1,4 +1,4 @@
-//! Region that we cannot open, read through the target's memory.
+//! A region that we cannot open, and therefore read through the target's memory.
 
 use memhook_abi::{
     Control, MAGIC, MAX_RINGS, RINGS_OFFSET, RingHeader, TALLY_OFFSET, Tally, birth, ring_stride,
@@ -29,7 +29,8 @@ pub fn attacher_pid(pid: i32, address: RemoteAddress) -> Option<u32> {
     control32(pid, address, offset_of!(Control, attacher_pid))
 }
 
-/// Returns the number of the process that uses the region ([`Control::owner`]); 0: none yet.
+/// Returns the number of the process that uses the region ([`Control::owner`]), or 0 if no process
+/// has used it yet.
 pub fn owner(pid: i32, address: RemoteAddress) -> u64 {
     read_word(pid, address + offset_of!(Control, owner) as u64).unwrap_or(0)
 }

@@ -40,7 +40,7 @@ pub(crate) struct Made {
     pub is_private: bool,
 }
 
-/// Makes a region of this size in the process of a held thread.
+/// Creates a region of this size in the process of a held thread.
 pub(crate) fn make_region(held: &mut Held, bytes: u64) -> Result<Made, Error> {
     made(held, [GUIDE_NAME, REGION_NAME], bytes)
 }
@@ -50,7 +50,7 @@ pub(crate) fn make_probe_region(held: &mut Held, bytes: u64) -> Result<Made, Err
     made(held, PROBE_NAMES, bytes)
 }
 
-/// Environment variable for tests. It makes regions as on a kernel without the seal.
+/// Environment variable for tests. If it is set, regions are created as on a kernel without the seal.
 const WITHOUT_SEALS: &str = "MEMHOOK_WITHOUT_SEALS";
 
 fn made(held: &mut Held, names: [&CStr; 2], bytes: u64) -> Result<Made, Error> {
@@ -93,7 +93,7 @@ pub(crate) fn found_regions(maps: &[Mapping]) -> Vec<FoundRegion> {
 }
 
 fn found_region(maps: &[Mapping], report: &Mapping) -> FoundRegion {
-    // A report without a guide has not been given one yet, or is from an earlier version.
+    // A report without a guide has not received its guide yet, or is from an earlier version.
     let guide_bytes = match report.offset == GUIDE_BYTES as u64 {
         true => GUIDE_BYTES as u64,
         false => 0,
@@ -116,7 +116,7 @@ impl FoundRegion {
         OpenOptions::new().read(true).write(true).open(path).ok()
     }
 
-    /// Maps the report here, with a copy of the first part of its guide.
+    /// Maps the report into this process, with a copy of the first part of its guide.
     pub fn map(&self, pid: i32, file: &File) -> Option<Region> {
         if self.report.offset == 0 {
             return Region::map(file).ok();
@@ -127,15 +127,15 @@ impl FoundRegion {
     }
 }
 
-/// Frees the unwind tables in a process's regions after the end of recording. A thread that still reads them gets zeros
-/// and cuts its backtrace short. Returns the time for which a thread was held.
+/// Frees the unwind tables in a process's regions after the end of recording. A thread that still reads these tables
+/// gets zeros and cuts its backtrace short. Returns the time for which a thread was held.
 pub(crate) fn give_tables_back(pid: i32) -> Duration {
     let Ok(maps) = mappings(pid) else {
         return Duration::ZERO;
     };
     let copies = hook_copies(pid, &maps);
     let in_use = |at: u64| copies.iter().any(|hook| hook.region(pid) == Some(at));
-    // A guide without the seal is private memory, which may have merged with its neighbours.
+    // A guide without the seal is private memory, and the kernel may have merged it with its neighbours.
     let has_tables = |m: &Mapping, at: u64| match m.path.as_str() {
         GUIDE_PATH => m.end - m.start == GUIDE_BYTES as u64,
         "" => m.contains(at + RULES_OFFSET as u64),

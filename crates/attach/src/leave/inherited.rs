@@ -17,7 +17,7 @@ const TICK: Duration = Duration::from_millis(20);
 pub fn close_inherited(pid: i32, begin: Instant) {
     for child in children(pid) {
         let age = || process_age(child).is_some_and(|age| age <= begin.elapsed() + TICK);
-        // A child without our descriptors has passed none to its own children.
+        // A child without our descriptors cannot have passed any to its own children.
         if age() && close_in(child) {
             close_inherited(child, begin);
         }

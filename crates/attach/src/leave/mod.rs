@@ -1,5 +1,5 @@
-//! Leftovers of ours in a process before and after an attach (regions, the hook, pads and probes),
-//! and their removal from the process and its children.
+//! Our leftovers in a process before and after an attach (regions, the hook, pads and probes), and
+//! their removal from the process and its children.
 
 mod closed_region;
 pub(crate) mod guided;

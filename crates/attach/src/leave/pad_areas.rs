@@ -49,7 +49,7 @@ fn has_jump(pid: i32, maps: &[Mapping], entry: &RedirectEntry) -> bool {
     crate::hold::code_exchanges::has_jump(pid, maps, entry.at, &entry.jump)
 }
 
-/// Returns the addresses of functions that lead to pads (avma).
+/// Returns the addresses (avma) of functions that lead to pads.
 pub(crate) fn live_places(pid: i32, maps: &[Mapping]) -> Vec<u64> {
     let mut found = entries(pid, maps);
     found.retain(|entry| has_jump(pid, maps, entry));
@@ -63,7 +63,7 @@ pub(crate) fn are_live(pid: i32, maps: &[Mapping]) -> bool {
         .any(|entry| has_jump(pid, maps, entry))
 }
 
-/// Returns the cells that hold a wrapper of one of these hooks as slots whose `target` is the trampoline.
+/// Finds the cells that hold a wrapper of one of these hooks. Returns them as slots whose `target` is the trampoline.
 pub(crate) fn held_cells(
     pid: i32,
     maps: &[Mapping],

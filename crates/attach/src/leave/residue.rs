@@ -1,5 +1,5 @@
-//! Remains of an earlier attach in a process: the hook, the region, and patched slots if its attacher was killed. Also
-//! the remains that the process inherited from a traced parent.
+//! Remains of an earlier attach in a process: the hook, the region, and patched slots if its attacher was killed. They
+//! include the remains that the process inherited from a traced parent.
 
 use super::closed_region as closed;
 use super::guided::{FoundRegion, found_regions, give_tables_back, make_region};
@@ -158,7 +158,7 @@ impl Residue {
             self.never_used.push(place);
             return;
         }
-        // This reads the process's memory, because opening the region's file needs CAP_CHECKPOINT_RESTORE.
+        // The owner is read from the process's memory, because opening the region's file needs CAP_CHECKPOINT_RESTORE.
         let owner = closed::owner(pid, address);
         if let Some(epoch) = closed::epoch(pid, address) {
             self.last_epoch = self.last_epoch.max(epoch);

@@ -17,7 +17,7 @@ const USUAL: Duration = Duration::from_millis(20);
 /// Longest time that a running thread, or a thread that waits for a processor, can be between two instructions of a
 /// wrapper.
 const BETWEEN: Duration = Duration::from_millis(300);
-/// Upper bound of a wrapper's own frame, which contains the return address of its callee.
+/// Upper bound on the size of a wrapper's own frame, which contains the return address of its callee.
 const FRAME_BYTES: u64 = 512;
 
 /// Returns true if no thread is inside a wrapper after the gate was closed. A thread that stopped in the middle of the
@@ -110,7 +110,7 @@ impl Threads {
         sp > frame && stack.is_some_and(|m| (m.start..m.end).contains(&sp))
     }
 
-    /// Returns true if a word of the frame could be a return address of ours.
+    /// Returns true if a word of the frame could be a return address into our code.
     fn holds_our_address(&self, frame: u64) -> bool {
         let mut bytes = [0; FRAME_BYTES as usize];
         let Range { start, .. } = frame.wrapping_sub(FRAME_BYTES)..frame;

@@ -43,7 +43,8 @@ const UNWINDING: [&str; 5] = [
 const CANNOT_THROW: &str = "the program can throw exceptions, and they cannot pass through a hook that is mapped without the loader";
 
 /// Adds the functions of these allocators to a plan, or reports which of them cannot have a pad. A described allocator
-/// is traced completely or not at all, because with a subset of its functions there would be false leaks or no events.
+/// is traced completely or not at all, because tracing only some of its functions would lead to false leaks, or to no
+/// events.
 pub(crate) fn plan_described(
     survey: &Surveyed,
     allocators: &[Allocator],

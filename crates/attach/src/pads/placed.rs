@@ -35,7 +35,7 @@ pub(crate) struct Pads {
     placed: Vec<(PlannedPad, RedirectEntry)>,
     /// Functions without a pad.
     pub refused: Vec<RefusedPad>,
-    /// True if exceptions may pass through a function. This needs a hook that the loader knows.
+    /// True if exceptions may pass through a function. This requires a hook that the loader has loaded.
     pub may_be_thrown_through: bool,
     /// Longest time that threads were held.
     pub held: Duration,
@@ -76,7 +76,7 @@ impl Pads {
         pads.refusal_of_described().map_or(Ok(pads), Err)
     }
 
-    /// Uses the memory that an earlier attach has left, or maps new memory.
+    /// Reuses memory left by an earlier attach, or maps new memory.
     fn place_in_module(
         &mut self,
         reach: &mut Reach<'_>,
@@ -207,8 +207,8 @@ impl Pads {
         )))
     }
 
-    /// Assigns numbers to the described functions: the variant that a trampoline had in an earlier attach, or an unused
-    /// one. `variants`: the hook's variants by function and original.
+    /// Assigns variant numbers to the described functions: the number that a function's trampoline had in an earlier
+    /// attach, or an unused number. `variants`: the hook's variants by function and original.
     pub fn number_described(&mut self, variants: &HashMap<(usize, u64), u32>) -> Result<(), Error> {
         let mut free: BTreeSet<usize> =
             (FIRST_DESCRIBED..FIRST_DESCRIBED + MAX_DESCRIBED).collect();
@@ -291,7 +291,7 @@ impl Pads {
     }
 
     /// Adds the cells that contain no wrapper, and removes slots that lead to the same functions. If both existed, a
-    /// call would pass two wrappers and count twice in a sample.
+    /// call would pass through two wrappers and count twice in a sample.
     pub fn add_to(&self, scan: &mut SlotScan, modules: &[ModuleImage], copies: &[HookCopy]) {
         let own = self.placed.iter().filter(|(pad, _)| pad.does.is_none());
         let addresses: BTreeSet<u64> = own.map(|(pad, _)| pad.address).collect();

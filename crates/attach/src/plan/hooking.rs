@@ -137,7 +137,7 @@ impl Planned {
         )?)
     }
 
-    /// Returns true if reads and writes are counted, which requires that the program reports them and that there is
+    /// Returns true if reads and writes are counted. This requires that the program reports them and that there is
     /// enough memory. Otherwise, removes the slots that are needed only for counting.
     pub fn counts_accesses(&mut self, scan: &mut SlotScan) -> bool {
         let is_listener = |slot: &memhook_process::Slot| slot.symbol == ACCESS_LISTENER;
@@ -200,7 +200,7 @@ impl Planned {
                 continue;
             }
             let (name, address) = (refused.name.clone(), refused.address);
-            // The entry contains the jump of a running attach, so its code differs from the file.
+            // The entry contains the jump of a running attach, so the code there differs from the file.
             let head = address..=address + 4;
             if live.iter().any(|at| head.contains(at)) {
                 module.pads.push((name, address));

@@ -1,4 +1,5 @@
-//! Preview of an attach: what it would patch and refuse, and how well the process could be traced. Changes nothing.
+//! Previews an attach without changing anything: what it would patch and refuse, and how well the process could be
+//! traced.
 
 pub(crate) mod diagnosis;
 pub(crate) mod hooking;

@@ -1,9 +1,9 @@
-//! Check whether an attach would find a thread at a safe point, with no other thread in its way.
+//! Checks whether an attach would find a thread at a safe point, with no other thread in its way.
 //!
 //! For a blocked thread, the kernel reports the position (proc_pid_syscall(5)), and the stack can be read while the
-//! thread sleeps. If no blocked thread settles the question, a thread is held as in an attach and released immediately.
-//! That is the case if all threads are running, if none can be unwound without a frame pointer, or if none is at a safe
-//! point.
+//! thread sleeps. If no blocked thread settles the question, a thread is held, as an attach would do, and is released
+//! immediately. No blocked thread settles it if all threads are running, if none can be unwound without a frame
+//! pointer, or if none is at a safe point.
 
 use crate::claim::claim;
 use crate::error::Error;

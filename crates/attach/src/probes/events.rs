@@ -215,7 +215,7 @@ impl Events {
         }
     }
 
-    /// Returns the return addresses of a call stack, innermost first, and true if the stack was cut short.
+    /// Returns the return addresses of a call stack, innermost first, and whether the stack was cut short.
     pub fn stack(&self, id: u32) -> Option<(Vec<u64>, bool)> {
         let stack = self.stacks.as_ref()?.region.stack(id)?;
         Some((stack.frames, stack.truncated))

@@ -1,4 +1,4 @@
-//! Memory of probes: distribution of the functions among areas, the addresses of the areas, and their mapping.
+//! Memory of probes: how functions are distributed among areas, where the areas are, and how they are mapped.
 
 use super::error::ProbeError;
 use super::events::{Events, prepare};
@@ -28,8 +28,8 @@ pub(super) struct Mapped {
     pub bytes: u64,
 }
 
-/// Returns the area for these functions, and the number of the function of each pad. Pads at exits come first, because
-/// an exit pad has no effect before its entry pad is active.
+/// Returns the area for these functions, and, for each pad, the number of its function. Pads at exits come first,
+/// because an exit pad has no effect before its entry pad is active.
 pub(super) fn places<'p>(plan: &'p ProbePlan, numbers: &[usize]) -> (AreaPlan<'p>, Vec<usize>) {
     let (mut pads, mut owners) = (Vec::new(), Vec::new());
     for &probe in numbers {
@@ -73,7 +73,7 @@ pub(super) fn clusters(functions: &[PlannedFunction]) -> Vec<(Vec<usize>, Range<
 }
 
 /// Returns the bytes that are charged to the process: a copy of each changed page of code, and the counters of its
-/// threads. We write the pads, so they are charged to us.
+/// threads. Our own process writes the pads, so they are charged to us.
 fn charged_bytes(pid: i32, plan: &ProbePlan, layout: &CountsLayout) -> u64 {
     const PAGE_BYTES: u64 = 4096;
     let changed = plan.functions.iter().flat_map(|function| {
@@ -95,7 +95,7 @@ pub(super) struct MappedProbes {
     pub events: Option<Events>,
 }
 
-/// Maps the counters, the table of threads and the areas. None of them has an effect yet.
+/// Maps the counters, the table of threads and the areas. At this point, none of these has an effect.
 pub(super) fn map_all(
     pid: i32,
     plan: &ProbePlan,

@@ -192,13 +192,12 @@ impl Probes {
         self.placed_in
     }
 
-    /// Returns true if the process still has the pads, which means that it has neither ended nor executed another
-    /// program.
+    /// Returns true if the process still has the pads, that is, if it has neither ended nor executed another program.
     pub fn is_in_place(&self) -> bool {
         probe_areas::is_probed(self.pid)
     }
 
-    /// Updates the ids of the counting threads. Call it periodically, because threads of the process may end.
+    /// Updates the ids of the counting threads. Call this periodically, because threads of the process may end.
     pub fn follow_threads(&mut self) {
         let Ok(blocks) = self.blocks_taken() else {
             return;
@@ -217,7 +216,8 @@ impl Probes {
         }
     }
 
-    /// Returns the counts of each function by number. They stay readable after the end of the process.
+    /// Returns the counts of each function, by the number of the function. They stay readable after the end of the
+    /// process.
     pub fn counts(&self) -> std::io::Result<Vec<FunctionCount>> {
         let mut counts: Vec<FunctionCount> =
             vec![FunctionCount::default(); self.plan.functions.len()];

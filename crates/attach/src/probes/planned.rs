@@ -472,7 +472,7 @@ fn range_of(of_module: &ModuleCode<'_>, symbol: &FunctionSymbol) -> Result<Range
             Err("it is Go code: a goroutine may be moved away at any point in it".into())
         }
         None if symbol.bytes == 0 => {
-            Err("neither a symbol nor call frame information says where it ends".into())
+            Err("neither a symbol nor call frame information says where the function ends".into())
         }
         None => Ok(symbol.start..symbol.start.saturating_add(symbol.bytes)),
     }

@@ -69,7 +69,7 @@ fn try_remove(pid: i32) -> Result<Option<u64>, Error> {
     Ok(Some(left + own))
 }
 
-/// Unmaps the memory. A thread that runs now can no longer reach it.
+/// Unmaps the memory. Running threads can no longer reach it.
 fn unmap(pid: i32, found: &[Found]) -> Result<(), Error> {
     let mut held = hold(pid, &any_point())?;
     let maps = mappings(pid)?;
@@ -102,7 +102,7 @@ pub(crate) fn remove_from_forked(pid: i32, areas: &[Mapping]) {
             maps.iter()
                 .any(|m| m.path == AREA_PATH && areas.iter().any(|a| a.is_same_file(m)))
         });
-        // If another memhook-rs works on a process, it is left to that one.
+        // If another memhook-rs is working on a process, the process is left to it.
         if is_forked && let Ok(_claim) = claim(other) {
             let _ = remove(other);
         }

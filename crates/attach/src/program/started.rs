@@ -1,6 +1,6 @@
-//! One traced process of a program that memhook-rs started. Separate threads empty its rings and follow its modules:
-//! the thread that started the program is occupied with ptrace requests, including the wait for stops, which no other
-//! thread may make.
+//! One traced process of a program that memhook-rs started. Separate threads empty its rings and follow its modules.
+//! The thread that started the program has no time for that: only this thread may make ptrace requests and wait for
+//! stops.
 
 use crate::config::TraceConfig;
 use crate::error::Error;

@@ -1,4 +1,4 @@
-//! Facts in a recording other than events: modules, thread names, losses, clocks.
+//! Facts that a recording contains in addition to events: modules, thread names, losses, clocks.
 
 use crate::config::TraceConfig;
 use crate::drain::consumer::Consumer;
@@ -21,11 +21,13 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// Time between two collections of facts: a thread may get its name after its first allocation, and losses may grow.
+/// Time between two collections of facts. They are repeated because a thread may get its name after its first
+/// allocation, and because losses may grow.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
-/// Maximum number of samples of resident memory. Beyond it, every second sample is dropped and the interval doubles.
+/// Maximum number of samples of resident memory. When it is reached, every second sample is dropped, and the interval
+/// is doubled.
 const MOST_SAMPLES: usize = 600;
-/// First interval of these samples, short enough that a run of one second has enough of them.
+/// Initial interval of these samples, short enough that a run of one second has enough samples.
 const FIRST_SAMPLE_PAUSE: Duration = Duration::from_millis(50);
 /// Time between two clock readings.
 const CLOCK_PAUSE: Duration = Duration::from_secs(10);
@@ -256,7 +258,7 @@ impl Facts {
             return None;
         }
         drop(state);
-        // /proc is read without the lock, so the rings do not wait for it.
+        // /proc is read without the lock, so that the rings do not have to wait for the read.
         let names: Vec<(u32, String)> = new
             .into_iter()
             .chain(asked)

@@ -62,11 +62,11 @@ impl ModuleCoverage {
 pub struct ModuleAllocator {
     /// Name of the allocator.
     pub name: &'static str,
-    /// True if it is linked into a program, or into a library that is not only an allocator.
+    /// True if the allocator is linked into a program, or into a library that is not only an allocator.
     pub is_linked_in: bool,
 }
 
-/// Background scans of the modules' code for calls of allocators.
+/// Background scans of the modules' code for calls to allocators.
 pub struct CallScans {
     /// Results by path; `None`: in progress.
     calls: HashMap<String, Option<AllocatorCalls>>,
@@ -102,8 +102,8 @@ impl CallScans {
         // trace.
         let started = std::thread::Builder::new().spawn(move || {
             for module in new {
-                // A damaged file affects only its own row. Its panic must be caught, because the end of the trace waits
-                // for a result.
+                // A damaged file affects only its own row. A panic of its scan must be caught, because the end of the
+                // trace waits for a result.
                 let scan = || allocator_calls(&module.bytes.whole(), module.is_main, &is_hooked);
                 let calls = catch_unwind(AssertUnwindSafe(scan)).unwrap_or_default();
                 if results.send((module.path.clone(), calls)).is_err() {
@@ -134,7 +134,7 @@ impl CallScans {
         true
     }
 
-    /// Returns the modules that have calls which are seen, or are known to be missed.
+    /// Returns the modules with calls that are seen or that are known to be missed.
     pub fn coverage(&self, session: &Session) -> Vec<ModuleCoverage> {
         let slots = session.region().slots();
         let mut found = Vec::new();

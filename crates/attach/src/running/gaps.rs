@@ -1,6 +1,6 @@
 //! Detects and ends gaps, in which the target continued untraced because we did not run.
 //!
-//! A thread whose ring is full waits for the drain thread. If the clock word does not advance meanwhile, the hook
+//! A thread whose ring is full waits for the drain thread. If the clock word does not advance during the wait, the hook
 //! considers the attacher dead and suspends itself (`suspend` in the hook's `waiting.hpp`), because the target must not
 //! wait forever. When this process runs again, it first takes all earlier events. Then the next hooked call of the
 //! target resumes recording, with the same rings and slots.
@@ -10,10 +10,10 @@ use crate::session::Session;
 use memhook_ledger::Observer;
 use memhook_stream::Gap;
 
-/// Number of passes after which all events published before the first pass are taken and ordered. With pairs, a pass
-/// takes the events that the previous pass has claimed, and the ledger waits for one more pass.
+/// Number of passes after which all events published before the first pass are taken and ordered. If pairs are folded,
+/// a pass takes the events that the previous pass has claimed. In addition, the ledger waits for one more pass.
 const PASSES: u64 = 4;
-/// Maximum number of gaps that are reported immediately; the last report has all of them.
+/// Maximum number of gaps that are reported immediately. The last report has all gaps.
 const TOLD: usize = 3;
 
 /// Detects gaps and ends them.

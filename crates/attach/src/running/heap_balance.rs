@@ -38,7 +38,7 @@ pub struct Comparison {
     pub grown_bytes: i64,
     /// Growth of the trace's live blocks, including their headers.
     pub traced_bytes: i64,
-    /// Largest difference of the two counts that a complete trace can explain.
+    /// Largest difference between the two counts that a complete trace can explain.
     pub bound_bytes: u64,
     /// True if blocks from before the attach were released. Their sizes are unknown, and malloc's count has decreased
     /// by them.

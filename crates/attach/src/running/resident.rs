@@ -7,8 +7,8 @@ use memhook_ledger::{LiveWalk, Observer};
 use memhook_process::{Mapping, living_thread};
 use std::ops::Range;
 
-/// Maximum number of slices of blocks that are used to find mappings with live blocks. The slices are a sample, because
-/// an account must be cheap.
+/// Maximum number of slices of the blocks that are examined to find mappings with live blocks. Only a sample is
+/// examined, because the account must be cheap.
 const MOST_SLICES: u32 = 4;
 
 /// Returns the account at this moment, from the kernel's sums and the trace. `earlier_bytes`: live bytes from before

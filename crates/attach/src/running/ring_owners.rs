@@ -115,7 +115,7 @@ impl RingOwners {
         for ring in &claimed {
             let mut ended = !alive.contains(&ring.tid);
             let first_seen = self.started.get(&ring.index).map(|s| s.0) != Some(ring.tid);
-            // Two rings have the same tid: the thread of one ring has ended, and a new thread has got its tid.
+            // Two rings have the same tid: the thread of one ring has ended, and a new thread has reused its tid.
             if first_seen || owners[&ring.tid] > 1 {
                 let start = thread_start_time(self.pid, ring.tid as i32);
                 let known = self.started.entry(ring.index).or_insert((0, None));

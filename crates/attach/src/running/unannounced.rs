@@ -1,6 +1,6 @@
 //! Modules whose loading was not announced by a traced dlopen call. They were loaded by a call that began before its
 //! slot was patched, by the C library for its own use (iconv_open(3), getpwnam(3)), or through a pointer from dlsym(3).
-//! Calls from these modules are not seen until their slots are patched, and the coverage reports this.
+//! Calls from these modules are not seen until their slots are patched. The coverage report says so.
 
 use crate::error::Error;
 use crate::session::Session;
@@ -35,8 +35,8 @@ impl Unannounced {
         now >= self.next
     }
 
-    /// Looks for new modules. Those that the previous look found are reported, unless a module has been announced
-    /// since. Returns true if there are new modules, whose slots are not patched yet.
+    /// Looks for new modules. Reports the modules that the previous look found, unless a module has been announced
+    /// since then. Returns true if there are new modules, whose slots are not patched yet.
     pub fn look(&mut self, session: &mut Session, now: Duration) -> Result<bool, Error> {
         self.pause = (self.pause * 2).min(LONGEST);
         self.next = now + self.pause;

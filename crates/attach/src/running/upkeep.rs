@@ -184,7 +184,7 @@ impl Upkeep {
         }
     }
 
-    /// Collects the last facts about a process that makes no more calls, or from which the caller is about to detach.
+    /// Collects the final facts about a process that makes no more calls, or that the caller is about to detach from.
     pub fn last_look(&mut self, session: &mut Session) {
         self.unannounced.look_at_end(session);
     }

@@ -20,7 +20,7 @@ pub(super) struct Cleared {
     /// Remaining traces of earlier attaches.
     pub residue: Residue,
     pub files: ModuleFiles,
-    /// Memory of the process, opened before anything else was read.
+    /// Memory of the process. It was opened before anything about the process was read.
     pub memory: File,
     /// Longest time that a thread was held.
     pub held: Duration,

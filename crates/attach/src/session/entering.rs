@@ -29,7 +29,8 @@ impl Prepared {
             Ok((held, hook)) => {
                 let mut session = Session::of(self, hook);
                 if let Err(error) = session.begin(reach, held, entry.region) {
-                    // Some slots may already contain wrappers. If this attach cannot restore a slot, the next one can.
+                    // Some slots may already contain wrappers. If this attach cannot restore a slot, the next attach
+                    // can.
                     let _ = session.detach();
                     return Err(error);
                 }
@@ -154,7 +155,7 @@ impl Prepared {
 }
 
 impl Session {
-    /// Makes the held thread pass the region to the hook and patch.
+    /// Makes the held thread pass the region to the hook and patch the slots.
     fn begin(&mut self, reach: &mut Reach<'_>, mut held: Held, place: Place) -> Result<(), Error> {
         let pid = self.prepared.pid;
         let (mut address, bytes) = self.prepared.region_at(&place);
@@ -186,7 +187,7 @@ impl Session {
         // The hook has reported the loader's count, and a wrapped dlopen uses only lists that match it. A wrapped
         // dlopen also needs an instruction in its caller's module through which it can return.
         self.prepared.look_at_modules()?;
-        // If not all threads can be held, the slots stay unchanged, and the coverage shows it.
+        // If not all threads can be held, the slots stay unchanged, and the coverage shows this.
         if let Ok(all_held) = self.force_slots() {
             self.note_held(all_held);
         }

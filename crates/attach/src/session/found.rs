@@ -1,4 +1,4 @@
-//! Step of an attach after the plan: the jumps to pads are written, and the slots are found.
+//! The step of an attach that follows the plan: writes the jumps to pads, and finds the slots.
 
 use crate::config::{Accesses, TraceConfig};
 use crate::error::Error;

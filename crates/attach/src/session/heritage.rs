@@ -1,4 +1,5 @@
-//! What a process passes on to the children that it forks, and the session of a child that has used it.
+//! State that a process passes on to the children that it forks, and the session of a child that has taken over this
+//! state.
 
 use super::Session;
 use super::journal::SlotJournal;
@@ -39,8 +40,8 @@ pub(crate) struct Heritage {
 }
 
 impl Session {
-    /// Returns what the children inherit. Returns `None` if a child could not be traced from its birth with that: pads
-    /// and counted accesses have their own memory, and sampled accesses apply to one process.
+    /// Returns the state that the children inherit. Returns `None` if this would not suffice to trace a child from its
+    /// birth: pads and counted accesses have their own memory, and sampled accesses apply to one process.
     pub(crate) fn heritage(&self) -> Option<Heritage> {
         let own = &self.prepared;
         let has_more =

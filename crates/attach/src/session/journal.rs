@@ -16,8 +16,8 @@ pub(super) struct SlotJournal {
     object: &'static HookObject,
     /// Ids of the hooked functions.
     functions: HashSet<usize>,
-    /// Variant of the wrapper for each original address (avma) of a function. The program may have
-    /// copied a wrapper's address, so a variant is never given to another original.
+    /// Variant of the wrapper for each original address (avma) of a function. The program may have copied a wrapper's
+    /// address, so a variant is never reassigned to another original.
     variants: HashMap<(usize, u64), u32>,
     /// Modules with functions or slots that cannot be hooked, and the reasons.
     pub unhookable: Vec<(String, &'static str)>,

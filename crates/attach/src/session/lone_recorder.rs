@@ -2,8 +2,8 @@
 //!
 //! It may skip them if the process is registered for membarrier(2), because a second thread can then make all threads
 //! pass a barrier. While a process with several threads registers, the kernel waits for an RCU grace period, about ten
-//! milliseconds (sync_runqueues_membarrier_state in kernel/sched/membarrier.c). So a sleeping thread registers. If all
-//! threads are busy, registering would gain nothing.
+//! milliseconds (sync_runqueues_membarrier_state in kernel/sched/membarrier.c). So a sleeping thread is made to
+//! register the process. If all threads are busy, registering would gain nothing.
 
 use crate::hook::presence::any_point;
 use memhook_abi::flags::LONE_RECORDER;

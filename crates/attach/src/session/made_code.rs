@@ -81,7 +81,8 @@ impl MadeCode {
             .or_else(|| self.listed_names(pid, root))
     }
 
-    /// Reads names from the file that the process has mapped. Its path is used only if it leads to the same file.
+    /// Reads names from the file that the process has mapped. The path of the file is used only if it leads to the same
+    /// file.
     fn dumped_names(&self, root: &TargetRoot) -> Option<Arc<PerfMap>> {
         let mut dumped = self.dumped.lock().unwrap_or_else(|e| e.into_inner());
         let known = |dumped: &Option<(u64, JitDump, Arc<PerfMap>)>| {

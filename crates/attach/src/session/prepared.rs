@@ -128,7 +128,7 @@ impl Prepared {
         }
         let modules = TracedModules::of(&survey, &maps, files, vdso);
         let mut tables = known.tables();
-        // From here on, nothing found out about the target can make us refuse the attach.
+        // From here on, nothing that we find out about the target can make us refuse the attach.
         let anywhere = [survey.object.image(0)?];
         let registered = make_tables(&mut tables, &modules, reach, &idle, pid);
         // The next process of the same run gets the same hook.
@@ -280,7 +280,7 @@ impl Prepared {
 
 impl Drop for Prepared {
     /// The gate is closed and all data has been read. If the gate could not be closed, the hook finds rings without an
-    /// owner, and then it neither waits nor counts.
+    /// owner, and then neither waits nor counts.
     fn drop(&mut self) {
         // The claim is released after this, so the next attacher can start before this process has ended.
         self.region.forget_attacher();
@@ -288,7 +288,7 @@ impl Drop for Prepared {
     }
 }
 
-/// Returns the configuration for the hook, as far as settings and limits determine it. Refuses if memory is too scarce.
+/// Returns the part of the hook's configuration that settings and limits determine. Refuses if memory is too scarce.
 pub(super) fn limited(pid: i32, settings: &TraceConfig) -> Result<Config, Error> {
     let mut config = settings.hook_config();
     config.plan = plan(pid, settings)?;
@@ -309,8 +309,8 @@ fn count_accesses(config: &mut Config, flag: u32) {
     }
 }
 
-/// Makes the unwind tables while a sleeping thread registers the process for barriers: both take long and are
-/// independent. Returns the time for which that thread was held, if one registered. No other thread is held meanwhile.
+/// Makes the unwind tables while a sleeping thread registers the process for barriers: both take a long time and are
+/// independent. Returns how long that thread was held, if one registered. No other thread is held meanwhile.
 fn make_tables(
     tables: &mut UnwindTables,
     modules: &TracedModules,

@@ -1,6 +1,6 @@
 //! Slots that no thread of the target can patch. Either their pages cannot be made writable (a seccomp filter refuses
-//! mprotect(2), or might kill the process for it), or the pages may be in relocation at the moment, or modules are
-//! loaded and unloaded too fast.
+//! mprotect(2), or might kill the process for it), or the loader may be relocating the pages at the moment, or modules
+//! are loaded and unloaded too fast.
 
 use memhook_abi::slot_state::{PATCHED, PENDING, REFUSED};
 use memhook_inject::{WordExchange, force_words, force_words_of_held};
@@ -70,7 +70,7 @@ fn patch_by(
     if slots.is_empty() {
         return Ok(longest);
     }
-    // An original is written once, before the first slot that leads to it; no thread calls it until then.
+    // Each original is written once, before the first slot whose wrapper calls it. No thread calls it before.
     let originals: Vec<_> = slots
         .iter()
         .map(|forced| WordExchange {

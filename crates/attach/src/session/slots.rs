@@ -1,4 +1,4 @@
-//! Slots of an attach: finding, verifying and restoring them.
+//! Finds, verifies and restores the slots of an attach.
 
 use super::Session;
 use super::refused_slots;
@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 /// Runtimes whose variants of `operator new` may do nothing but forward to malloc.
 const CXX_RUNTIMES: [&str; 3] = ["libstdc++.so", "libc++abi.so", "libc++.so"];
 
-/// Longest time that the held thread waits for a moment in which no other thread unloads modules.
+/// Longest time that the held thread waits for other threads to finish unloading modules.
 const STILL_PATIENCE: Duration = Duration::from_millis(20);
 
-/// Number of attempts, with all threads held, to find the modules unchanged.
+/// Number of attempts to find the modules unchanged while all threads are held.
 const FORCED_TRIES: u32 = 5;
 
 impl Session {
@@ -91,10 +91,10 @@ impl Session {
         if looked.is_ok() && self.region().syscalls_filtered() {
             looked = self.force_slots().map(drop);
         } else if self.prepared.modules.may_vanish && self.has_refused_slots() {
-            // If not all threads can be held, the coverage shows the unseen calls.
+            // If not all threads can be held, the coverage report shows the unseen calls.
             let _ = self.force_slots();
         }
-        // The request is answered in any case, because the target's dlopen waits for it.
+        // The request is answered in any case, because the target's dlopen waits for the answer.
         *answered = request;
         self.region().answer_modules(request);
         looked

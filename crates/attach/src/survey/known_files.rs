@@ -42,7 +42,7 @@ impl KnownFiles {
         UnwindTables::with_known(&self.tables)
     }
 
-    /// Shares the bytes of the vDSO, which are read from each process although all processes have the same.
+    /// Shares the bytes of the vDSO, which are read from each process although they are the same in all processes.
     pub fn share_vdso(&mut self, vdso: &mut ModuleImage) {
         match &self.vdso {
             Some(known) if known[..] == vdso.bytes[..] => vdso.bytes = Arc::clone(known),

@@ -91,12 +91,12 @@ fn room_of_ring(config: &TraceConfig) -> u64 {
     config.ring_bytes.max(USUAL_RING_BYTES)
 }
 
-/// Returns the size of a ring in a process whose address space may be limited: the wanted size or less.
+/// Returns the size of a ring in a process whose address space may be limited: the requested size or less.
 fn fitting_ring_bytes(pid: i32, wanted: u64) -> u64 {
     Limits::of(pid).map_or(wanted, |limits| limits.fitting_ring_bytes(wanted))
 }
 
-/// Returns true if a process may map gigabytes that it never touches.
+/// Returns true if a process is allowed to map gigabytes that it never touches.
 pub(crate) fn may_reserve(pid: i32) -> bool {
     Limits::of(pid).is_some_and(|limits| {
         let is_filtered_and_locks = limits.locked > 0 && has_seccomp_filter(pid);

@@ -195,7 +195,8 @@ fn free_for_us() -> Option<u64> {
 /// resulting share (1/n) is large enough for all blocks of nearly any process, and small enough that we cause neither
 /// this machine nor our own container to run out of memory.
 const LEDGER_SHARE: u64 = 4;
-/// Upper limit of this memory in bytes: a ledger at its limit walks its whole table while rings fill up.
+/// Upper limit of this memory in bytes. It exists because a ledger at its limit walks its whole table while rings fill
+/// up.
 const LEDGER_MOST: u64 = 1 << 30;
 
 /// Returns the bytes for the ledger of one process.

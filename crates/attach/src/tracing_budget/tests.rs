@@ -38,8 +38,7 @@ fn recorded(count: f64, probability: f64, random: &mut Random) -> f64 {
 }
 
 impl Program {
-    /// `rates`: number and size of the allocations in each period. The process follows an order of the controller one
-    /// period later.
+    /// `rates`: number and size of the allocations in each period. The process obeys the controller one period later.
     fn run(&self, share: f64, rates: &[(f64, u64)], seed: u64) -> Run {
         let mut controller = TracingController::within(share, FIRST_LEVEL);
         let mut random = Random::seeded(seed);
@@ -233,7 +232,7 @@ fn an_impossible_budget_leaves_samples() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// After two seconds, no five seconds of any program exceed the budget by more than a tenth.
+    /// After two seconds, no five-second window of any program exceeds the budget by more than a tenth.
     #[test]
     fn no_five_seconds_cost_much_more(
         phases in proptest::collection::vec((20usize..400, 0.0f64..6.0, 4u32..14), 2..12),
@@ -255,7 +254,7 @@ proptest! {
             let most = most_in(later, 500);
             // The controller responds to each thousandfold jump in traffic two periods later.
             let jump = 2.0 * phases.len() as f64 * later.iter().copied().fold(0.0, f64::max) / 500.0;
-            // In addition to their own budget, five seconds may use the savings of the preceding second.
+            // In addition to its own budget, a five-second window may use what the preceding second saved.
             prop_assert!(most <= share * 1.3 + jump, "{} of {}", most, share);
         }
     }

@@ -12,8 +12,8 @@ use memhook_unwind::{Sections, UnwindTable};
 use ring::digest::{Context, Digest, SHA256};
 use std::{io::Write, path::PathBuf, sync::Arc};
 
-/// Name of the directory below the directory of all our caches. Increase the number when the same call frame
-/// information gives a different table, or when the format changes.
+/// Name of the directory below the directory of all our caches. Increase the number in the name when the same call
+/// frame information results in a different table, or when the format changes.
 const NAME: &str = "unwind-1";
 const MAGIC: [u8; 8] = *b"mhkunwnd";
 /// Total size of all tables in bytes.
@@ -132,7 +132,7 @@ fn encode(table: &UnwindTable, key: &Key) -> Vec<u8> {
     bytes
 }
 
-/// Returns the table, if these bytes were written under this key.
+/// Decodes the table; returns `None` unless these bytes were written under this key.
 pub fn decode(bytes: &[u8], key: &Key) -> Option<UnwindTable> {
     let (content, digest) = bytes.split_at_checked(bytes.len().checked_sub(DIGEST_BYTES)?)?;
     let (header, rest) = content.split_at_checked(HEADER_BYTES)?;

@@ -1,8 +1,9 @@
 //! Thread that reads and writes unwind tables on disk.
 //!
 //! The user's home directory may be slow or unresponsive: on a network file system whose server is gone, calls fail
-//! only after minutes. An attach, the end of a trace, and our own end must not wait for it longer than [`PATIENCE`]. So
-//! one thread of this process does all such work, and other threads stop waiting if it does not answer.
+//! only after minutes. An attach, the end of a trace, and our own exit must not wait for the disk longer than
+//! [`PATIENCE`]. So one thread of this process does all such work, and other threads stop waiting if it does not
+//! answer.
 
 use super::cache::{Key, TableCache, decode};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};

@@ -72,7 +72,7 @@ impl UnwindTables {
         }
     }
 
-    /// Forgets the tables of other modules unless they are in the region.
+    /// Forgets the tables of all modules other than the given ones, unless they are in the region.
     pub fn keep_only(&mut self, modules: &[ModuleImage]) {
         let used: HashSet<FileKey> = modules.iter().map(key_of).collect();
         self.files

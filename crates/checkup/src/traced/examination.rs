@@ -1,4 +1,4 @@
-//! Examination of a running process, which is recorded for some time. At the end, its memory is copied.
+//! Examines a running process: records it for some time, and copies its memory at the end.
 
 use super::StackNames;
 use super::first_look::FirstLook;
@@ -27,7 +27,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Duration of one wait for names, between two queries of the attendant.
+/// Duration of one wait for names, after which the attendant is queried again.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
 /// Fraction (1/n) of the examination after which it is too late for a first look.
@@ -45,9 +45,9 @@ pub struct Examination<'a> {
     pub looks: Option<MemoryLooks>,
     /// Settings of the recording.
     pub recording: Options,
-    /// Directory for the recording. No named file remains there.
+    /// Directory for the recording. The examination leaves no named file there.
     pub directory: PathBuf,
-    /// Places to search for names in addition to the process's files; `None` for no names.
+    /// Where to search for names, in addition to the process's files; `None` disables names.
     pub names: Option<SearchPath>,
 }
 
@@ -98,7 +98,7 @@ pub trait Attendant {
     fn attached(&mut self, _session: &Session) {}
 
     /// Called each turn, with the id of the thread that takes the events. Returns true to end the examination without
-    /// its last looks.
+    /// the final looks.
     fn is_called_off(&mut self, _drainer: Option<i32>) -> bool {
         false
     }
@@ -133,7 +133,7 @@ pub struct Examined {
     pub is_abandoned: bool,
     /// True if everything was recorded.
     pub is_complete: bool,
-    /// True if the examination was ended early, without the last looks.
+    /// True if the examination was ended early, without the final looks.
     pub is_called_off: bool,
     _file: File,
 }
@@ -202,7 +202,7 @@ struct ExaminationJob<'a> {
     attendant: &'a mut dyn Attendant,
     names: Names,
     first_look: Option<FirstLook>,
-    /// True if the first look was taken, failed, or is too late.
+    /// True if the first look was taken, has failed, or would now come too late.
     has_first_look: bool,
     looks: Option<Looks>,
     is_complete: bool,
@@ -218,7 +218,7 @@ struct Looks {
     mapped: MappedSites,
 }
 
-/// Includes all parts, because the advice makes its own selection.
+/// Includes all parts, because the advice selects from them itself.
 const VIEW: RssView = RssView {
     top: usize::MAX,
     pins: true,

@@ -16,8 +16,7 @@ pub struct FirstLook {
 }
 
 impl FirstLook {
-    /// Copies the memory. Returns `None` if that fails, because the last look will report the
-    /// reason.
+    /// Copies the memory. Returns `None` on failure; the last look will report the reason.
     pub fn take<O: Observer + Send>(
         pid: i32,
         consumer: &Consumer<O>,

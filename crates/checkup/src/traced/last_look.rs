@@ -16,7 +16,7 @@ pub struct LastLook {
 
 impl LastLook {
     /// Copies the memory. Call this while the process is still traced, because a block allocated
-    /// later would be in no ledger. `words` puts an error into words.
+    /// later would be in no ledger. `words` turns an error into a message.
     pub fn take<O: Observer + Send>(
         pid: i32,
         consumer: &Consumer<O>,
@@ -96,8 +96,8 @@ impl LastLook {
 pub struct Searched(Result<FoundLeaks, String>);
 
 impl Searched {
-    /// Returns the blocks by the stack and the thread of their allocation, for the rows of a
-    /// report.
+    /// Returns the blocks grouped by the stack and the thread of their allocation, for the rows of
+    /// a report.
     pub fn unreachable(&self) -> Option<&[UnreachableSite]> {
         self.0.as_ref().ok().map(FoundLeaks::unreachable)
     }

@@ -1,8 +1,8 @@
-//! Measures what tracing costs a program, in comparison with the kernel's uprobes. The number of rounds is fixed, so it
-//! does not depend on the speed of the machine.
+//! Measures the cost of tracing a program, compared with the kernel's uprobes. The number of rounds is fixed and does
+//! not depend on the speed of the machine.
 //!
-//! Run it with `cargo bench`; `cargo bench -- always-on` instead measures what endless tracing costs a program that
-//! only allocates. The benchmarks of `experiments/measurements` measure more, and store their results.
+//! Run it with `cargo bench`; `cargo bench -- always-on` instead measures the cost of permanent tracing for a program
+//! that only allocates. The benchmarks of `experiments/measurements` measure more, and store their results.
 
 mod always_on;
 
@@ -102,7 +102,7 @@ fn standing(name: &str, args: &[&str], place: &Placement, tools: &[&dyn Tool]) -
     alternate(&mut subject, tools, cycles(10))
 }
 
-/// Runs a real program, the only one that is installed wherever this is built. Its input file is small, because with
+/// Runs a real program: the only one that is installed on every build machine. Its input file is small, because with
 /// probes the program takes many times as long.
 fn real_program(place: &Placement, tools: &[&dyn Tool]) -> Alternated {
     let text =

@@ -33,7 +33,7 @@ pub fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(measure.conclude(vec![evidence])?))
 }
 
-/// Refuses options that do not work for any recording, or not for this one.
+/// Refuses options that work for no recording at all, and options that do not work for this one.
 fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     const OTHERS: &str =
         "--fail-on with live, peak, allocations, site or a score, --baseline or --growth";

@@ -1,4 +1,4 @@
-//! Options of `advise`, its output, and the answer from a recording.
+//! Options and output of `advise`, and advice from a recording.
 
 use super::copy_limits::CopyLimits;
 use super::read_only::ReadOnly;

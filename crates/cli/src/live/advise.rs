@@ -18,13 +18,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(file) = args.target.recording() {
         if args.read_only.read_only {
             bail!(
-                "--read-only looks at a running process, and {} is a recording",
+                "--read-only needs a running process, but {} is a recording",
                 file.display()
             );
         }
         if args.tries {
             bail!(
-                "--try changes a running process, and {} is a recording",
+                "--try needs a running process, but {} is a recording",
                 file.display()
             );
         }

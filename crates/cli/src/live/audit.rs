@@ -1,7 +1,8 @@
-//! `--audit FILE`: a line of JSON for each action on a process (`docs/schemas/audit-1.json`).
+//! `--audit FILE`: writes a line of JSON for each action on a process
+//! (`docs/schemas/audit-1.json`).
 //!
-//! A separate thread writes the lines, and it does so only while no thread of any process is held.
-//! So a slow, full or missing disk does not delay any process.
+//! A separate thread writes the lines, but only while no thread of any process is held. So a slow,
+//! full or missing disk does not delay any process.
 
 use anyhow::Context;
 use memhook_foreign::{open_appended, visible_json};
@@ -16,7 +17,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, UNIX_EPOCH};
 
 const SCHEMA: &str = "memhook-rs/audit/1";
-/// Maximum time that a command waits, before it exits, for its lines to be written.
+/// Maximum time for which an exiting command waits for its lines to be written.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two checks whether a thread is held.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -95,7 +96,7 @@ struct Writer {
     path: String,
     has_failed: bool,
     who: Map<String, Value>,
-    /// Names of functions of each process by address, for the lines so far.
+    /// Names of each process's functions by address, as used by the lines written so far.
     names: HashMap<(i32, Option<u64>, u64), String>,
 }
 

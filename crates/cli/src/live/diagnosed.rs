@@ -13,7 +13,7 @@ use serde_json::json;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// Examines a process like an attach that also traces these allocators. `only_looks`: no thread is held.
+/// Examines a process as an attach that also traces these allocators would. `only_looks`: no thread is held.
 pub(super) fn of(
     pid: i32,
     allocators: &[Allocator],

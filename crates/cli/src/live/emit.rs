@@ -30,7 +30,7 @@ pub struct Args {
     ///
     /// This is an average, and 1 reports every allocation. Larger blocks are reported with a higher probability, and
     /// weighted_bytes corrects for that.
-    // As in jemalloc (lg_prof_sample:19), and as the contract assumes.
+    // jemalloc samples in the same way (lg_prof_sample:19), and the contract assumes this.
     #[arg(long, value_name = "BYTES", value_parser = units::size, default_value = "512K")]
     sample: u64,
     /// Load the hook from a file here, for listeners that read files

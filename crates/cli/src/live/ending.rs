@@ -29,8 +29,8 @@ pub fn fault(end: &End, pid: i32) -> Option<String> {
     }
 }
 
-/// Exits with the status of the program. Ctrl-C ends a shell script only if its command dies of the
-/// signal.
+/// Exits with the status of the program. Ctrl-C ends a shell script only if the signal kills the
+/// script's current command.
 pub fn end_as(status: i32) -> ExitCode {
     if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGINT {
         memhook_attach::finish_keeping_tables();

@@ -1,4 +1,4 @@
-//! The part of `advise` that records a running process, or replays a recorded run.
+//! Part of `advise`: records a running process, or replays a recorded run.
 
 use super::advice::{Args, WhatIfArgs, advice};
 use super::copy_limits::{CopyLimits, words_of_a_search};
@@ -22,7 +22,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Examines a process, and tries a remedy if that was asked for. Returns the exit code of the trace, too.
+/// Examines a process, and tries a remedy if requested. Also returns the exit code of the trace.
 pub(super) fn advise(args: &Args, pid: i32) -> anyhow::Result<(Advice, u8)> {
     if args.until_sure.is_some_and(|most| most < args.duration) {
         bail!("--until-sure is the time of all looks, and the first one alone takes longer (-d)");
@@ -96,8 +96,8 @@ fn tried(advice: &Advice, pid: i32, limits: CopyLimits) -> Option<Tried> {
     }
 }
 
-/// Records a process for a time, like `attach --leaks --rss=pins`. Without an overhead, every call is recorded, and its
-/// memory is not searched.
+/// Records a process for a time, like `attach --leaks --rss=pins`. Without an overhead budget, every call is recorded,
+/// and the process's memory is not searched.
 fn examined(
     pid: i32,
     args: &Args,

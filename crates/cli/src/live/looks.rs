@@ -1,5 +1,5 @@
-//! Watches single blocks of a trace whose accesses are sampled ("looks"). A separate thread does
-//! this, because threads of the process wait for it.
+//! Watches single blocks of a trace whose accesses are sampled ("looks"). They have their own
+//! thread, because threads of the process may be waiting for them.
 
 use memhook_access::{BirthLooks, SeenLook, SeenLooks, SeenWord};
 use memhook_attach::Trace;

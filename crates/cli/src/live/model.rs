@@ -59,7 +59,7 @@ impl HeapReports {
         }
     }
 
-    /// Returns the whole report, if all parts have their names.
+    /// Returns the whole report if the names of all parts are known.
     fn poll(
         &mut self,
         run: &mut Traced<'_>,
@@ -94,7 +94,7 @@ struct MappingReports {
     discarded: Discarded,
     /// Address space at the last reading.
     process: Option<MappedMemory>,
-    /// The report of the heap, kept until the call stacks of the mappings have their names.
+    /// The report of the heap, kept until the names for the call stacks of the mappings are known.
     heap: Option<ReportModel>,
 }
 
@@ -257,7 +257,7 @@ impl Reporter {
         self.mappings.join(of_mappings)
     }
 
-    /// Returns the current report with the names known so far, and true if other names are still
+    /// Returns the current report with the names that are known so far, and true if more names are
     /// pending.
     pub fn so_far(&mut self, session: &Session) -> Option<(ReportModel, bool)> {
         if !session.heaps().is_empty() || session.traces_mappings() {
@@ -268,8 +268,8 @@ impl Reporter {
         Some((reports.so_far(&mut run)?, true))
     }
 
-    /// Suspends the report that [`so_far`](Self::so_far) continues later, while other reports are
-    /// made.
+    /// Suspends the current report while other reports are created; [`so_far`](Self::so_far)
+    /// continues it later.
     pub fn set_aside(&mut self) -> Option<SetAside> {
         self.reports.set_aside()
     }

@@ -1,6 +1,6 @@
-//! The commands that look at, hold or trace a process, on a processor to which holding and tracing are
-//! not ported yet. Commands that can only look have their own modules. Each of the others accepts any
-//! arguments and refuses in one line.
+//! Commands that inspect, hold or trace a process, for architectures to which holding and tracing have not been ported.
+//! Commands that can work by inspection alone have their own modules. Each of the others accepts any arguments, and
+//! refuses with a one-line message.
 
 mod advice;
 pub mod advise;

@@ -39,7 +39,7 @@ pub type Handover = Arc<Mutex<Option<LastLook>>>;
 
 /// Maximum share of the process's time that may be spent on looks at blocks.
 const LOOK_BUDGET: f64 = 0.02;
-/// Length of one wait for names at the end, after which signals are checked.
+/// Length of each wait for names at the end. Signals are checked after each wait.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
 /// The reports of one process.
@@ -54,8 +54,8 @@ pub struct ReportJob {
     shows_reports: bool,
     /// Command line of one process among several, as last read.
     title: Option<String>,
-    /// Time for which a child ran before it was found. Set only for a child that was found after
-    /// its start, and only after the attach.
+    /// Time for which a child ran before it was found. Set only after the attach, and only for a
+    /// child that was found after its start.
     unseen: Option<Duration>,
     /// Message about the attach, printed when the process is traced.
     announce: Option<fn(&Session)>,
@@ -88,14 +88,14 @@ pub struct ReportJob {
     has_pins: bool,
     /// Actions that are performed when numbers reach a limit.
     triggered: Triggered,
-    /// True if some blocks are not traced, so that the size of the remaining memory would have no
-    /// meaning.
+    /// True if some blocks are not traced, so that the size of the remaining memory would be
+    /// meaningless.
     is_selective: bool,
     /// Resident bytes, and the time at which they were read.
     resident: Option<(Duration, u64)>,
     /// True if a requested report is not finished yet.
     is_report_asked: bool,
-    /// Memory that malloc had handed out at the beginning, once known.
+    /// Memory that malloc had handed out at the beginning; set once it is known.
     beginning: Option<Option<HeapBalance>>,
     /// Memory that malloc had handed out at the last reading.
     balance: Option<HeapBalance>,
@@ -106,8 +106,8 @@ pub struct ReportJob {
 }
 
 impl ReportJob {
-    /// Creates a job that has reported nothing yet. `interval` is the time between two reports.
-    /// With `None`, there is only the final report.
+    /// Creates a job that has reported nothing yet. `interval` is the time between two reports;
+    /// with `None`, only the final report is written.
     pub fn new(
         pid: i32,
         reports: &Arc<Reports>,
@@ -172,7 +172,7 @@ impl ReportJob {
         }
     }
 
-    /// Makes a recording that is used only for the scores, and removed afterwards.
+    /// Creates a recording that is used only for the scores and is removed afterwards.
     pub fn recorded_for_scores(self, is_scratch: bool) -> ReportJob {
         ReportJob { is_scratch, ..self }
     }
@@ -221,7 +221,7 @@ impl ReportJob {
     }
 
     /// Reads the command line, in which many programs describe their work, especially after a fork.
-    /// At the end, it can no longer be read.
+    /// It can no longer be read when the process has ended.
     fn look_at_command_line(&mut self) {
         if let Some(title) = &mut self.title {
             let now = command_line(self.pid);
@@ -275,8 +275,8 @@ impl ReportJob {
         self.reports.is_incomplete.store(true, Relaxed);
     }
 
-    /// Reports how an attached process has ended. If there are several, such as a server's workers,
-    /// only failures are reported.
+    /// Reports how an attached process has ended. If there are several processes, such as a
+    /// server's workers, only failures are reported.
     fn tell_ending<O: Observer + Send>(&self, trace: &Trace<O>) {
         let is_usual = |ending: &Ending| matches!(ending, Ending::Exited(0) | Ending::Unknown);
         let is_told = |ending: &Ending| self.title.is_none() || !is_usual(ending);
@@ -323,8 +323,8 @@ impl ReportJob {
         }
     }
 
-    /// Writes a report that was requested just before the end. It may contain data that the last
-    /// report lacks.
+    /// Writes a report that was requested just before the end, because it may contain data that the
+    /// last report lacks.
     fn finish_asked(&mut self, session: &Session) {
         if std::mem::take(&mut self.is_report_asked) {
             let wait = self.name_wait();
@@ -378,7 +378,8 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
         // With --quiet and a recording, no reports are printed.
         self.shows_reports = !(self.is_quiet && trace.is_recorded() && !self.is_scratch);
         self.look_at_command_line();
-        // A process that is traced from its creation was seen from the first block on.
+        // If a process is traced from its creation, all of its blocks were seen, from the first one
+        // on.
         let is_seen = trace.session().found().is_some();
         self.unseen = match self.unseen {
             Some(_) if !is_seen => process_age(self.pid),
@@ -395,8 +396,8 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
     }
 
     fn turn(&mut self, trace: &Trace<O>, turn: &Turn) -> ControlFlow<()> {
-        // malloc's sums are read before the trace is announced, so that little happens between the
-        // start of the trace and the reading.
+        // malloc's sums are read before the trace is announced, so that the reading comes soon
+        // after the start of the trace.
         if self.beginning.is_none() && !turn.gone {
             self.look_at_heap(trace);
         }
@@ -430,7 +431,8 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
         } else if asked.report {
             eprintln!("memhook-rs: no report is written beside this output");
         }
-        // The lookup of names may take long, and a dlopen of the target does not wait for it.
+        // The lookup of names may take a long time, and a dlopen of the target does not wait for
+        // it.
         if let Some(mut report) = self.reporter.poll(trace.session(), Duration::ZERO) {
             self.is_report_asked = false;
             self.look_at_heap(trace);
@@ -454,7 +456,8 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
     fn before_detach(&mut self, trace: &Trace<O>) {
         self.end_looks();
         self.look_at_resident(Duration::MAX);
-        // This comes first, because the copy of the memory watches pages too.
+        // The watch for stale blocks is ended first, because the copy of the memory watches pages
+        // too.
         if let Some(section) = &mut self.stale {
             section.before_detach(trace);
         }
@@ -488,12 +491,12 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
         if let Some(gap) = gaps.last() {
             self.reports.has_gaps.store(true, Relaxed);
             if trace.session().region().abandoned_at_ns().is_some() {
-                // This gap was still open when the trace ended. Other gaps were reported at their
-                // ends.
+                // This gap was still open when the trace ended. All other gaps were reported when
+                // they ended.
                 eprintln!("memhook-rs: {}", gap_said(self.pid, *gap));
             }
         }
-        // For a program that executes another one, only the recording is kept.
+        // If the program executes another program, only the recording is kept.
         let mut report = match end {
             End::Executed => None,
             _ => {

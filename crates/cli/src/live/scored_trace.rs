@@ -10,8 +10,8 @@ use memhook_symbols::Symbolizer;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// File for a recording that is read once. It has no name, so nothing remains of it, however this
-/// process ends.
+/// File for a recording that is read once. It has no name, so nothing remains of it, no matter how
+/// this process ends.
 pub struct Scratch {
     /// Path by which the file can be opened while this value exists.
     pub path: PathBuf,
@@ -22,7 +22,7 @@ impl Scratch {
     /// Creates the file in the directory for temporary files.
     ///
     /// # Errors
-    /// Creates the file. Errors are those of open(2), with the directory.
+    /// Errors of open(2), with the directory in the message.
     pub fn new() -> std::io::Result<Scratch> {
         let file = unnamed_file()?;
         Ok(Scratch {

@@ -20,7 +20,7 @@ pub struct NameWait {
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
 impl NameWait {
-    /// Begins to wait for the names of one of several processes. The first signal ends all traces,
+    /// Starts the wait for the names of one of several processes. The first signal ends all traces,
     /// and does not affect the names of a process that has already ended.
     pub fn begin_beside_others() -> NameWait {
         NameWait {

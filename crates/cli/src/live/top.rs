@@ -1,4 +1,4 @@
-//! `top`: the live heap of a running process on the terminal.
+//! `top`: shows the live heap of a running process in the terminal.
 
 mod edit_key;
 mod editor;
@@ -76,7 +76,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let pid = args.target.pid()?;
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
-        bail!("top needs a terminal; for scripts there is: memhook-rs attach {pid} --json");
+        bail!("top needs a terminal; in scripts, use memhook-rs attach {pid} --json");
     }
     if args.tracing.sample_bytes().is_some() {
         bail!("top counts every allocation: leave --sample out, or use --overhead");
@@ -136,7 +136,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let has_gaps = !trace.consumer().gaps(trace.consumer().elapsed()).is_empty();
     let end = end_text(&job.views[0].board, trace.consumer(), code, has_gaps);
     let hints = job.hints(&trace, depth);
-    // An editor may stay open for hours, and other attachers may trace the process meanwhile.
+    // An editor may stay open for hours, and other attachers may trace the process in the meantime.
     drop(trace);
     job.edit.finish();
     for notice in &job.notices {

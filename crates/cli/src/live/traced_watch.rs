@@ -13,7 +13,7 @@ use std::process::ExitCode;
 /// Mean bytes between samples. A heap of 16 MiB has about a thousand samples.
 const SAMPLE_BYTES: u64 = 16 << 10;
 
-/// Watches a process, or those of a control group, while they are traced.
+/// Watches a process, or the processes of a control group, while they are traced.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(selector) = args.target.whole_group()? {
         return several::run(args, selector);
@@ -21,8 +21,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let pid = args.target.pid()?;
     let config = args.config();
     refuse(pid, &config)?;
-    // The directory is created before the process is touched, so that an error costs the process
-    // nothing.
+    // The directory is created before the process is touched, so that an error does not affect the
+    // process.
     let watched = Watched::new(args, 0)?;
     let depth = config.depth;
     let mut job = Watch::new(pid, &watched, &args.view, depth);

@@ -1,4 +1,4 @@
-//! `watch`: traces a process at little cost, and keeps evidence for the case that memory runs out.
+//! `watch`: traces a process at little cost, and keeps evidence in case memory runs out.
 
 mod read_only;
 

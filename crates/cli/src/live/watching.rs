@@ -1,4 +1,4 @@
-//! Options of `watch`, and what it keeps, whether it traces or not.
+//! Options of `watch`, and the state that it keeps both with and without tracing.
 
 pub mod evidence;
 pub mod watched;

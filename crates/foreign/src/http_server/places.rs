@@ -15,7 +15,7 @@ pub(super) struct Silent {
 }
 
 impl Silent {
-    /// Adds a connection to a list that is sorted oldest first. Drops another connection if there are too many.
+    /// Adds a connection to a list that is sorted by age, oldest first. Drops another connection if there are too many.
     pub(super) fn enter(list: &mut Vec<Silent>, client: Client, until: Instant) {
         let addresses = list.iter().map(|one| one.client.address);
         if let Some(at) = yields(addresses, client.address, (MOST_SILENT, MOST_SILENT_OF_ONE)) {
@@ -46,8 +46,8 @@ impl Places {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Accepts a client, and turns another one away if necessary. Accepts none if so many threads are producing answers
-    /// that they must be stuck.
+    /// Accepts a client, and turns another client away if necessary. Accepts no client if so many threads are producing
+    /// answers that they must be stuck.
     pub(super) fn enter(self: &Arc<Places>, client: &Client, server: &HttpServer) -> Result<Place> {
         let (stream, address) = (client.stream.try_clone()?, client.address);
         if self.threads.load(Relaxed) >= 2 * server.most_clients {
@@ -113,7 +113,7 @@ fn yields(
         .and_then(first)
 }
 
-/// Returns the range that counts as one address, because the owner of one IPv6 address has 2^64 of them.
+/// Returns the range that counts as one address, because whoever owns one IPv6 address owns 2^64 of them.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(six) => {

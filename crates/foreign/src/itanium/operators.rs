@@ -1,4 +1,4 @@
-//! Operators: their codes, their spelling, and the expressions that they form.
+//! Operators: their codes, their spellings, and the expressions that they form.
 
 use Form::*;
 

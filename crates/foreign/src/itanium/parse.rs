@@ -14,7 +14,7 @@ const MOST_NODES: usize = 1 << 16;
 
 /// Returns the tree of a symbol, and its root.
 pub(super) fn parse(symbol: &str) -> Option<(Vec<Node<'_>>, Id)> {
-    // Compilers mangle `sr` in one of two ways, and only the parts after it show which.
+    // Compilers mangle `sr` in one of two ways, and only the parts after it show which way was used.
     parse_as(symbol, false).or_else(|| parse_as(symbol, true))
 }
 

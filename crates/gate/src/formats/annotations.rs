@@ -1,5 +1,5 @@
-//! Annotations of GitHub Actions: lines that the runner shows at a source line (GitHub docs,
-//! "Workflow commands for GitHub Actions").
+//! Annotations of GitHub Actions: messages that the runner shows next to a source line (GitHub
+//! docs, "Workflow commands for GitHub Actions").
 
 use super::{alike, relative, shared_sentence, stack_lines};
 use crate::{Judgement, Outcome};

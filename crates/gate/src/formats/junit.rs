@@ -40,8 +40,8 @@ fn time(judged: &Judgement) -> Duration {
     judged.iter().map(|verdict| verdict.evidence.elapsed).sum()
 }
 
-/// Writes a case for each leak and each exceeded limit, regardless of the number of processes that
-/// have it, and one for each process that passed.
+/// Writes one case for each leak and each exceeded limit, regardless of how many processes have it,
+/// and one case for each process that passed.
 fn suite(name: &str, judged: &Judgement, options: &FormatOptions) -> TestSuite {
     let mut suite = TestSuite::new(name);
     suite.set_time(time(judged));

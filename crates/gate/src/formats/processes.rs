@@ -1,4 +1,5 @@
-//! Short texts about several processes: unjudged ones, and ones whose verdicts have equal texts.
+//! Short texts about several processes: those that were not judged, and those whose verdicts have
+//! the same text.
 
 use super::headline;
 use crate::{NotJudged, Verdict};

@@ -49,7 +49,7 @@ impl Format<Judgement> for Sarif {
     }
 }
 
-/// Base of source paths outside the repository: the directory in which the module was built
+/// Base of source paths outside the repository: the build directory of a module that was built
 /// elsewhere. That directory is unknown, so the log has no `originalUriBaseIds` (section 3.14.14).
 const ELSEWHERE: &str = "BUILD_DIRECTORY";
 
@@ -130,8 +130,8 @@ fn uri(path: &str) -> String {
     let mut uri = String::from(if path.starts_with('/') { "file://" } else { "" });
     for byte in path.bytes() {
         match byte {
-            // These are the unreserved characters and the separator. With a colon, the first
-            // segment would be read as a scheme.
+            // These are the unreserved characters and the separator. If the first segment contained
+            // a colon, it would be read as a scheme.
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
                 uri.push(char::from(byte));
             }
@@ -181,7 +181,7 @@ mod tests {
         }
     }
 
-    /// A relative path from another build does not belong to the repository.
+    /// A relative path from a build elsewhere does not belong to the repository.
     #[test]
     fn relative_paths_are_the_repositorys_only_if_they_are_there() {
         let frame = |file: &str| SourceFrame {

@@ -1,5 +1,5 @@
-//! Text for people. A log is read from the end, so the verdict comes last, with the location and
-//! the remedy.
+//! Human-readable text. A log is read from the end, so the verdict comes last, with the location
+//! and the remedy.
 
 use super::{
     alike, amount, frame_line, headline, headline_of_all, no_stack, other_ways, possible_sentence,
@@ -62,7 +62,7 @@ pub(crate) fn conclusion(verdicts: &Judgement, options: &FormatOptions) -> (Stri
     (line + "\n", remedy)
 }
 
-/// Returns the verdict, with the place of the largest finding if there are too many.
+/// Returns the verdict and, if the gate failed, the location of the largest finding.
 fn with_site(verdict: &Verdict, options: &FormatOptions) -> String {
     let line = headline(verdict);
     let leaks = verdict.counted();
@@ -92,8 +92,8 @@ fn with_site(verdict: &Verdict, options: &FormatOptions) -> String {
 }
 
 /// Returns the text before the verdict: at most `top` leaks with their stacks, and the sums. With
-/// several processes, passed processes are counted (or listed with `lists_all`), and leaks that the
-/// other processes share are written once.
+/// several processes, those that passed are only counted (or, with `lists_all`, listed), and leaks
+/// that the others share are written once.
 pub(crate) fn details(verdicts: &Judgement, options: &FormatOptions) -> String {
     if let [verdict] = &**verdicts {
         return of_one(verdict, options);
@@ -129,7 +129,7 @@ pub(crate) fn details(verdicts: &Judgement, options: &FormatOptions) -> String {
     out
 }
 
-/// Describes several processes that did not pass: each leak once, and each outcome.
+/// Describes several processes that did not pass: every outcome, and each shared leak once.
 fn shared(judged: &Judgement, others: &[&Verdict], options: &FormatOptions, out: &mut String) {
     let leaks = judged.leaks(|verdict| verdict.outcome != Outcome::Passed);
     for (number, leak) in leaks.iter().take(options.top).enumerate() {
@@ -281,7 +281,8 @@ fn stack(verdict: &Verdict, site: &AllocationSite, options: &FormatOptions, out:
     let shown = match options.lists_all || frames.len() <= MOST_FRAMES + 1 {
         true => frames.as_slice(),
         false => {
-            // If there are many wrappers, the function to blame is the important one.
+            // If there are too many wrappers, the frames that end with the function to blame are
+            // shown.
             let blamed = site.frames_to_blame().len();
             let first = blamed.saturating_sub(MOST_FRAMES);
             &frames[first..first + MOST_FRAMES]

@@ -37,7 +37,7 @@ pub(crate) trait HeapDissector: Sync {
     fn dissect(&self, snapshot: &Snapshot) -> Option<Result<AllocatorHeap, NotDissected>>;
 }
 
-/// Reason why the heap of a present allocator was not dissected.
+/// Reason why the heap of an allocator that the process has was not dissected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotDissected {
     /// glibc 2.`minor` is newer than every known version, and has a different layout.
@@ -48,7 +48,7 @@ pub enum NotDissected {
     /// The structures have a known layout but contradict each other. The text is the first contradiction. A snapshot
     /// that caught threads in the middle of a change may show this, while the next one does not.
     Unproved(String),
-    /// Any other reason, in words that follow the allocator's name, such as "is older than any that is known".
+    /// Any other reason, worded so that it can follow the allocator's name, such as "is older than any that is known".
     Because(String),
 }
 
@@ -59,8 +59,8 @@ pub struct AllocatorHeap {
     pub allocator: &'static str,
     /// Version, or range of versions that share the layout; empty if unknown.
     pub version: String,
-    /// The live blocks of the program, and no other blocks. They are [`SegmentKind::Sized`] with any index. The real
-    /// index is set when the heap is added to the other heaps.
+    /// The live blocks of the program, and no other blocks. They are [`SegmentKind::Sized`] with an arbitrary index.
+    /// The real index is set when the heap is added to the other heaps.
     pub segments: Vec<Segment>,
     /// All memory of the allocator: its own data, thread caches, and live and free blocks. Nothing in this memory is a
     /// root.
@@ -73,7 +73,7 @@ pub struct AllocatorHeap {
     pub extents: Vec<Extent>,
     /// The allocator's own counts, each with the dissection's count.
     pub counted: Vec<Counted>,
-    /// Check whether blocks are still live in the running process, if the allocator has one.
+    /// Liveness check for blocks of the running process, if there is one for this allocator.
     pub(crate) live_check: Option<Arc<dyn LiveCheck>>,
     /// Data that only a glibc heap has.
     pub(crate) glibc: Option<Box<GlibcHeap>>,

@@ -15,8 +15,8 @@ enum Functions {
     Jemalloc { control: u64 },
     /// gperftools/malloc_extension_c.h.
     Tcmalloc { number: u64, release: u64 },
-    /// mimalloc.h. Its statistics functions take more arguments than a remote call supports, and do not report live
-    /// memory.
+    /// See mimalloc.h. The statistics functions of mimalloc take more arguments than a remote call supports, and do not
+    /// report live memory.
     Mimalloc { collect: u64 },
 }
 
@@ -129,7 +129,7 @@ impl KnownAllocator {
                 Functions::Tcmalloc { release, .. } => {
                     remote.call(release, &mut [], |_| vec![]).map(drop)?
                 }
-                // The argument forces the collection, which segments without an owner also need.
+                // The argument forces the collection. Segments without an owner are collected only if it is forced.
                 Functions::Mimalloc { collect } => {
                     remote.call(collect, &mut [], |_| vec![1]).map(drop)?
                 }
@@ -143,7 +143,7 @@ impl KnownAllocator {
         })
     }
 
-    /// Makes the calls on a held thread. Also returns the time for which the thread was held.
+    /// Makes the calls in a held thread. Also returns the time for which the thread was held.
     fn with_thread<T>(
         &self,
         hold: &mut HoldAtSafePoint,

@@ -3,8 +3,8 @@
 //! The search sees no pointer to a leaked block, but the program may have hidden one. Between the last search and the
 //! release, the program may free the block through this pointer, and the block's contents need not change. So directly
 //! before a thread calls `free` for us, the allocator's structures are read while they are consistent: all threads are
-//! stopped, and none is inside the allocator. A block that was freed before that moment is in a free list, is marked by
-//! a bit, or its memory is gone.
+//! stopped, and none is inside the allocator. A block that was freed before that moment is then in a free list or
+//! marked by a bit, or its memory is gone.
 
 use crate::blocks::Block;
 use crate::live_memory::Memory;
@@ -26,7 +26,7 @@ pub(crate) trait LiveCheck: Debug + Send + Sync {
         true
     }
 
-    /// Returns, for each of these blocks from a dissection, whether it is live. The error names the fact that could not
-    /// be determined.
+    /// Returns for each of these blocks, which come from a dissection, whether it is live. The error names the fact
+    /// that could not be determined.
     fn are_live(&self, still: &Standstill, blocks: &[Block]) -> Result<Vec<bool>, &'static str>;
 }

@@ -1,4 +1,4 @@
-//! Damages heaps of a real program, and checks that a block which passes the last live check is also live in a
+//! Damages heaps of a real program, and checks that every block that passes the last live check is also live in a
 //! dissection.
 
 use super::live_check::Standstill;

@@ -19,7 +19,7 @@ pub(super) fn statistics(
     remote: &mut Remote<'_>,
     control: u64,
 ) -> Result<AllocatorStatistics, Error> {
-    // jemalloc updates its figures when this value is written.
+    // jemalloc updates its statistics when this value is written.
     control_by(remote, control, "epoch", Some(1))?;
     let mut read = |name: &str| number(remote, control, name);
     let allocated = read("stats.allocated")?;

@@ -3,7 +3,7 @@
 use crate::resident::{Account, Part};
 use std::time::Duration;
 
-/// Note of a look at a process whose allocator could report its contents.
+/// Note of a read-only run on a process whose allocator could have reported its contents.
 pub const ALLOCATOR_NOT_ASKED: &str =
     "read only: the allocator was not asked what it holds, which takes a call";
 

@@ -1,24 +1,24 @@
 //! AArch64 (AAPCS64), with glibc and musl.
 //!
-//! A thread's descriptor (`struct pthread`) ends at its thread pointer, and its static thread-local storage begins behind
-//! it ("variant I" of "ELF Handling For Thread-Local Storage").
+//! A thread's descriptor (`struct pthread`) ends at its thread pointer, and its static thread-local storage begins
+//! after the thread pointer ("variant I" of "ELF Handling For Thread-Local Storage").
 
 use crate::snapshot::{Area, Snapshot, ThreadState, addresses_anywhere, words};
 use memhook_inject::Registers;
 use memhook_process::ModuleImage;
 use std::ops::Range;
 
-/// Register values by DWARF number: x0 to x30, the stack pointer, and behind them the program counter.
+/// Register values by DWARF number: x0 to x30, the stack pointer, and then the program counter.
 pub(crate) type ByNumber = [u64; 33];
 
-/// DWARF numbers of the registers that a function leaves as they were (AAPCS64, 6.1.1).
+/// DWARF numbers of the callee-saved registers (AAPCS64, 6.1.1).
 pub(crate) const PRESERVED: &[usize] = &[19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29];
-/// End of the addresses of programs that do not ask for larger ones (Documentation/arch/arm64/memory.rst).
+/// End of the address range of programs that do not request higher addresses (Documentation/arch/arm64/memory.rst).
 pub(crate) const END_OF_ADDRESSES: u64 = 1 << 48;
 /// Offset of a thread's vector of TLS blocks from its thread pointer: `dtv` of `tcbhead_t` (glibc,
 /// sysdeps/aarch64/nptl/tls.h).
 pub(crate) const DTV: u64 = 0;
-/// The same on musl: the last word of `struct pthread` (src/internal/pthread_impl.h, `TLS_ABOVE_TP`).
+/// Offset of that vector on musl: the last word of `struct pthread` (src/internal/pthread_impl.h, `TLS_ABOVE_TP`).
 pub(crate) const DTV_ON_MUSL: u64 = 8u64.wrapping_neg();
 /// Offset of `list` in glibc's `struct pthread`, which begins with a `header` of 24 words (nptl/descr.h).
 const LIST_OFFSET: u64 = 24 * 8;
@@ -42,17 +42,17 @@ pub(crate) fn thread_pointer(registers: &Registers) -> u64 {
     registers.thread_pointer
 }
 
-/// Returns the bits of return addresses that hold no address.
+/// Returns the bits of a return address that are not part of the address.
 pub(crate) fn signature(registers: &Registers) -> u64 {
     registers.signature
 }
 
-/// Returns the number and the second argument of the system call that a thread is in. `read` reads memory, and returns how
-/// much it has read.
+/// Returns the number and the second argument of the system call that a thread is in. `read` reads memory, and returns
+/// the number of bytes that it has read.
 ///
-/// The kernel forgets the call of a thread that stops, and has it make the call again: the program counter is at the `svc`
-/// instruction then (`do_signal` of arch/arm64/kernel/signal.c). Where a call is not made again, the instruction is before
-/// the program counter, as it is while a thread sleeps in a call.
+/// When a thread stops in a call, the kernel cancels the call and lets the thread make it again. The program counter is
+/// then at the `svc` instruction (`do_signal` of arch/arm64/kernel/signal.c). If the call is not repeated, or while a
+/// thread sleeps in it, the instruction is directly before the program counter.
 pub(crate) fn system_call(
     registers: &Registers,
     read: impl Fn(u64, &mut [u8]) -> usize,
@@ -65,7 +65,7 @@ pub(crate) fn system_call(
     is_in_call.then_some((registers.x[8] as i64, registers.x[1]))
 }
 
-/// Returns true if a thread that was stopped at its end is in a system call.
+/// Returns true if a thread that was stopped just before its end is in a system call.
 pub(crate) fn ends_in_call(_: &Registers) -> bool {
     false
 }
@@ -114,27 +114,28 @@ pub(crate) fn ends_a_thread(code: &[u8]) -> bool {
     instructions.any(|i| *i == NUMBER_OF_EXIT) && instructions.any(|i| *i == SVC)
 }
 
-/// Returns the static thread-local storage of a thread, which lies above its thread pointer, as far as `reach`. `memory` is
-/// the copied memory around it.
+/// Returns the static thread-local storage of a thread, at most `reach` bytes from its thread pointer upwards. `memory`
+/// is the copied memory around the thread pointer.
 pub(crate) fn static_storage(thread_pointer: u64, reach: u64, memory: Range<u64>) -> Range<u64> {
     thread_pointer..memory.end.min(thread_pointer.saturating_add(reach))
 }
 
-/// Returns the place of a thread's descriptor (`struct pthread`), which ends at its thread pointer. `bytes` is more than it
-/// has.
+/// Returns a range that contains a thread's descriptor (`struct pthread`), which ends at the thread pointer. `bytes` is
+/// an upper bound on the descriptor's size.
 pub(crate) fn descriptor(thread_pointer: u64, bytes: u64) -> Range<u64> {
     thread_pointer.saturating_sub(bytes)..thread_pointer
 }
 
 /// Returns nothing: setjmp mangles only the return address and the stack pointer (sysdeps/aarch64/setjmp.S), neither of
-/// which keeps a block.
+/// which keeps a block reachable.
 pub(crate) fn pointer_guard(_: &Snapshot, _: &ThreadState) -> Option<u64> {
     None
 }
 
-/// Returns thread pointers whose descriptors may be in some memory. Nothing in a descriptor leads to the thread pointer, so
-/// what counts is the place of the stack: two words that name pages of this area that enclose them (`stackblock`,
-/// `stackblock_size`), at the end of these pages. The place is as good as the thread pointer, which lies shortly behind.
+/// Returns approximate thread pointers of threads whose descriptors may be in this memory. A descriptor does not
+/// contain its thread pointer, so it is recognized by the description of its stack: two adjacent words (`stackblock`,
+/// `stackblock_size`) that give a range of pages of this area in which the words themselves lie. The address after the
+/// two words serves as the thread pointer, which is only a little higher.
 pub(crate) fn descriptors<'a>(
     _: &'a Snapshot,
     area: &'a Area,
@@ -155,13 +156,14 @@ pub(crate) fn descriptors<'a>(
     })
 }
 
-/// Returns the end of the stack below a thread's descriptor, of which the place of `list` is known.
+/// Returns the end of the stack below a thread's descriptor, given the address of the descriptor's `list`.
 pub(crate) fn end_of_stack(_: u64, list: u64) -> u64 {
     list.saturating_sub(LIST_OFFSET)
 }
 
-/// Returns the thread pointer of a thread whose list of robust locks is at `head`: the list is in the descriptor, whose size
-/// glibc tells debuggers (`_thread_db_sizeof_pthread`, nptl_db/structs.def). On musl it is not known.
+/// Returns the thread pointer of a thread whose list of robust locks is at `head`: the list is in the descriptor, whose
+/// size glibc publishes for debuggers (`_thread_db_sizeof_pthread`, nptl_db/structs.def). On musl, the size is not
+/// known.
 pub(crate) fn thread_pointer_near(
     head: u64,
     _: usize,

@@ -1,7 +1,7 @@
 //! Code that depends on the processor of a process: its registers, and where its C library keeps thread-local storage.
 //!
-//! Snapshots are searched on the processor that they come from, so the rest of this crate uses it only through the names
-//! in [`native`].
+//! Snapshots are searched on the kind of processor that they come from, so the rest of this crate uses that code only
+//! through the names in [`native`].
 
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod aarch64;

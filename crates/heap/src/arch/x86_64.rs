@@ -8,9 +8,9 @@ use std::ops::Range;
 /// Register values by DWARF number (psABI, figure 3.36).
 pub(crate) type ByNumber = [u64; 17];
 
-/// DWARF numbers of the registers that a function leaves as they were (psABI 3.2.1).
+/// DWARF numbers of the callee-saved registers (psABI 3.2.1).
 pub(crate) const PRESERVED: &[usize] = &[3, 6, 12, 13, 14, 15];
-/// End of the addresses of programs that do not ask for larger ones (5level-paging.rst).
+/// End of the user address space of programs that do not request a larger one (5level-paging.rst).
 pub(crate) const END_OF_ADDRESSES: u64 = 1 << 47;
 /// Offset of a thread's vector of TLS blocks from its thread pointer: `dtv` of `tcbhead_t` (glibc,
 /// sysdeps/x86_64/nptl/tls.h) and of `struct pthread` (musl, src/internal/pthread_impl.h).
@@ -38,7 +38,7 @@ pub(crate) fn thread_pointer(registers: &Registers) -> u64 {
     registers.fs_base
 }
 
-/// Returns the bits of return addresses that hold no address.
+/// Returns the bits of a return address that are not part of the address.
 pub(crate) fn signature(_: &Registers) -> u64 {
     0
 }
@@ -53,7 +53,7 @@ pub(crate) fn system_call(
     (number >= 0).then_some((number, registers.rsi))
 }
 
-/// Returns true if a thread that was stopped at its end is in a system call.
+/// Returns true if a thread that was stopped at its exit was in a system call.
 pub(crate) fn ends_in_call(registers: &Registers) -> bool {
     registers.orig_rax as i64 >= 0
 }
@@ -65,14 +65,14 @@ pub(crate) fn thread_state(tid: i32, r: &Registers, extended: &[u8]) -> ThreadSt
     let mut all = vec![
         r.rbx, r.rbp, r.rsp, r.r12, r.r13, r.r14, r.r15, r.fs_base, r.gs_base,
     ];
-    // The other registers belong to the running function (psABI 3.2.1). If that function is the last thing that the
-    // thread does, they hold leftovers of earlier calls.
+    // The other registers belong to the running function (psABI 3.2.1). In an exiting thread, they hold only leftovers
+    // of earlier calls.
     if !is_exiting {
         all.extend([
             r.rax, r.rcx, r.rdx, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.orig_rax,
         ]);
         all.extend(words(extended));
-        // Pointers from packed structures can be at any offset in a vector register.
+        // A vector register may hold pointers from packed structures at any offset.
         all.extend(addresses_anywhere(extended));
     }
     all.retain(|&word| word >= 4096);
@@ -98,7 +98,7 @@ pub(crate) fn by_number(r: &Registers) -> ByNumber {
     ]
 }
 
-/// Returns registers, which a core stores in the order of `struct user_regs_struct`
+/// Returns a thread's registers from a core file, which stores them in the order of `struct user_regs_struct`
 /// (arch/x86/include/asm/user_64.h).
 pub(crate) fn of_core(words: [u64; 27]) -> Registers {
     macro_rules! in_order {
@@ -125,13 +125,14 @@ pub(crate) fn ends_a_thread(code: &[u8]) -> bool {
     })
 }
 
-/// Returns the static thread-local storage of a thread, which lies below its thread pointer, as far as `reach`. `memory` is
-/// the copied memory around it.
+/// Returns the static thread-local storage of a thread, which ends at its thread pointer: at most `reach` bytes, and
+/// only within `memory`, the copied memory around it.
 pub(crate) fn static_storage(thread_pointer: u64, reach: u64, memory: Range<u64>) -> Range<u64> {
     memory.start.max(thread_pointer.saturating_sub(reach))..thread_pointer
 }
 
-/// Returns the place of a thread's descriptor (`struct pthread`), which begins at its thread pointer, in these bytes.
+/// Returns the address range of a thread's descriptor (`struct pthread`) of this size, which begins at the thread
+/// pointer.
 pub(crate) fn descriptor(thread_pointer: u64, bytes: u64) -> Range<u64> {
     thread_pointer..thread_pointer.saturating_add(bytes)
 }
@@ -141,8 +142,8 @@ pub(crate) fn pointer_guard(snapshot: &Snapshot, thread: &ThreadState) -> Option
     snapshot.word(thread.fs_base.checked_add(GUARD_OFFSET)?)
 }
 
-/// Returns the thread pointers of descriptors that may be in some memory: a descriptor begins with a `tcbhead_t`, whose words
-/// 0 and 2 are its own address (sysdeps/x86_64/nptl/tls.h). On musl, that is so if the thread has ended.
+/// Returns the thread pointers of possible descriptors in a piece of memory: a descriptor begins with a `tcbhead_t`,
+/// whose words 0 and 2 are its own address (sysdeps/x86_64/nptl/tls.h). On musl, that is so if the thread has ended.
 pub(crate) fn descriptors<'a>(
     snapshot: &'a Snapshot,
     _: &'a Area,
@@ -167,7 +168,7 @@ pub(crate) fn end_of_stack(thread_pointer: u64, _: u64) -> u64 {
 }
 
 /// Returns the thread pointer of a thread whose list of robust locks is at `head`: the list is in the descriptor, which
-/// begins with its own address. `read` fills a buffer from an address on.
+/// begins with its own address. `read` fills a buffer with the memory at an address.
 pub(crate) fn thread_pointer_near(
     head: u64,
     reach: usize,
@@ -193,8 +194,7 @@ pub(crate) fn thread_pointer_near(
     (0..words.len())
         .rev()
         .find(|&index| u64::from_le_bytes(words[index]) == at(index))
-        // glibc's descriptor has the address twice, at 0 and at 16 (`tcbhead_t`). The first one is
-        // wanted.
+        // glibc's descriptor has the address twice, at 0 and at 16 (`tcbhead_t`). This code needs the first one.
         .map(|index| match index.checked_sub(2) {
             Some(first) if u64::from_le_bytes(words[first]) == at(first) => at(first),
             _ => at(index),

@@ -1,4 +1,4 @@
-//! A range of heap with its blocks. A lookup finds the block of an address with a few memory accesses.
+//! A range of the heap, with its blocks. A lookup finds the block that contains an address with a few memory accesses.
 //!
 //! A segment has two bits for each unit of 16 bytes (8 if another allocator made the blocks): a block begins there, and
 //! a block ends there. The bits near an address show which block contains it, and the bounds of that block. They take
@@ -239,8 +239,8 @@ pub struct Block {
 impl Block {
     /// Returns the traced block inside this block of the heap. `traced` is sorted by address.
     ///
-    /// A preloaded allocator, such as one that checks for errors, may keep a header before each of the program's
-    /// blocks. So if no traced block begins at this block's address, a single traced block inside it counts.
+    /// A preloaded allocator, such as a debugging allocator, may keep a header before each of the program's blocks. So
+    /// if no traced block begins at this block's address, a single traced block inside it counts.
     pub fn holding<'a, T>(&self, traced: &'a [T], address: impl Fn(&T) -> u64) -> Option<&'a T> {
         let first = traced.partition_point(|one| address(one) < self.address);
         let end = self.address.saturating_add(self.bytes);

@@ -3,7 +3,7 @@
 use crate::blocks::BlockTable;
 use crate::blocks::segment::{BlockStart, Near};
 
-/// Set of blocks by place, with one bit for each unit of heap.
+/// Set of blocks, identified by their positions, with one bit for each unit of heap.
 #[derive(Debug)]
 pub struct BlockStartSet(Vec<u64>);
 

@@ -9,8 +9,8 @@ use memhook_process::{Mapping, is_ours};
 use std::io;
 use std::ops::Range;
 
-/// Maximum size of a mapping that is copied. A larger mapping is a sanitizer's shadow memory or
-/// similar, reserved but never filled.
+/// Maximum size of a mapping that is copied. Larger mappings, such as a sanitizer's shadow memory,
+/// are reserved but never filled.
 pub(super) const MAX_AREA_BYTES: u64 = 256 << 30;
 /// Maximum size of a shared file mapping that is searched. Shared file mappings cannot be watched
 /// for writes, so they are copied with all threads held.

@@ -283,7 +283,8 @@ impl Patch {
 pub struct Changes {
     /// The pages.
     pub pages: Runs,
-    /// Words that these ranges contain now and did not contain then, if they may be addresses.
+    /// Words that these ranges contain now and did not contain when they were copied, if the words
+    /// may be addresses.
     pub words: Vec<u64>,
 }
 

@@ -28,7 +28,8 @@ use std::time::Instant;
 const PAGE_BYTES: usize = 4096;
 /// Bytes read at a time.
 const BATCH_BYTES: u64 = 1 << 20;
-/// The oldest glibc whose heap is known is 2.26. All layouts are tried for it.
+/// Minor version of the oldest glibc whose heap layout is known, 2.26. For this version, all
+/// layouts are tried.
 const OLDEST_MINOR: u32 = 26;
 
 /// Reads a core dump. `memory` limits the memory of the copy; `None` allows all that is available.
@@ -211,7 +212,7 @@ fn areas(core: &CoreFile, modules: &[ModuleInfo]) -> (Vec<Area>, Vec<String>) {
                 if has_contents || !is_of_file {
                     areas.push(area(kind));
                 } else if m.write && !is_data() {
-                    // Data of a module that was never written equals the file's, and no heap is
+                    // Module data that was never written is equal to the file's, and no heap is
                     // known there.
                     unsearched.push(describe(m));
                 }

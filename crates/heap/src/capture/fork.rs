@@ -1,4 +1,5 @@
-//! Copies a process from a frozen child, which the process forks with all threads held.
+//! Copies a process from a frozen child, which the process is made to fork while all its threads
+//! are held.
 
 use crate::Error;
 use crate::capture::copy::{self, Changes, Patch};
@@ -11,8 +12,7 @@ use memhook_inject::ForkPlan;
 use memhook_process::{has_userfaultfd, is_watched_by_userfaultfd};
 use std::time::Duration;
 
-/// Upper bound on the time that two forks take for a page, to copy its page table entry and count
-/// it.
+/// Upper bound on the time per page of two forks, which copy its page table entry and count it.
 const PAGE_TIME: Duration = Duration::from_nanos(250);
 const PAGE_BYTES: u64 = 4096;
 
@@ -53,7 +53,7 @@ pub(crate) fn fork(prepared: &mut Prepared) -> Result<Shot, Error> {
             prepared.held_in_vain = prepared.held_in_vain.max(held.release());
             continue;
         }
-        // This comes before the fork, because the copy will share the pages.
+        // This step comes before the fork, because the copy will share the pages.
         prepared.look(held.held_for());
         let copy = held.fork(&plan)?;
         let held = held.release();
@@ -84,7 +84,7 @@ pub(crate) fn fork(prepared: &mut Prepared) -> Result<Shot, Error> {
 /// takes up one more page, and the target may be killed for exceeding the limit of its memory
 /// cgroup.
 fn has_room(prepared: &Prepared) -> Result<(), Error> {
-    // Twice the copied pages, plus a part for the search: our copy may have to come from the same
+    // Twice the copied pages, plus a share for the search: our copy may be charged to the same
     // memory.
     let needed = prepared.populated_bytes.saturating_mul(9) / 4;
     match Room::for_process(prepared.pid) {

@@ -37,7 +37,7 @@ struct Copied {
     threads: Vec<ThreadState>,
     held: Duration,
     in_malloc: u32,
-    /// Threads that were not stopped and have run during the copy.
+    /// Threads that were not stopped and ran during the copy.
     have_run: Vec<i32>,
     not_stopped: Vec<i32>,
 }

@@ -102,7 +102,7 @@ pub struct Request {
     /// True to ask each thread, when it runs again, for facts that only the kernel has: its
     /// alternate signal stack, and the word that the kernel clears when the thread ends.
     pub asks_threads: bool,
-    /// Options of the search of this snapshot, for comparing it with the previous one.
+    /// Options for searching this snapshot, so that it can be compared with the previous one.
     pub search: MarkOptions,
 }
 
@@ -174,7 +174,8 @@ fn capture_by(mut prepared: Prepared, method: Option<Method>) -> Result<Captured
         .filter(|_| !is_headless)
         .unwrap_or_else(|| first_method(pid, prepared.reader));
     if is_filtered {
-        // Seccomp filters of services usually kill the process, and the list of allowed system calls cannot be read.
+        // A service's seccomp filter usually kills the process on a forbidden system call, and the list of allowed
+        // system calls cannot be read.
         prepared.notes.push(
             "all threads held, because a seccomp filter may kill the process for a system call of ours; a filter \
              that only refuses allows precopy or fork"

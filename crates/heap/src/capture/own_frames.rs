@@ -14,8 +14,8 @@ use super::modules::program_headers;
 
 /// Maximum number of frames that are followed.
 const MOST_FRAMES: usize = 20_000;
-/// Number of bytes of code after the call of a thread's own function within which the C library's
-/// start function ends the thread by the system call exit(2).
+/// The C library's start function calls the function of a thread and then ends the thread with the
+/// system call exit(2). This is the maximum number of bytes of code between the two.
 const REACH_BYTES: usize = 32;
 
 /// Finds the lowest frame of each thread. `images` has the modules whose files are available.
@@ -38,8 +38,8 @@ pub fn follow(snapshot: &mut Snapshot, images: &[ModuleImage]) {
 struct Modules<'a> {
     images: &'a [ModuleImage],
     unwinder: Unwinder,
-    /// True for each module that the unwinder has. Modules are added on demand, because many have
-    /// no frame on any stack, and some have large tables.
+    /// True for each module that has been added to the unwinder. Modules are added on demand,
+    /// because many have no frame on any stack, and some have large tables.
     added: Vec<bool>,
 }
 
@@ -58,8 +58,8 @@ impl Modules<'_> {
         self.begins_a_thread(&start).then_some(start.lowest)
     }
 
-    /// Adds the module with this code. Returns `None` if there is no such module, or if adding it
-    /// did not help.
+    /// Adds the module with this code. Returns `None` if there is no such module, or if adding the
+    /// module did not help.
     fn add(&mut self, pc: u64) -> Option<()> {
         let index = self.images.iter().position(|image| image.contains(pc))?;
         if std::mem::replace(&mut self.added[index], true) {

@@ -24,8 +24,8 @@ pub fn populated(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
     find(pid, start, end, |word| word & POPULATED != 0)
 }
 
-/// Returns the pages of [start, end) in memory. They include the shared zero page, which stands for
-/// pages that were only read.
+/// Returns the pages of [start, end) in memory. These include the shared zero page, which stands
+/// for pages that were only read.
 pub fn resident(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
     find(pid, start, end, |word| word & RESIDENT != 0)
 }
@@ -87,7 +87,7 @@ mod tests {
         for attempt in 1.. {
             let mut scanned = Runs::new();
             let seen = scan.find(low..high, PageState::Populated, &mut scanned);
-            // The kernel may turn the pages into huge pages meanwhile.
+            // The kernel may turn the pages into huge pages in the meantime.
             if seen.is_err() || found == scanned {
                 break;
             }

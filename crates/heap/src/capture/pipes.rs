@@ -23,9 +23,10 @@ pub struct Pipes {
 }
 
 impl Pipes {
-    /// Adds every word, at any offset, that may be a pointer, from the pipe with this name that a
-    /// descriptor of the process refers to. tee(2) copies without consuming. Returns `false` if not
-    /// all of the contents are visible.
+    /// Searches the contents of a pipe, at any offset, for words that may be pointers, and adds
+    /// them to `found`. `number` is the process's descriptor for the pipe, and `name` identifies
+    /// the pipe. The contents are copied with tee(2), which does not consume them. Returns `false`
+    /// if not all of the contents are visible.
     pub fn read(&mut self, pid: i32, number: u64, name: PathBuf, found: &mut Vec<u64>) -> bool {
         if self.seen.contains(&name) {
             return true;

@@ -1,5 +1,5 @@
-//! Copies a process while it runs. Pages that it writes meanwhile are copied again. The last of these pages are copied
-//! with all threads held.
+//! Copies a process while it runs. Pages that the process writes during the copy are copied again. The last of them are
+//! copied with all threads held.
 
 use crate::Error;
 use crate::capture::copy::{self, Patch};
@@ -15,9 +15,9 @@ use rustc_hash::FxHashSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Maximum rounds of copying before a hold. A round that is not shorter than the previous one is the last.
+/// Maximum number of rounds of copying before a hold. A round that is not shorter than the previous one is the last.
 const ROUNDS: usize = 6;
-/// Additional rounds for a target that writes too much in each round, because it may be only a brief burst.
+/// Additional rounds for a target that writes too much in each round, because this may be only a brief burst.
 const PATIENT_ROUNDS: usize = 2;
 /// Amount of memory that can easily be copied within the time limit of a hold.
 const SMALL_BYTES: u64 = 1 << 20;
@@ -25,7 +25,8 @@ const SMALL_BYTES: u64 = 1 << 20;
 /// during the hold.
 const SPARE_BYTES: u64 = 8 << 20;
 
-/// Share of a hold that is planned for huge pages. The rest is a margin, because the copying speed is an estimate.
+/// Share of a hold's time that is planned for huge pages. The rest is a margin, because the copying speed is only an
+/// estimate.
 const SHARE_FOR_HUGE_PAGES: f64 = 0.6;
 const PAGE_BYTES: u64 = 4096;
 
@@ -53,8 +54,8 @@ struct Copying<'a> {
     pending: Runs,
     /// Bytes in huge pages, which are not watched. During the hold, as many of them as time allows are copied again.
     huge_bytes: u64,
-    /// Ranges that could not be read. They are tried again at the end, when they may be readable or
-    /// no longer matter.
+    /// Ranges that could not be read. The copy tries them again at the end, when they may be readable or may no longer
+    /// matter.
     unread: Runs,
     speed: Speed,
     /// Duration of one request for the list of written pages.
@@ -161,7 +162,7 @@ impl<'a> Copying<'a> {
     }
 
     /// Copies the pages written since the last round. Fails if the program itself has begun to use userfaultfd(2),
-    /// because our watch must not interfere with its own.
+    /// because our watch must not interfere with the program's own use.
     fn round(&mut self) -> Result<u64, Error> {
         let pid = self.prepared.pid;
         if has_userfaultfd(pid) {
@@ -201,7 +202,7 @@ impl<'a> Copying<'a> {
         self.speed.bytes_in(left.mul_f64(SHARE_FOR_HUGE_PAGES))
     }
 
-    /// Returns true if a hold has time to copy `bytes` bytes, provided that its threads stop immediately.
+    /// Returns true if a hold has enough time to copy `bytes` bytes, provided that the threads stop immediately.
     fn fits_usually(&self, bytes: u64) -> bool {
         let limit = self.prepared.limits.hold;
         limit.is_none_or(|most| self.speed.time(bytes) <= most.mul_f64(SHARE_FOR_HUGE_PAGES))
@@ -273,7 +274,7 @@ impl<'a> Copying<'a> {
         }
         let regions = std::mem::take(&mut self.regions);
         let mut regions = copy::relaid(pid, regions, &areas)?;
-        // A mapping that is not watched may have replaced a mapping that was copied, and have no pages yet.
+        // A mapping that is not watched may have replaced a mapping that was copied, and may have no pages yet.
         copy::forget(&mut regions, &replaced);
         // Memory that has since become a huge page may be in both copies. All threads were held, so both are equal.
         patch.apply(&mut regions);
@@ -327,11 +328,11 @@ fn joined_areas(areas: Vec<Area>, cuts: &FxHashSet<u64>) -> Vec<Area> {
 impl Drop for Copying<'_> {
     fn drop(&mut self) {
         // On older kernels, any userfaultfd can unregister memory that is registered with another. Closing the
-        // descriptor unregisters only our own.
+        // descriptor unregisters only our own memory ranges.
         if has_userfaultfd(self.prepared.pid) {
             return;
         }
-        // The current mappings are read, because if a watched mapping has grown, all of it is watched.
+        // The mappings are read again, because a watched mapping that has grown is watched completely.
         let maps = mappings(self.prepared.reader).unwrap_or_default();
         let is_watched = |m: &Mapping| {
             let first = self.wholes.partition_point(|whole| whole.end <= m.start);

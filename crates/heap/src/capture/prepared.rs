@@ -75,8 +75,8 @@ impl Prepared {
             begin,
             limits,
             // These words are read again after the hold. Any entry that exists during the hold is
-            // then in at least one of the two results, unless it appears and disappears between
-            // them.
+            // then in at least one of the two results, unless it appears after the first read and
+            // disappears before the second.
             kernel: words_of(reader, limits),
             ..Prepared::with(pid, images)
         };
@@ -184,7 +184,7 @@ impl Prepared {
         Ok(())
     }
 
-    /// Returns the error for the case that every method would take too long or fails.
+    /// Returns the error for when every method fails or would take too long.
     pub(super) fn no_way(&mut self, last: Error) -> Error {
         let Error::TooLong { allowed_ms, .. } = last else {
             return last;
@@ -292,7 +292,7 @@ impl Prepared {
     /// hold.
     pub fn look(&mut self, held_for: Duration) {
         if let Look::Takes(time) = self.look
-            // The estimate is doubled, because a busy machine also does other work in that time.
+            // The estimate is doubled, because a busy machine also does other work during the hold.
             && self.may_hold(held_for + 2 * time)
             && let Ok(found) = Residency::read(self.reader)
         {
@@ -385,8 +385,8 @@ impl Prepared {
         snapshot.meta.notes.extend(unsearched.iter().map(|what| {
             format!("not searched: {what}; blocks without another pointer look leaked")
         }));
-        // If memory was not all copied at one moment, it does not prove that a block is
-        // unreachable, so no block may be released.
+        // A copy that was not made at a single moment does not prove that a block is unreachable,
+        // so no block may be released.
         if !snapshot.meta.changed.is_empty() {
             let size = size_text(run_bytes(&snapshot.meta.changed));
             let what = format!("{size} in huge pages, which changed while they were read");

@@ -39,8 +39,8 @@ impl Residency {
     /// For smaps, the kernel inspects each page to see whether it was written and how many
     /// processes map it. Whether a page is present at all can be seen in the page tables. So
     /// normally only the page tables are walked, and the sum is compared with the counters of the
-    /// process. If the two differ, as for memory of devices, or if the kernel cannot walk page
-    /// tables, smaps is read.
+    /// process. If the two differ, which happens with device memory, or if the kernel cannot walk
+    /// page tables, smaps is read.
     pub fn read(reader: i32) -> Result<Residency, Error> {
         match Residency::by_page_tables(reader)? {
             Some(found) => Ok(found),
@@ -96,7 +96,7 @@ impl Residency {
                 (&mut of_others.0, &mut of_others.1)
             };
             let mut memory = MemoryUse::default();
-            // Of the mappings that the kernel adds to every process (vDSO, vvar), its counters
+            // The kernel adds mappings to every process (vDSO, vvar). Of these, its counters
             // include only the code as resident.
             if !mapping.path.starts_with("[v") || mapping.path == "[vdso]" {
                 match scan.find_resident(mapping.start..mapping.end, pages, huge) {
@@ -146,7 +146,7 @@ impl Residency {
         });
     }
 
-    /// Returns the time that one reading of this process takes.
+    /// Returns the time that it takes to read the resident pages of this process once.
     pub(super) fn time(reader: i32) -> Result<Duration, Error> {
         let begin = Instant::now();
         Residency::read(reader)?;
@@ -172,7 +172,8 @@ fn is_own(mapping: &Mapping) -> bool {
     is_without_file && !mapping.shared && !mapping.path.starts_with("[v")
 }
 
-/// Returns true if a sum is between two readings of the counters, or within a hundredth of them.
+/// Returns true if a sum lies between two readings of the counters, or differs from them by at most
+/// a hundredth.
 fn agree(sum: u64, before: &ResidentCounters, after: &ResidentCounters) -> bool {
     let (before, after) = (before.resident(), after.resident());
     let processors = std::thread::available_parallelism().map_or(1, |number| number.get() as u64);

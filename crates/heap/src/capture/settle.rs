@@ -1,4 +1,4 @@
-//! Holding all threads of the target with none of them inside malloc.
+//! Holds all threads of the target while none of them is inside malloc.
 
 use crate::arch::native;
 use memhook_inject::{AllHeld, Error, Registers, hold_all_within};
@@ -59,7 +59,7 @@ impl MallocPlaces {
 }
 
 impl MallocPlaces {
-    /// Returns these places for the case that an allocator called the code at this address as well.
+    /// Returns these places for an allocator that has called the code at this address.
     pub fn called_at(&self, address: u64) -> MallocPlaces {
         let called = address..address.saturating_add(1);
         MallocPlaces {

@@ -53,7 +53,7 @@ pub(crate) struct GlibcHeap {
     pub pieces: Vec<Piece>,
     /// Chunks in thread caches and fast lists, sorted.
     pub kept: Vec<(u64, Kept)>,
-    /// Tests whether a block of the running process is in such a list.
+    /// Tests whether a block of the running process is in a thread cache or a fast list.
     pub live: Live,
 }
 
@@ -187,8 +187,8 @@ impl Bare {
             ranges: Runs::new(),
             pieces: Vec::new(),
         };
-        // The bins point to free chunks, whose first word still belongs to the previous block. They
-        // are not roots.
+        // The bins are not roots. They point to free chunks, whose first word still belongs to the
+        // previous block.
         let state = arenas[0].address;
         add_run(&mut building.ranges, state..state + layout.arena_bytes());
         if let Some(what) = broken {

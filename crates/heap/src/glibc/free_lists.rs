@@ -1,5 +1,5 @@
-//! Free chunks whose headers mark them as used: those in thread caches and fast lists. Also sums
-//! over the bins.
+//! Free chunks whose headers mark them as used: those in thread caches and fast lists. Also
+//! computes sums over the bins.
 
 use crate::arch::native;
 use crate::glibc::arenas::Arena;

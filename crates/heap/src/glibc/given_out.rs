@@ -1,8 +1,8 @@
-//! Memory that glibc's malloc has handed out, according to its own counters, which are read without
-//! a hold while the process runs.
+//! Memory that glibc's malloc has handed out, according to its own counters, which are read while
+//! the process runs, without a hold.
 //!
-//! Memory in use is the memory that the arenas got from the system, minus their top chunks and the
-//! chunks in their free lists, plus the chunks that have their own mapping (`int_mallinfo` of
+//! Memory in use is the memory that the arenas obtained from the system, minus their top chunks and
+//! the chunks in their free lists, plus the chunks that have their own mapping (`int_mallinfo` of
 //! malloc.c). It is compared with the live blocks of a trace. A bound covers every difference that
 //! can occur with a complete trace, so a larger difference means that the trace has missed calls.
 
@@ -18,16 +18,16 @@ use memhook_process::{ModuleImage, living_thread, mappings, threads};
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-/// Time limit of one reading. If a heap has more free chunks than can be followed in that time, it
-/// is not compared.
+/// Time limit of one reading. If a heap has more free chunks than can be followed in that time, the
+/// heap is not compared.
 const LONGEST_LOOK: Duration = Duration::from_millis(20);
 /// Maximum number of attempts to follow a list that changes while it is read.
 const TRIES: usize = 4;
 /// Maximum number of free chunks that are followed.
 const MOST_CHUNKS: u64 = 1 << 18;
 const PAGE_BYTES: u64 = 4096;
-/// Minimum size of a block that may have its own mapping because of its alignment. The whole
-/// mapping then counts.
+/// Minimum size of a block that may have its own mapping because of its alignment. In that case,
+/// the whole mapping counts.
 const LARGE_BYTES: u64 = 32 << 10;
 /// Default of `tcache_max_bytes` (larger by one since 2.42); a tunable can change it.
 const USUAL_CACHE_BYTES: u64 = 1041;

@@ -1,5 +1,5 @@
-//! The structures of glibc's malloc/malloc.c by version, on x86-64. They were read from the sources
-//! of the releases 2.26 to 2.44. Offsets are in bytes.
+//! The structures of glibc's malloc/malloc.c by version, on x86-64. They were taken from the sources of the releases
+//! 2.26 to 2.44. Offsets are in bytes.
 
 /// Chunk header: `mchunk_prev_size`, `mchunk_size`.
 pub const HEADER_BYTES: u64 = 16;
@@ -51,7 +51,7 @@ pub struct Layout {
     pub tcache_count: u64,
     /// TCACHE_MAX_BINS; 2.42 added twelve for large chunks.
     pub tcache_bins: u64,
-    /// 2.42 counts the free places of a bin (`num_slots`), where older versions count its chunks (`counts`).
+    /// 2.42 counts the free slots of a bin (`num_slots`); older versions count its chunks (`counts`).
     pub counts_slots: bool,
     /// Lists of fast and tcache chunks are mangled with their own address (PROTECT_PTR, 2.32).
     pub safe_linking: bool,
@@ -62,7 +62,7 @@ pub struct Layout {
     /// inserted `thp_pagesize`, `hp_pagesize` and `hp_flags` between them.
     pub parameters_back: u64,
     /// Bytes between the end of a chunk that has its own mapping and the end of that mapping. 2.43 leaves space for the
-    /// next header there, as in an arena (`mmap_set_chunk`).
+    /// next header there, as it does in an arena (`mmap_set_chunk`).
     pub mapped_foot: u64,
     /// Bytes by which `mmapped_mem` becomes too large each time a mapped chunk is resized in place.
     /// `mremap_chunk` of 2.43 adds the new size of the mapping minus the old size of the chunk,

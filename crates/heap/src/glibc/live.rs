@@ -23,7 +23,8 @@ pub(crate) struct Live {
     pub layout: Layout,
     /// Addresses of all arenas.
     pub arenas: Vec<u64>,
-    /// Distance below each thread's TCB of the pointer to its cache; `None` if no cache was found.
+    /// Distance from each thread's TCB down to the pointer to the thread's cache; `None` if no
+    /// cache was found.
     pub cache_distance: Option<u64>,
 }
 
@@ -31,7 +32,7 @@ pub(crate) struct Live {
 type Lists = (Option<u64>, Option<u64>);
 
 impl Live {
-    /// Returns true if this block, which is in use, could have equal contents after a free.
+    /// Returns true if freeing this block, which is in use, could leave its contents unchanged.
     pub fn may_look_the_same(&self, memory: &impl Memory, block: &Block) -> bool {
         let header = block.address.checked_sub(8);
         let header = header.and_then(|at| memory.word(at));
@@ -153,8 +154,8 @@ mod tests {
         }
     }
 
-    /// Blocks of one size with these first words. Each head of the fast list and of the bin is one
-    /// of these blocks, or is empty.
+    /// Blocks of one size with these first words. The heads of the fast list and of the bin are
+    /// either empty or one of these blocks.
     struct Case {
         live: Live,
         words: Vec<u64>,

@@ -8,8 +8,8 @@ use std::ops::Range;
 const PAGE_BYTES: u64 = 4096;
 /// Maximum number of chunks among which data that only looks like a chunk is identified.
 const MOST_COMPARED: usize = 2000;
-/// Offsets in a page at which a header can be. memalign moves the header up within the mapping to
-/// 16 bytes before an aligned address, and writes the distance into `mchunk_prev_size`.
+/// Offsets in a page at which a chunk header can start. memalign moves the header up within the mapping to 16 bytes
+/// before an aligned address, and writes the distance into `mchunk_prev_size`.
 const HEADER_PLACES: [u64; 9] = [
     0,
     PAGE_BYTES - 16,
@@ -128,8 +128,8 @@ pub fn without_lookalikes(
     found
 }
 
-/// Returns the chunk whose header is in a page, if it is plausible. Its mapping must be in `room`,
-/// because the program's own data may look like a header with any numbers in it.
+/// Returns the chunk whose header is in a page, if it is plausible. Its mapping must be in `room`, because the
+/// program's own data may look like a header with arbitrary sizes.
 fn chunk_at(snapshot: &Snapshot, foot: u64, page: u64, room: Range<u64>) -> Option<Mmapped> {
     HEADER_PLACES.iter().find_map(|place| {
         let address = page + place;

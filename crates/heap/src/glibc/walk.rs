@@ -103,8 +103,8 @@ impl View<'_> {
                 "the size {size:#x} reaches past the end of the heap"
             ));
         }
-        // Free chunks of other arenas have the flag cleared. Chunks of the main arena never have
-        // it.
+        // In other arenas, the flag is cleared in free chunks. Chunks of the main arena never have
+        // the flag.
         if header & IS_MMAPPED != 0 || (is_main && header & NON_MAIN_ARENA != 0) {
             return Err(format!(
                 "the flags {:#x} do not fit the arena",
@@ -127,7 +127,8 @@ impl View<'_> {
         }
     }
 
-    /// Returns true if enough sound chunks follow here, or only sound chunks up to the end.
+    /// Returns true if enough sound chunks follow from here, or if all chunks up to the end are
+    /// sound.
     fn is_sound(&self, from: u64) -> bool {
         let mut at = from;
         for done in 0..SOUND_CHUNKS {
@@ -176,9 +177,9 @@ struct Damage {
 }
 
 /// Walks a piece. `lists` has the sorted chunks that are free although their headers mark them as
-/// used. `known` has the sorted user addresses of blocks that are certainly in use. If a header
-/// would make a chunk overlap the beginning of such a block, the header is damaged, and the walk
-/// resumes at that block.
+/// used. `known` has the sorted user addresses of blocks that are certainly in use. If, according
+/// to its header, a chunk overlaps the beginning of such a block, the header is damaged, and the
+/// walk resumes at that block.
 pub fn walk(snapshot: &Snapshot, piece: Piece, lists: &[(u64, Kept)], known: &[u64]) -> Walked {
     let mut segments = vec![Segment::new(
         piece.start,
@@ -274,7 +275,7 @@ fn walk_chunks(
             Err(what) => {
                 let header = view.word(at + 8).unwrap_or(0);
                 // The end of an abandoned range is freed, into a bin if it is large enough. The
-                // fence then marks the chunk before it as free.
+                // fence then marks the preceding chunk as free.
                 let fence = is_fence(header & !FLAGS)
                     && (header & PREV_INUSE != 0 || header & !FLAGS == HEADER_BYTES && was_free);
                 let rest_is_fence = piece.end - at <= 2 * MIN_CHUNK_BYTES;
@@ -335,8 +336,8 @@ fn walk_chunks(
     damage
 }
 
-/// Returns the user addresses and usable bytes of the chunks in use of a piece, if all chunks are
-/// sound. The walk ends at a fence, or before the chunk that ends with the piece: that chunk is the
+/// Returns the user address and usable bytes of each chunk in use in a piece, if all chunks are
+/// sound. The walk ends at a fence, or before the chunk at the end of the piece: that chunk is the
 /// top, which is unallocated.
 pub fn in_use(snapshot: &Snapshot, piece: Piece) -> Option<Vec<(u64, u64)>> {
     let bytes = snapshot.bytes(piece.start, piece.end.checked_sub(piece.start)?)?;

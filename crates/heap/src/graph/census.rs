@@ -58,9 +58,9 @@ pub struct Census {
     pub arenas: Vec<ArenaReport>,
     /// Number of chunks that have their own mapping, and their bytes.
     pub mmapped: (u64, u64),
-    /// Bytes that the allocator holds free: bins, caches, fast lists, tops.
+    /// Free bytes that the allocator holds: bins, thread caches, fast lists, and top chunks.
     pub free_bytes: u64,
-    /// Free share of all bytes taken from the system, without the free memory at the tops.
+    /// Share of all bytes obtained from the system that is free, not counting the top chunks.
     pub fragmentation: f64,
     /// True if the whole heap could be parsed.
     pub whole: bool,

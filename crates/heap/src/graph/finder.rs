@@ -9,8 +9,7 @@ use std::ops::Range;
 /// Blocks of at least this size are scanned only where they have pages.
 const LARGE_BYTES: u64 = 64 * 1024;
 const WORD_BYTES: usize = 8;
-/// The bits of an address in user space, unless a program asks for more of them
-/// (Documentation/arch/x86/x86_64/5level-paging.rst).
+/// The bits of a user-space address, unless a program requests more (Documentation/arch/x86/x86_64/5level-paging.rst).
 const ADDRESS_BITS: u64 = (1 << 48) - 1;
 /// Address bits of a pointer that fits into four bytes.
 const SHORT_ADDRESS_BITS: u64 = (1 << 32) - 1;
@@ -112,13 +111,12 @@ impl<'a> Piece<'a> {
         self.region.bytes.get(self.from..self.to).unwrap_or(&[])
     }
 
-    /// Returns the number of words that begin at multiples of eight from the first address on.
+    /// Returns the number of words that begin at multiples of eight starting at the first address.
     pub fn words(&self) -> usize {
         (self.to - self.from) / WORD_BYTES
     }
 
-    /// Returns the indexes into the region at which words begin that have at least one byte in the
-    /// part.
+    /// Returns the indexes into the region of the words that have at least one byte in the part.
     fn starts(&self) -> Range<usize> {
         self.from.saturating_sub(WORD_BYTES - 1)..self.to
     }
@@ -322,8 +320,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Returns the contents of a block. Of a large block, it returns only the parts that have
-    /// pages.
+    /// Returns the contents of a block. For a large block, returns only the parts that have pages.
     pub fn contents(&self, block: u32) -> impl Iterator<Item = Piece<'a>> + use<'a> {
         let (block, segment) = self.block(block);
         self.pieces(block, segment)

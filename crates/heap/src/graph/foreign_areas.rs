@@ -2,12 +2,12 @@
 //!
 //! If every block was traced, all other contents of such memory belong to the allocator: free
 //! blocks, caches and descriptors. This memory is full of addresses of blocks that are free or once
-//! were. jemalloc's thread caches keep each address that they have handed out, and its extents know
-//! where they begin. tcmalloc's transfer caches are in its module's data. If these addresses were
-//! roots, they would hide most leaks.
+//! were. jemalloc's thread caches keep each address that they have handed out, and its extents
+//! store their own start addresses. tcmalloc's transfer caches are in its module's data. If these
+//! addresses were roots, they would hide most leaks.
 //!
 //! The kernel merges adjacent mappings, so memory that the program maps for itself may be in the
-//! same area. It is then not a root. LeakSanitizer does not search such memory either.
+//! same area. That memory is then not a root. LeakSanitizer does not search it either.
 
 use crate::arch::native;
 use crate::dissect::Heap;
@@ -33,7 +33,7 @@ struct VectorLayout {
     at: u64,
     /// Distance of the vector's length before the vector.
     length_before: u64,
-    /// Distance between the entries of two modules. The entry of the first module is at this
+    /// Distance between the entries of two consecutive modules. The first module's entry is at this
     /// distance from the start of the vector.
     stride: u64,
 }
@@ -126,8 +126,8 @@ fn threads_part(snapshot: &Snapshot, area: &Area, layout: VectorLayout) -> Optio
             }
             found.push(bounds);
         }
-        // For modules that are opened later, the loader allocates TLS with malloc, which it does
-        // not call through a slot.
+        // For modules that are opened later, the loader allocates TLS with malloc. It does not make
+        // this call through a slot.
         let of_modules = tls_blocks(snapshot, thread, layout);
         found.extend(of_modules.filter(|run| inside(run.start)));
     }
@@ -135,7 +135,8 @@ fn threads_part(snapshot: &Snapshot, area: &Area, layout: VectorLayout) -> Optio
 }
 
 /// Returns the descriptor of the initial thread and the static TLS below it. musl's loader has
-/// space for both in its data. If they do not fit, it allocates them, and no stack is adjacent.
+/// space for both in its data. If they do not fit, it allocates memory for them that is not
+/// adjacent to a stack.
 fn static_tls_on_musl(
     snapshot: &Snapshot,
     thread: &ThreadState,

@@ -90,8 +90,8 @@ mod tests {
         memory[..8].copy_from_slice(&after.to_le_bytes());
         let snapshot = testing::snapshot(vec![(start, memory)]);
         let mut heap = Heap::empty();
-        // A fake chunk in the middle of another allocator's memory, which looks as if it had its
-        // own mapping.
+        // A fake chunk that looks as if it had its own mapping, in the middle of another
+        // allocator's memory.
         let (low, high) = (start + 0x4000, start + 0x8000);
         let mut mapped = Segment::new(low, high, SegmentKind::Mapped { tight: true });
         assert!(mapped.push(low + 16, high - low));

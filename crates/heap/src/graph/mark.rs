@@ -198,7 +198,7 @@ fn mark_from(
             }
         });
     }
-    // If the memory has changed, there may be a different block by now.
+    // If the memory has changed, a different block may be there by now.
     for range in &meta.changed {
         let begins_before = heap.blocks.place(range.start).map(|(place, _)| place);
         let inside = heap.blocks.within(range.clone());
@@ -213,7 +213,7 @@ fn mark_from(
         search.drain();
     }
     if !heap.mmapped_exact {
-        // What looks like a mapped chunk may be the program's own memory, so all blocks that it
+        // Memory that looks like a mapped chunk may be the program's own, so all blocks that it
         // points to count as reachable.
         for (index, segment) in heap.blocks.segments().iter().enumerate() {
             if matches!(segment.kind, SegmentKind::Mapped { .. }) {

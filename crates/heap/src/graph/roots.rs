@@ -6,8 +6,8 @@ use crate::ranges::{Runs, joined, without};
 use crate::snapshot::{Area, AreaKind, Snapshot, ThreadState};
 use std::ops::Range;
 
-/// Bytes below the stack pointer that leaf functions may use (psABI 3.2.2). An exiting thread does
-/// not return to any function.
+/// Number of bytes below the stack pointer that leaf functions may use (psABI 3.2.2). An exiting
+/// thread does not return to any function.
 const RED_ZONE_BYTES: u64 = 128;
 
 /// Kind of a root.

@@ -1,4 +1,4 @@
-//! Random object graphs: marking agrees with a plain search over the edges that were planted.
+//! Random object graphs: marking agrees with a simple search over the planted edges.
 
 use crate::blocks::{BlockTable, Segment, SegmentKind};
 use crate::dissect::Heap;

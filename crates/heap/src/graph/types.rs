@@ -15,7 +15,7 @@ use serde::Serialize;
 /// Largest distance of a base class from the start of its object (Itanium C++ ABI 2.5.2, "offset to
 /// top").
 const MAX_OFFSET_TO_TOP: i64 = 1 << 20;
-/// Number of printable bytes at the start that identify a text.
+/// Number of printable bytes at the start that identify a block as text.
 const TEXT_BYTES: usize = 8;
 /// Maximum number of bytes that are read to describe a block. The beginning of a large block shows its kind; the rest
 /// may be memory that was never touched.

@@ -1,10 +1,10 @@
 //! Memory of glibc's malloc whose heap layout is unknown.
 //!
-//! This needs fewer structures than a dissection, and only ones that have not changed for many
-//! releases: headers of chunks (malloc.c, `mchunk_size`), links of cached chunks (PROTECT_PTR),
-//! `heap_info` at the start of an arena's heap (arena.c), and bins that point to themselves. They
-//! show which chunks are free. Chunks in use that a ledger knows are blocks. The other chunks in
-//! use are roots, regardless of their contents.
+//! The walk needs fewer structures than a dissection, and only structures that have not changed for
+//! many releases: headers of chunks (malloc.c, `mchunk_size`), links of cached chunks
+//! (PROTECT_PTR), `heap_info` at the start of an arena's heap (arena.c), and bins that point to
+//! themselves. They show which chunks are free. Chunks in use that a ledger knows are blocks. The
+//! other chunks in use are roots, regardless of their contents.
 
 use crate::dissect::Heap;
 use crate::glibc::arenas::find_bins;

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::time::Duration;
 
-/// Releases blocks of a process that two scans find leaked with unchanged contents.
+/// Releases blocks of a process that two scans find leaked, with the same contents.
 pub struct Reclaimer {
     pid: i32,
     request: Request,
@@ -22,7 +22,7 @@ pub struct Reclaimer {
     stat: File,
     /// Blocks that were leaked at the last scan.
     before: Option<Fingerprints>,
-    /// The verdict from which `before` comes. With a verdict, no other blocks are released,
+    /// The verdict that `before` was taken from. If there is one, only its blocks are released,
     /// regardless of how often the process is scanned.
     verdict: Option<Verdict>,
 }
@@ -33,7 +33,7 @@ pub struct Candidates {
     pub captured: Captured,
     /// The process's memory, opened before the copy. An execve invalidates it.
     pub(super) memory: File,
-    /// Longest time for which one thread was held to find out which memory the kernel uses on its
+    /// Longest time for which a thread was held to determine the memory that the kernel uses on its
     /// behalf.
     pub asked: Duration,
     /// Scan of the snapshot.
@@ -109,9 +109,9 @@ impl Reclaimer {
         let mut chosen = Vec::new();
         if let (Some(before), None) = (&self.before, &refused)
             && !scan.leaks.is_empty()
-            // The kernel is asked after the scan. Memory that the program passes to the kernel
-            // later was reachable until then, because the program had its address. If the kernel's
-            // memory is unknown, no block is chosen.
+            // The kernel is asked after the scan. Memory that the program passed to the kernel
+            // after the scan was reachable during the scan, because the program had its address. If
+            // the kernel's memory is unknown, no block is chosen.
             && let Ok((places, longest)) = kernel_places(self.pid)
         {
             asked = longest;

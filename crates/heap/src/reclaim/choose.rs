@@ -21,8 +21,8 @@ const MAX_DTV_ENTRIES: u64 = 1 << 16;
 /// reason.
 pub fn refusal(snapshot: &Snapshot, heap: &Heap) -> Option<Refusal> {
     let meta = &snapshot.meta;
-    // Refusals that would recur on another scan come first, so that the user sees a reason to act
-    // on.
+    // Refusals that would recur on another scan come first, so that the user sees a reason that is
+    // worth acting on.
     let undissected = heap.undissected.first().map(|other| other.allocator);
     if let Some(allocator) = heap.unknown_allocator(&meta.modules).or(undissected) {
         return Some(Refusal::OtherAllocator(allocator.to_owned()));

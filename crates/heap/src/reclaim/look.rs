@@ -4,9 +4,8 @@
 //! their addresses, and may have freed some since the search. An allocator may leave a freed block
 //! unchanged. Then only the allocator's own structures show that the block was freed, and they are
 //! reliable only while all other threads are stopped outside the allocator. The threads run again
-//! before the first block is released. A thread that then frees one of the blocks by a hidden
-//! address, within the millisecond that the calls take, frees it for the second time. This cannot
-//! be detected.
+//! before the first block is released. If a thread uses a hidden address to free one of the blocks
+//! within the millisecond that the calls take, the block is freed twice. This cannot be detected.
 
 use crate::allocators::live_check::{LiveCheck, Standstill};
 use crate::arch::native;

@@ -1,6 +1,6 @@
 //! Reasons why no block of a heap may be released.
 
-/// Doubt about a heap, because of which none of its blocks is released. Its text is one line.
+/// Doubt about a heap that rules out releasing any of its blocks. Its text is one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Blocks of the C library may be part of memory that another allocator manages.

@@ -31,7 +31,7 @@ const CALLS: Duration = Duration::from_millis(1);
 const CALL_PATIENCE: Duration = Duration::from_secs(5);
 /// Longest wait for a thread that did not stop in time.
 const LATE_PATIENCE: Duration = Duration::from_millis(500);
-/// Time limit for a moment when all threads are outside an allocator.
+/// Time limit for finding a moment when all threads are outside an allocator.
 const STILL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Result of a release.

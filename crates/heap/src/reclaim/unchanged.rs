@@ -9,7 +9,7 @@ use std::io::IoSliceMut;
 
 /// Pieces in one process_vm_readv (UIO_MAXIOV).
 const PIECES: usize = 1024;
-/// Maximum number of bytes that are read from the process at a time, and from one block.
+/// Maximum number of bytes read from the process at a time, and maximum compared per block.
 const BATCH_BYTES: u64 = 16 << 20;
 
 /// Returns the blocks that are unchanged since the snapshot: their headers mark them as in use, and
@@ -72,9 +72,8 @@ pub fn unchanged(
     result
 }
 
-/// Like the function above, for blocks without headers in regions of one size. Their allocator
-/// writes nothing into a freed block, so another method must determine whether the blocks are still
-/// live.
+/// Like `unchanged`, for blocks without headers in regions of one size. Their allocator writes
+/// nothing into a freed block, so another method must determine whether the blocks are still live.
 pub fn unchanged_contents(
     pid: i32,
     snapshot: &Snapshot,

@@ -25,8 +25,8 @@ const MOST_CANDIDATES: usize = 1 << 14;
 const PAGE_BYTES: u64 = 4096;
 
 /// Returns the ranges in which arenas keep chunks, sorted by address. `resident` lists the resident
-/// pages of private anonymous mappings. Only these pages are read, so the process gets no
-/// additional pages. `words` reads from an address.
+/// pages of private anonymous mappings. Only these pages are read, so reading does not populate
+/// further pages of the process. `words` reads from an address.
 pub fn arena_heaps(
     mappings: &[MappingUse],
     resident: &Runs,
@@ -67,7 +67,7 @@ pub fn arena_heaps(
             heaps.insert(place, header);
         }
     }
-    // Every heap is either the first of its arena, or leads to another heap of it.
+    // Every heap either is the first of its arena, or points to another heap of the same arena.
     let is_first = |place: u64, heap: &HeapHeader| {
         heap.before == 0 && heap.arena > place && heap.arena - place <= MOST_HEADER_BYTES
     };
@@ -162,7 +162,7 @@ mod tests {
         let resident = vec![at..at + 0x1000, at + HEAP..at + HEAP + 0x1000];
         for words in [
             [0, 0, 0],
-            // The header names an arena elsewhere, and no heap leads there.
+            // The header names an arena at another address, and no heap leads to that address.
             [at - HEAP + 48, 0, HEAP],
             [at - HEAP + 48, at - HEAP, HEAP],
             // These are sizes that no heap has.

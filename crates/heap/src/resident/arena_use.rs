@@ -25,7 +25,8 @@ pub struct ArenaUse {
     pub bins_bytes: u64,
     /// Free bytes in the caches of threads.
     pub tcache_bytes: u64,
-    /// Part of these three kinds of free bytes that is on pages with a live block.
+    /// Part of the free bytes (of the top, of bins and of thread caches) that is on pages with a
+    /// live block.
     pub fragmentation_bytes: u64,
     /// Bytes that malloc_trim would return.
     pub trim_bytes: u64,

@@ -39,8 +39,8 @@ pub struct ChunkList {
 }
 
 impl ChunkList {
-    /// Walks a piece. `class` returns the number of a block's class by its address and its usable
-    /// bytes.
+    /// Walks a piece. `class` returns the number of a block's class, given its address and its
+    /// usable size.
     pub fn of(
         snapshot: &Snapshot,
         heap: &Heap,

@@ -1,5 +1,5 @@
-//! Live blocks by size at two moments, to see if a call stack's new blocks are additional or
-//! replace others.
+//! Live blocks by size at two moments, to determine whether a call stack's new blocks are
+//! additional or replace others.
 //!
 //! A trace knows the sizes of blocks whose allocation it saw. Of older blocks, it knows only that
 //! some were released. Two walks of the heap show how many blocks of each size exist. The
@@ -182,7 +182,7 @@ mod tests {
             bytes: 4000,
         };
         now.count(block, &[sample]);
-        // 30 of these blocks were released. Except for the added one, no block is additional.
+        // 30 of these blocks were released, so only the block added here is additional.
         let before = sizes(&[(0, 4000, 101)]);
         assert_eq!(grown(&now, &before), [(1, 120_000, 0, 0)]);
     }

@@ -17,7 +17,7 @@ pub struct Looked {
 
 /// Copies the memory of a process and accounts for its resident bytes. With `pins`, the account
 /// includes the pages that blocks pin. If a process cannot be copied or has no known heap, the
-/// account is based on its mappings alone and has a note.
+/// account is based on the mappings alone and has a note about that.
 pub fn look_at_memory(pid: i32, limits: Limits, pins: bool) -> Result<Looked, Error> {
     MemoryCopy::take(pid, limits)?.account(pins, Vec::new())
 }
@@ -78,7 +78,8 @@ impl MemoryCopy {
         };
         traced.sort_unstable_by_key(|block| block.address);
         let mut account = account_with(&captured, heap.as_ref(), pins, &traced)?;
-        // For another allocator, the account already has a note about it.
+        // If the process uses another allocator, the account already has a note about that
+        // allocator.
         let is_foreign = account.parts.contains_key(&Part::ForeignHeap);
         let why = why.filter(|_| !is_foreign);
         account

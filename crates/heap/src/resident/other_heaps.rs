@@ -1,4 +1,4 @@
-//! Contents of the resident pages of other allocators' heaps: live blocks, free regions next to
+//! Contents of the resident pages in heaps of other allocators: live blocks, free regions next to
 //! them, free pages, and the allocator's own data.
 
 use crate::allocators::dissector::ExtentKind;
@@ -23,8 +23,8 @@ pub struct OtherUse {
     pub purgeable_bytes: u64,
 }
 
-/// Counts a heap. `class` returns the number of a block's class by its address and its usable
-/// bytes. The memory that each class pins is added to `pinned`. A slab is returned when its last
+/// Counts a heap. `class` returns the number of a block's class, given its address and its usable
+/// size. The memory that each class pins is added to `pinned`. A slab is returned when its last
 /// block is freed, so a class pins a slab only if it has all of the slab's live blocks. Blocks in
 /// threads' caches count as free.
 pub fn count(
@@ -80,7 +80,7 @@ pub fn count(
             found.fragmentation_bytes += pages - live;
         }
     }
-    // Memory outside of extents holds the roots of the allocator's structures.
+    // Memory outside the extents holds the roots of the allocator's structures.
     let in_extents: Vec<_> = heap.extents.iter().map(|extent| extent.range()).collect();
     let known = run_bytes(&intersection(&resident.within(&heap.ranges), &in_extents));
     let all = run_bytes(&resident.within(&heap.ranges));

@@ -1,5 +1,5 @@
-//! Blocks that keep resident pages in the allocator, which cannot return these pages while the
-//! blocks live.
+//! Blocks that pin resident pages: the allocator cannot return these pages while the blocks are
+//! live.
 //!
 //! For each class of blocks, all its blocks are treated as freed. Neighbouring free chunks are then
 //! merged, as in `free`. The result is the memory that malloc_trim would return from the merged
@@ -165,8 +165,8 @@ mod tests {
 
     #[test]
     fn a_small_block_between_free_chunks() {
-        // In order: three free pages and part of a page, the pin, five free pages, a block of
-        // another class, and the top.
+        // In address order: three free pages and part of a page, the pin, five free pages, a block
+        // of another class, and the top.
         let chunks = [
             (0x3100, false),
             (0x40, true),

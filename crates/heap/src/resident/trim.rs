@@ -12,19 +12,19 @@ const CHUNK_STRUCT_BYTES: u64 = 48;
 /// of the arena (FASTBIN_CONSOLIDATION_THRESHOLD).
 const TRIMMING_CHUNK_BYTES: u64 = 64 << 10;
 
-/// Returns the pages of a free chunk in a bin that `mtrim` returns to the system.
+/// Returns the pages that `mtrim` releases to the system from a free chunk in a bin.
 pub fn of_chunk(chunk: &Range<u64>) -> Range<u64> {
     let first = (chunk.start + CHUNK_STRUCT_BYTES).next_multiple_of(PAGE_BYTES);
     let bytes = chunk.end.saturating_sub(first) & !(PAGE_BYTES - 1);
     first..first + bytes
 }
 
-/// Returns the pages at the end of the main arena's top that `systrim` returns to the system.
+/// Returns the pages that `systrim` releases to the system from the end of the main arena's top.
 pub fn of_main_top(top: &Range<u64>) -> Range<u64> {
     end_of_top(top, 0)
 }
 
-/// Returns the part of a top that is returned if the top keeps `pad` bytes and space for the
+/// Returns the part of a top that is released if the top keeps `pad` bytes and space for the
 /// smallest chunk.
 fn end_of_top(top: &Range<u64>, pad: u64) -> Range<u64> {
     let bytes = (top.end - top.start).saturating_sub(MIN_CHUNK_BYTES + 1);
@@ -49,7 +49,7 @@ impl TopLimits {
         TopLimits { threshold, pad }
     }
 
-    /// Returns the pages that are returned when a chunk is freed that merges with the top. `top`
+    /// Returns the pages that are released when freeing a chunk that merges with the top. `top`
     /// includes the chunk.
     pub fn of_top(&self, top: &Range<u64>) -> Range<u64> {
         let bytes = top.end - top.start;

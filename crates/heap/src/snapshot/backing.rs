@@ -1,5 +1,5 @@
 //! Memory for copies of a process's memory. A program may reserve hundreds of gigabytes and use
-//! little of them, so only written pages take memory.
+//! little of that, so only written pages take memory.
 
 use memmap2::{Advice, MmapMut, MmapOptions};
 use std::ops::{Deref, DerefMut};
@@ -12,7 +12,7 @@ const SPARE_BYTES: usize = 64 << 20;
 /// Zeroed bytes. Only written pages take memory.
 ///
 /// The kernel does not account for the mapping in advance (MAP_NORESERVE, mmap(2)). If the mapping
-/// fails, the result is an error, while `vec!` would abort.
+/// fails, an error is returned, whereas `vec!` would abort.
 #[derive(Debug)]
 pub struct Backing {
     memory: Memory,
@@ -40,7 +40,7 @@ impl Backing {
         let mut options = MmapOptions::new();
         let map = |bytes| options.len(bytes).no_reserve_swap().map_anon().ok();
         let map = [reserved, length].into_iter().find_map(map)?;
-        // If the kernel always uses huge pages, each written page would take the memory of 512
+        // If the kernel always used huge pages, each written page would take the memory of 512
         // pages.
         let _ = map.advise(Advice::NoHugePage);
         Some(Backing {

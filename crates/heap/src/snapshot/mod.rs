@@ -166,7 +166,7 @@ pub struct Meta {
     pub method: Method,
     /// Milliseconds for which all threads were held.
     pub held_ms: f64,
-    /// Milliseconds for which one thread was held to set up the copy, before all threads were held.
+    /// How long one thread was held to set up the copy, before all threads were held, in milliseconds.
     pub prepare_held_ms: f64,
     /// Milliseconds that the whole snapshot took.
     pub taken_ms: f64,

@@ -17,16 +17,16 @@ const FORMAT: &[u8] = b"memhook-rs snapshot 1\n";
 const END: &[u8] = b"end of snapshot\n";
 /// Maximum length of a header.
 const MAX_HEADER_BYTES: u64 = 256 << 20;
-/// Factor by which a header may be larger in memory than in the file: an empty string takes 3 bytes
-/// in the file and 24 in memory.
+/// Maximum ratio of a header's size in memory to its size in the file: an empty string takes 3
+/// bytes in the file and 24 in memory.
 const HEADER_GROWTH: u64 = 10;
 /// Maximum length of a region.
 const MAX_REGION_BYTES: u64 = 1 << 40;
-/// Maximum number of data segments of a module, and maximum bytes of a segment. The largest
-/// programs have a few hundred megabytes.
+/// Maximum number of data segments of a module, and maximum number of bytes of a segment. The
+/// largest programs have a few hundred megabytes of data.
 const MAX_DATA: usize = 64;
 const MAX_DATA_BYTES: u64 = 4 << 30;
-/// Maximum number of threads: far more than any process has, yet few enough to visit each of them.
+/// Maximum number of threads: far more than any process has, yet few enough to visit every thread.
 const MAX_THREADS: usize = 1 << 16;
 /// End of user space, whose addresses have at most 56 bits (5-level paging,
 /// Documentation/arch/x86/x86_64/5level-paging.rst).
@@ -88,8 +88,8 @@ pub fn save(snapshot: &Snapshot, to: impl Write) -> io::Result<()> {
 /// Reads a snapshot. `file` is its name in errors. `memory` limits the memory that reading may use;
 /// `None` allows all available memory.
 ///
-/// The file may come from an untrusted source. Every size is checked against the available memory,
-/// and all addresses and their order against the assumptions of the search.
+/// The file may come from an untrusted source. Every size is checked against the available memory.
+/// All addresses and their order are checked against the assumptions of the search.
 pub fn load(file: &str, from: impl Read, memory: Option<u64>) -> Result<Snapshot, Error> {
     let bad = |reason: String| Error::Saved {
         file: file.to_owned(),
@@ -186,8 +186,8 @@ pub fn load(file: &str, from: impl Read, memory: Option<u64>) -> Result<Snapshot
 }
 
 /// Checks the assumptions of the search: addresses are in user space, sorted and without overlaps,
-/// and no module has more data than a module can have, because data is searched word by word. The
-/// error describes the violation.
+/// and no module has more data than a real module could have. The data is searched word by word, so
+/// its size must be bounded. The error describes the violation.
 fn check(header: &Header) -> Result<(), &'static str> {
     // Adjacent ranges form one region, because a pointer may straddle a page boundary.
     let mut last = None;

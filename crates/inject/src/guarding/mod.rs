@@ -1,4 +1,4 @@
-//! Protection of a target from us while some of its threads are held, and of us from what could make us stand still.
+//! Protects a target from us while some of its threads are held, and protects us from anything that could stall us.
 
 pub(crate) mod continued;
 pub(crate) mod guard;

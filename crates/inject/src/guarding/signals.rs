@@ -14,11 +14,11 @@ pub(crate) extern "C" fn count_stop(_: i32) {
     STOPS.fetch_add(1, Relaxed);
 }
 
-/// Makes SIGINT, SIGTERM and SIGHUP count instead of ending this process. An ignored SIGHUP stays ignored, as nohup(1)
-/// requests.
+/// From now on, counts SIGINT, SIGTERM and SIGHUP instead of letting them end this process. An ignored SIGHUP stays
+/// ignored, as nohup(1) requests.
 pub fn catch_stops() {
-    // A shell without job control starts background processes with SIGINT ignored. But a SIGINT that is sent to this
-    // process alone is intentional.
+    // A shell without job control starts background processes with SIGINT ignored. However, a SIGINT that is sent to
+    // this process alone is intentional.
     for signal in [libc::SIGINT, libc::SIGTERM] {
         handle(signal, Handler::Plain(count_stop));
     }

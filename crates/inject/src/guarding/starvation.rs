@@ -1,9 +1,9 @@
 //! Checks whether this thread gets processor time promptly enough to hold a thread.
 //!
-//! A stopped thread waits until its holder has had enough processor time for its work. If that may take long, for
-//! example in a control group with a small quota, no thread is held. Before a hold, the holding thread waits until it
-//! has been scheduled promptly for some time. If this does not happen, the hold fails. The watchdog handles what cannot
-//! be foreseen.
+//! A stopped thread waits until its holder has had enough processor time for its work. If that may take a long time,
+//! for example in a control group with a small quota, no thread is held. Before a hold, the holding thread waits until
+//! it has been scheduled promptly for some time. If this does not happen, the hold fails. The watchdog handles what
+//! cannot be foreseen.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ use crate::urgency::Urgency;
 use memhook_process::SchedulingFile;
 use tracing::debug;
 
-/// Longest wait for a turn on the processor of a thread that is not starved. On a busy machine, a thread waits about
-/// ten milliseconds for each turn.
+/// Longest wait for a turn on a processor at which a thread does not yet count as starved. On a busy machine, a thread
+/// waits about ten milliseconds for each turn.
 const MOST_PER_TURN: Duration = Duration::from_millis(50);
 /// Total wait below which no conclusion is drawn.
 const TELLING: Duration = Duration::from_millis(200);
@@ -34,7 +34,7 @@ thread_local! {
     static LAST: Cell<Option<Reading>> = const { Cell::new(None) };
 }
 
-/// Scheduling figures of the calling thread until some moment.
+/// Scheduling figures of the calling thread up to some moment.
 #[derive(Clone, Copy)]
 struct Reading {
     at: Instant,
@@ -63,7 +63,8 @@ pub(crate) fn observe() {
     }
 }
 
-/// Returns the calling thread's wait per turn since the last call, or since its birth; `None` if it is not starved.
+/// Returns the calling thread's wait per turn since the last call, or since the thread began; `None` if it is not
+/// starved.
 fn starved_for() -> Option<Duration> {
     let now = Reading::now();
     let last = LAST.replace(now);
@@ -81,9 +82,9 @@ fn wait_per_turn(waited: Duration, turns: u64) -> Option<Duration> {
     (waited >= TELLING && each >= MOST_PER_TURN).then_some(each)
 }
 
-/// Waits until this thread can expect a processor whenever it needs one, which is immediate on most machines. Fails if
-/// that is not the case by `until`. Returns true if it had to wait, which means that earlier facts about the process
-/// are outdated.
+/// Waits until this thread can expect a processor whenever it needs one. On most machines, this returns immediately.
+/// Fails if that is not the case by `until`. Returns true if it had to wait, which means that earlier facts about the
+/// process are outdated.
 pub(crate) fn wait_for_a_processor(pid: i32, until: Instant) -> Result<bool, Error> {
     let Some(mut wait) = starved_for() else {
         return Ok(false);

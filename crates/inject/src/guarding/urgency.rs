@@ -4,9 +4,9 @@ use crate::precedence::{SHORTEST_NS, USUAL_NS, set_turn};
 use std::marker::PhantomData;
 
 /// Guard that lets the calling thread run before ordinary threads. A stopped thread of the target waits for us, and on
-/// a busy machine, our turn would come milliseconds later. Without the privilege (CAP_SYS_NICE or RLIMIT_RTPRIO,
-/// sched(7)), and in a control group without a real-time budget, it requests short time slices, which are scheduled
-/// sooner.
+/// a busy machine we would otherwise be scheduled milliseconds later. Without the privilege (CAP_SYS_NICE or
+/// RLIMIT_RTPRIO, sched(7)), or in a control group without a real-time budget, the guard requests short time slices
+/// instead, which are scheduled sooner.
 pub(crate) struct Urgency {
     is_raised: bool,
     has_short_turns: bool,
@@ -18,7 +18,7 @@ impl Urgency {
     pub(crate) fn begin() -> Urgency {
         // SAFETY: takes and returns integers; 0 is the calling thread.
         let policy = unsafe { libc::sched_getscheduler(0) };
-        // Any other policy was chosen deliberately, so it is kept.
+        // Any other policy was set deliberately, so it is kept.
         let is_ordinary = policy & !libc::SCHED_RESET_ON_FORK == libc::SCHED_OTHER;
         // Round robin at the lowest real-time priority; children, if any, get the ordinary policy.
         let is_raised = is_ordinary && set_policy(libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1);

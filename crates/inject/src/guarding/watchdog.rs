@@ -1,10 +1,10 @@
 //! The watchdog: a process that ends a hold whose holder hangs.
 //!
 //! A stopped thread stays stopped as long as its tracer does not run. SIGSTOP to this process, a frozen cgroup, a
-//! debugger, a file that never answers, or a machine on which we get no processor would stop the target along with us.
-//! So each thread that holds has a watchdog, which sleeps between holds. The watchdog sends SIGCONT to a holder that
-//! has been stopped. If a holder has lost too much of a hold's time for any reason, the watchdog sends it a signal
-//! whose handler releases the target (`let_go.rs`); the holder's work then fails.
+//! debugger, a file that never answers, or a machine that gives us no processor would stop the target along with us. So
+//! each thread that holds has a watchdog, which sleeps between holds. The watchdog sends SIGCONT to a holder that has
+//! been stopped. If a holder has lost too much of a hold's time for any reason, the watchdog sends it a signal whose
+//! handler releases the target (`let_go.rs`); the holder's work then fails.
 //!
 //! A holder that does not react, or must not release the target, is killed. The kernel then releases the held thread,
 //! whose registers are set to lead it home (`way_home.rs`). But a starved holder is not stuck, and the watchdog never
@@ -48,7 +48,7 @@ struct Shared {
     tid: i32,
     /// Signal that tells the holder to release its target; 0 if no signal is free.
     signal: i32,
-    /// Paths of the status and the scheduling figures of the holding thread.
+    /// Paths of the files with the status and the scheduling figures of the holding thread.
     stat: CString,
     schedstat: CString,
     /// Number of processors of the machine.
@@ -118,8 +118,8 @@ struct Watchdog {
 thread_local! {
     /// Watchdog of this thread. It ends with the thread.
     static OWN: RefCell<Option<Watchdog>> = const { RefCell::new(None) };
-    /// Memory shared with the watchdog, for the signal handler, which may interrupt code that has the other variable
-    /// borrowed.
+    /// Memory shared with the watchdog. The signal handler uses this variable, because it may interrupt code that has
+    /// borrowed the other variable.
     static SHARED: Cell<*const Shared> = const { Cell::new(ptr::null()) };
 }
 
@@ -205,8 +205,8 @@ pub fn dismiss() {
     });
 }
 
-/// Sets whether threads that this thread has seized may stop late. While they may, the watchdog keeps this process from
-/// staying stopped.
+/// Sets whether threads that this thread has seized may still stop after the hold. As long as this is set, the watchdog
+/// keeps this process from staying stopped.
 pub(crate) fn expect_late(has_late: bool) {
     if has_late && !holds() {
         start();
@@ -214,8 +214,8 @@ pub(crate) fn expect_late(has_late: bool) {
     OWN.with_borrow_mut(|own| own.as_mut().map(|dog| dog.expect_late(has_late)));
 }
 
-/// Returns true while this thread holds another thread. The watchdog then counts the hold and must not be replaced,
-/// even if it has died.
+/// Returns true while this thread holds another thread. The watchdog, which counts the current holds, must not be
+/// replaced during that time, even if it has died.
 fn holds() -> bool {
     OWN.with_borrow(|own| own.as_ref().is_some_and(|dog| dog.holds > 0))
 }
@@ -354,7 +354,7 @@ impl Armed {
         if !holds() {
             start();
         }
-        // This comes first, so that the hold is protected from the start.
+        // The guard is created first, so that the hold is protected from the start.
         let kept = (!may_let_go).then(Kept::begin);
         OWN.with_borrow_mut(|own| own.as_mut().map(|dog| dog.arm(target)));
         Armed {

@@ -15,9 +15,9 @@ use crate::{Error, Registers, late, ptrace, regs, restart, starvation, synchrono
 use memhook_process::{Activity, sleeps, thread_ids, thread_state, tracer};
 use tracing::debug;
 
-/// Time limit for the wait, before any thread is stopped, until no thread sleeps uninterruptibly.
+/// Time limit for waiting, before any thread is stopped, until no thread sleeps uninterruptibly.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Time for which stopped threads wait for a thread that sleeps uninterruptibly. Most such sleeps are for a page and
+/// Time for which stopped threads wait for a thread that sleeps uninterruptibly. Most such sleeps wait for a page, and
 /// are far shorter.
 const SLEEP_LIMIT: Duration = Duration::from_millis(20);
 /// Time limit for the attempts to stop all threads while some sleep: a few times the length of a sleep.
@@ -35,7 +35,7 @@ pub(crate) struct Stopped {
 /// Facts about the threads before they were disturbed.
 #[derive(Default)]
 pub(crate) struct Known {
-    /// Threads in calls that a stop would end with EINTR, and how long they have been there, if that is known.
+    /// Threads in calls that a stop would end with EINTR, and how long they have been in the call, if known.
     delicate: BTreeMap<i32, Option<Sleeper>>,
 }
 
@@ -88,7 +88,7 @@ pub fn hold_all_within(pid: i32, limit: Option<Duration>) -> Result<AllHeld, Err
     let until = Instant::now() + PATIENCE;
     let mut slept = BTreeMap::new();
     while let Some(tid) = sleeper(pid) {
-        // A thread that wakes up between its sleeps will stop. A thread that does not wake up is left alone.
+        // A thread that wakes up between sleeps will stop. A thread that does not wake up is left alone.
         if *slept.entry(tid).or_insert_with(|| sleeps(pid, tid)) != sleeps(pid, tid) {
             break;
         }

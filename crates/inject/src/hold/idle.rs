@@ -7,7 +7,7 @@ use memhook_process::{self as process, Activity};
 /// take too long.
 const MAX_THREADS: usize = 256;
 
-/// Threads of a process that slept at one moment, in system calls that the kernel restarts after a stop.
+/// Threads of a process that were asleep at one moment, in system calls that the kernel restarts after a stop.
 pub struct IdleThreads {
     pid: i32,
     /// Each thread, and the number of times that it had gone to sleep.
@@ -28,7 +28,7 @@ impl IdleThreads {
         }
     }
 
-    /// Returns a thread that has slept ever since.
+    /// Returns a thread that has not woken up since [`IdleThreads::of`].
     pub fn still_asleep(&self) -> Option<i32> {
         let same = |&&(tid, before): &&(i32, u64)| sleeps(self.pid, tid) == Some(before);
         self.asleep.iter().find(same).map(|&(tid, _)| tid)

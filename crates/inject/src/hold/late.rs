@@ -23,8 +23,8 @@ pub(crate) fn let_go_later(pid: i32, tid: i32) {
     watchdog::expect_late(true);
 }
 
-/// Releases the threads that have stopped since the last call. A thread of ours that has held threads of a process must
-/// call it periodically, as long as it lives and does not hold that process.
+/// Releases the threads that have stopped since the last call. Each thread of ours that has ever held threads of a
+/// process must call this periodically for as long as it lives, except while it holds that process.
 pub fn let_late_threads_go() {
     let were_some = has_late_threads();
     LATE.with_borrow_mut(|late| late.retain(|&(pid, tid)| !has_gone(pid, tid)));
@@ -44,7 +44,7 @@ pub(crate) fn is_ours(tracer: i32) -> bool {
     tracer == std::process::id() as i32
 }
 
-/// Repeats [`let_late_threads_go`] until no thread is left or `limit` is over.
+/// Repeats [`let_late_threads_go`] until no thread is left or `limit` has passed.
 pub fn wait_for_late_threads(limit: Duration) {
     let until = Instant::now() + limit;
     let mut pace = wait::Pace::start();
@@ -57,7 +57,7 @@ pub fn wait_for_late_threads(limit: Duration) {
     }
 }
 
-/// Takes the next stop of a thread. Returns true if the thread now runs untraced, or has ended.
+/// Handles the next stop of a thread. Returns true if the thread now runs untraced, or has ended.
 fn has_gone(pid: i32, tid: i32) -> bool {
     match wait::poll_stop(pid, tid) {
         // The watchdog may have released the thread. A child of ours can be waited for even then (wait(2)).
@@ -148,8 +148,8 @@ mod tests {
         is_let_go(program, rounds);
     }
 
-    /// A hold waits for a thread that another thread of this process is about to release, because no foreign tracer is
-    /// involved.
+    /// If a thread's tracer is another thread of this process, and not a foreign one, a hold waits until that tracer
+    /// has released it.
     #[test]
     fn a_thread_that_another_one_of_ours_lets_go_late_is_held_after_it() {
         for all in [false, true] {
@@ -162,7 +162,7 @@ mod tests {
                 assert!(sleep.is_some());
                 let_go_later(pid, pid);
                 seized.send(()).unwrap();
-                // The hold has begun by then. If it has not, it finds the thread released.
+                // After the sleep, the hold has normally begun. If not, it finds the thread already released.
                 std::thread::sleep(Duration::from_millis(200));
                 wait_for_late_threads(Duration::from_secs(20));
                 assert!(!has_late_threads());
@@ -214,7 +214,7 @@ mod tests {
 
     /// Variable that is set for the process to be stopped.
     const STOPPED: &str = "MEMHOOK_TEST_STOPPED";
-    /// Message of the holder after its watchdog has continued it.
+    /// Message that the holder sends after its watchdog has resumed it.
     const GOES_ON: &str = "it goes on";
 
     /// Process for the test above.

@@ -14,9 +14,9 @@ const LOOK_LIMIT: Duration = Duration::from_millis(20);
 
 /// Returns a thread of `pid` whose system calls the program handles itself, if that can be seen (Linux 6.4).
 ///
-/// Only the kernel knows which threads these are, and it tells only while they are stopped. The check stops no thread
-/// if the process has no SIGSYS handler, because its first such call would have ended it, or if the handler serves a
-/// seccomp filter. A thread that the check misses is refused when it has to make a call
+/// Only the kernel knows which threads these are, and it reveals this only while they are stopped. The check stops no
+/// thread if the handler serves a seccomp filter, or if the process has no SIGSYS handler, because its first dispatched
+/// call would then have killed it. A thread that the check misses is refused when it has to make a call
 /// ([`crate::Error::CallsDispatched`]).
 pub fn thread_with_own_answers(pid: i32) -> Option<i32> {
     let catches = caught_signals(pid).is_some_and(|caught| caught & only(libc::SIGSYS) != 0);

@@ -99,7 +99,7 @@ impl Held {
         } else if !restart::must_be_repeated(&self.saved.registers) {
             return first;
         }
-        // This step comes last, because until now the registers lead home through the signal frame.
+        // This step comes last: until here, the registers make the thread return through the signal frame.
         let lasted = self.saved.call_lasts();
         let mut registers = restart::resumed(&self.saved.registers, lasted);
         if restart::must_be_repeated(&self.saved.registers) {
@@ -112,7 +112,7 @@ impl Held {
         first.and(written)
     }
 
-    /// Zeroes the used part of the stack again. If this fails, a later hold considers that part used.
+    /// Zeroes the used part of the stack again. If this fails, a later hold treats that part as in use.
     fn wipe_frames(&mut self) {
         if let Some((at, bytes)) = self.work.frames.take() {
             let _ = self.write(at, &vec![0; bytes]);
@@ -174,7 +174,8 @@ impl Held {
         first.and(undone)
     }
 
-    /// Handles a thread that went home and has been stopped again, perhaps in a call that must be repeated.
+    /// Handles a thread that returned to its own code and was stopped again, possibly in a system call that must be
+    /// restarted.
     fn repeat_interrupted(&mut self) -> Result<(), Error> {
         let now = self.read_registers()?;
         if restart::must_be_repeated(&now) {

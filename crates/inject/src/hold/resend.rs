@@ -8,9 +8,9 @@ const ROOM_LIMIT: Duration = Duration::from_secs(1);
 
 /// Resends a signal to the thread, or to the process if the thread has ended.
 ///
-/// The siginfo is preserved if the kernel permits that: for another process, only if si_code is negative, as with
-/// sigqueue(3) (rt_sigqueueinfo(2)). If the queue is full (RLIMIT_SIGPENDING), a real-time signal waits for room,
-/// because kill(2) would send it without its value.
+/// The siginfo is preserved if the kernel permits that. For another process, the kernel permits it only if si_code is
+/// negative, as sigqueue(3) sets it (rt_sigqueueinfo(2)). If the queue is full (RLIMIT_SIGPENDING), a real-time signal
+/// waits for room, because kill(2) would send it without its value.
 pub(crate) fn send_again(pid: i32, tid: i32, signal: i32, info: &libc::siginfo_t) {
     let has_details = info.si_code < 0 && info.si_code != libc::SI_TKILL;
     let until = Instant::now() + ROOM_LIMIT;

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use memhook_process::{RemoteAddress, read_word};
 
-/// Check of a stopped thread. It gets the thread's registers and a reader of 8-byte words of its memory. It returns
-/// `Err` with the reason if the thread must not be used there.
+/// Check of a stopped thread, given the thread's registers and a reader of 8-byte words of its memory. It returns `Err`
+/// with the reason if the thread must not be used where it is stopped.
 pub type Judge<'a> = &'a dyn Fn(&Registers, &dyn Fn(u64) -> Option<u64>) -> Result<(), String>;
 
 /// Returns `Err` with the reason if the thread must not be used at all. If the thread is inside a restartable sequence,

@@ -71,7 +71,7 @@ pub(crate) fn set_to_repeat(
     if !restart::must_be_repeated(registers) {
         return Ok(sleep);
     }
-    // This comes first, so that the program does not see EINTR if this process is killed from here on.
+    // The registers are set first, so that the program does not see EINTR if this process is killed from here on.
     regs::write(tid, &restart::repeat(registers, stopped_at.elapsed()))?;
     if !restart::has_timeout(registers) {
         return Ok(sleep);

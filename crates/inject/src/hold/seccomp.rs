@@ -157,7 +157,7 @@ fn results(program: &[Instruction], data: Data) -> Option<Vec<u32>> {
 fn calculate(code: u16, a: Option<u32>, b: Option<u32>) -> Option<Option<u32>> {
     let (a, b) = match (a, b) {
         (Some(a), Some(b)) => (a, b),
-        // After a division by zero the kernel returns 0 for the filter, which means to kill (bpf_convert_filter in
+        // After a division by zero the kernel returns 0 for the filter, which means kill (bpf_convert_filter in
         // net/core/filter.c).
         (_, None | Some(0)) if code & 0xf0 == 0x30 => return None,
         _ => return Some(None),

@@ -1,7 +1,7 @@
 //! Time that a thread has spent in its call before it is interrupted.
 //!
 //! A repeated call gets the remaining part of its timeout. The kernel does not report when a call began, so the result
-//! here is a lower bound of the call's duration: the timeout may expire late, by the error of the bound, but never
+//! here is a lower bound on the call's duration: the timeout may expire late, by the error of the bound, but never
 //! early.
 //!
 //! - A thread has been in the call since the first look if it slept in the call then and has run only once since, in
@@ -24,7 +24,8 @@ use crate::{ptrace, restart};
 use memhook_process::{Activity, Scheduling, SchedulingFile, last_ran, processor};
 
 /// Maximum time from the last look to the interrupt. After a longer time, it is unknown how long the thread has slept.
-/// The limit leaves room for the interrupt itself, which takes long on a virtual machine if it wakes another processor.
+/// The limit leaves room for the interrupt itself, which takes a long time on a virtual machine if it wakes another
+/// processor.
 const LOOK_LIMIT: Duration = Duration::from_micros(100);
 /// Length of the slowest tick. If the time stamp counter is not reliable, the processor's clock is corrected at every
 /// tick (kernel/sched/clock.c), so it may be wrong by one tick.
@@ -49,7 +50,7 @@ impl Sleep {
         Sleep { since, ..self }
     }
 
-    /// Returns a lower bound of the time that a thread has spent in its call, if it stopped at this moment.
+    /// Returns a lower bound on the time that a thread has spent in its call if it stopped at this moment.
     pub(crate) fn lasts(&self, stopped_at: Instant) -> Duration {
         self.since.unwrap_or(stopped_at).elapsed()
     }
@@ -64,14 +65,14 @@ pub(crate) struct Sleeper {
 }
 
 impl Sleeper {
-    /// Examines a thread; `None` if it does not sleep in such a call, or if the start of its sleep is unknown. This is
-    /// slow, so it must happen before anything is stopped.
+    /// Examines a thread. Returns `None` if the thread does not sleep in a call that is not restarted, or if the start
+    /// of its sleep is unknown. This function is slow, so it must be called before anything is stopped.
     pub(crate) fn of(pid: i32, tid: i32, clocks: &mut Clocks) -> Option<Sleeper> {
         // The cheap question comes first.
         in_delicate_call(pid, tid)?;
         let scheduling = SchedulingFile::of(pid, tid)?;
         let seen = scheduling.read()?;
-        // The answer above may be older than these figures. Only this second answer is certain to be newer.
+        // The first answer may be older than the scheduling figures. Only this second answer is certain to be newer.
         let call = in_delicate_call(pid, tid)?;
         let mut since = Instant::now();
         if let Some(asleep) = asleep_since(pid, tid, clocks) {
@@ -100,7 +101,7 @@ impl Sleeper {
     }
 }
 
-/// Returns the call of a thread that sleeps in a call that is not restarted.
+/// Returns the system call in which a thread sleeps, if it is a call that the kernel does not restart.
 fn in_delicate_call(pid: i32, tid: i32) -> Option<i64> {
     match Activity::of(pid, tid) {
         Activity::Blocked(nr) if restart::is_disturbed_by_a_stop(nr) => Some(nr),
@@ -121,7 +122,7 @@ fn asleep_since(pid: i32, tid: i32, clocks: &mut Clocks) -> Option<Instant> {
 pub(crate) struct Clocks(BTreeMap<usize, Option<(Duration, Instant)>>);
 
 impl Clocks {
-    /// Returns a lower bound of a processor's clock, with the time of the reading.
+    /// Returns a lower bound on the value of a processor's clock, and the time of the reading.
     fn of(&mut self, processor: usize) -> Option<(Duration, Instant)> {
         let look = || {
             let before = affinity()?;
@@ -154,8 +155,8 @@ fn no_processors() -> libc::cpu_set_t {
     unsafe { std::mem::zeroed() }
 }
 
-/// Returns the processors that the calling thread may use; `None` if they are unknown, or if a set has no space for all
-/// of them.
+/// Returns the processors that the calling thread may use; `None` if they are unknown, or if there are more of them
+/// than a `cpu_set_t` can hold.
 fn affinity() -> Option<libc::cpu_set_t> {
     let mut set = no_processors();
     // SAFETY: the kernel writes at most the given number of bytes.
@@ -184,7 +185,7 @@ mod tests {
         let blocked = Instant::now();
         // The test compares two measurements of this time.
         std::thread::sleep(Duration::from_millis(300));
-        // The thread's processor may be busy with other threads, and the host with other machines.
+        // The thread's processor may be busy with other threads, and the host may be busy with other virtual machines.
         let (mut best, mut good) = (Duration::ZERO, 0);
         let until = Instant::now() + LONG;
         while good < 10 {

@@ -264,7 +264,7 @@ pub(crate) fn try_hold(
     }
     let mut held = match Held::adopt(pid, tid, sleep, survey, guard) {
         Ok(held) => held,
-        // It is certain only that this thread is gone. The next round shows whether the process is alive.
+        // All that is certain is that this thread is gone. The next round shows whether the process is alive.
         Err(Error::TargetGone { .. }) => {
             wait::reap(pid, tid);
             return Ok(Attempt::Vanished);
@@ -272,7 +272,7 @@ pub(crate) fn try_hold(
         Err(error) => return Err(error),
     };
     held.saved.waits_in = waits_in;
-    // This fails only if the thread is gone, which the next request reports too.
+    // The request fails only if the thread is gone. The next request would then report that too.
     held.work.filters_suspended = ptrace::suspend_filters(tid).unwrap_or(false);
     if let Err(why) = usable(&held, options) {
         return match held.release() {
@@ -346,7 +346,7 @@ fn await_stop(pid: i32, tid: i32) -> Result<bool, Error> {
         let signal = match wait::wait_for_stop(pid, tid, until) {
             Some(Stop::Event(libc::SIGTRAP)) => match synchronous::comes_first(pid, tid) {
                 Ok(true) => 0,
-                // An error means that the thread is gone, which the next request reports too.
+                // An error means that the thread is gone. The next request would report that too.
                 _ => return Ok(true),
             },
             // A group-stop: job control has just stopped the process. Detaching keeps it stopped.

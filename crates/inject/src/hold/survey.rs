@@ -24,7 +24,7 @@ pub(crate) struct Survey {
 /// Facts that stay the same while threads of the target come and go.
 pub(crate) struct TargetFacts {
     /// Memory of the target, bound to the address space at the time of the survey. A write after an execve therefore
-    /// has no effect.
+    /// has no effect on the new program.
     pub memory: File,
     pub functions: LibcFunctions,
     pub gadgets: Option<Gadgets>,
@@ -34,10 +34,10 @@ pub(crate) struct TargetFacts {
     pub clock: Clock,
 }
 
-/// Signal with which glibc makes every thread change its credentials (SIGSETXID, nptl/internaltypes.h).
+/// Signal that glibc uses to make every thread change its credentials (SIGSETXID, nptl/internaltypes.h).
 const GLIBC_SIGSETXID: i32 = 33;
 
-/// Functions of the target's C library that remote calls need; none for a target without one.
+/// Functions of the target's C library that remote calls need; empty for a target without a C library.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LibcFunctions {
     /// `__errno_location`, which takes no arguments and returns the address of the calling thread's `errno` (LSB; glibc

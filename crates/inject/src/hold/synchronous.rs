@@ -4,7 +4,7 @@
 //! kernel/signal.c). So a signal raised by its last instruction or system call may still be pending: SIGSYS of a
 //! seccomp filter that traps (browsers' sandboxes) or of syscall user dispatch (Wine), SIGTRAP of a breakpoint, SIGABRT
 //! of raise(3). Such a signal refers to the current registers: a handler that runs later would handle a system call
-//! that is over. And while we run code in the thread, the signal would look like a fault in our code.
+//! that is over. Also, while we run code in the thread, the signal would look like a fault in our code.
 //!
 //! So the thread handles these signals first: their handlers start, and the thread is stopped again at a handler's
 //! first instruction. Signals that the thread blocks, and process-directed signals, stay queued and blocked until the

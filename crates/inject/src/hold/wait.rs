@@ -22,12 +22,12 @@ pub(crate) enum Stop {
 }
 
 /// Time to poll before sleeping: most stops are reported sooner. Longer polling would harm a target on our processor,
-/// because the target could not run meanwhile. sched_yield(2) would give away a whole time slice on a loaded machine,
-/// whereas a sleeper is woken soon.
+/// because the target could not run in the meantime. sched_yield(2) would give away a whole time slice on a loaded
+/// machine, whereas a sleeper is woken soon.
 const SPIN: Duration = Duration::from_micros(60);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
-/// Length of pause from which it is worth asking whether the thread has ended. Most stops arrive during the shorter
-/// pauses.
+/// Length of the pause at which it becomes worthwhile to ask whether the thread has ended. Most stops arrive during the
+/// shorter pauses.
 const SLOW: Duration = Duration::from_micros(100);
 
 /// Waits until `tid` stops; `None` if it has not stopped at `until`.
@@ -50,7 +50,7 @@ pub(crate) fn wait_for_stop(pid: i32, tid: i32, until: Instant) -> Option<Stop> 
     }
 }
 
-/// Returns the stop of `tid` that has not been collected yet, if there is one.
+/// Returns a stop of `tid` that has not been collected yet, if any.
 pub(crate) fn poll_stop(pid: i32, tid: i32) -> Option<Stop> {
     match wait_now(tid) {
         Ok(None) => None,
@@ -174,8 +174,8 @@ pub(crate) fn reap(pid: i32, tid: i32) {
     }
     // The thread may be alive after all.
     late::let_go_later(pid, tid);
-    // On a loaded machine, a thread may take a while to die, and a leader can be collected only after all other
-    // threads. If no helper thread can be started, the thread is collected when we exit.
+    // A helper thread does this: on a loaded machine, a thread may take a while to die, and a leader can be collected
+    // only after all other threads. If no helper thread can be started, the kernel collects the thread when we exit.
     let collector = move || {
         while !is_collected(tid) {
             std::thread::sleep(SLEEP_MAX * 10);

@@ -1,4 +1,4 @@
-//! Waits for stops until a given time: a timer interrupts waitpid(2), which has no timeout.
+//! Waits for stops until a given time. A timer interrupts waitpid(2), because that call has no timeout.
 
 use crate::signals;
 use nix::sys::signal::{SigEvent, SigevNotify, Signal};

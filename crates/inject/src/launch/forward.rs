@@ -21,8 +21,8 @@ const SIGNALS: [i32; 7] = [
     libc::SIGCONT,
 ];
 
-/// Signals with which the terminal stops a process group. We stop when the program stops, and not before: the program
-/// may first have to restore the screen, and its signals pass through us.
+/// Signals with which the terminal stops a process group. We stop only when the program has stopped: it may first have
+/// to restore the screen, and signals for it pass through us.
 const HELD_OFF: [i32; 2] = [libc::SIGTSTP, libc::SIGTTIN];
 
 extern "C" fn hand_on(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {

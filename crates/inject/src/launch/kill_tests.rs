@@ -11,8 +11,8 @@ use crate::kill_tests::{STARVED, done};
 use crate::timing::Timing;
 use crate::{Event, StartPoint, common, launch, steps};
 
-/// Environment variable that tells the launcher, which is another run of this test program, which program to launch and
-/// from which point to trace it.
+/// Environment variable for the launcher, which is another run of this test program. It names the program to launch,
+/// and the point from which to trace it.
 const PROGRAM: &str = "MEMHOOK_TEST_PROGRAM";
 
 /// Launcher that the other tests run in a separate process, with [`PROGRAM`] set.
@@ -55,7 +55,7 @@ fn launcher() {
     }
 }
 
-/// Runs the launcher, which dies at a step. Returns `true` if it finished, and `None` if it got no processor for a
+/// Runs the launcher, which dies at a step. Returns `true` if it finished. Returns `None` if it got no processor for a
 /// while, which has the effect of a kill at a different step.
 fn start(
     point: &str,
@@ -72,7 +72,7 @@ fn start(
         .arg("--ignored")
         .env(PROGRAM, words.trim_end())
         .env(steps::STEP, step.to_string())
-        // The program inherits these descriptors, so if they were pipes, we would also wait for the program's end.
+        // The program inherits these descriptors. If they were pipes, we would also wait for the program's end.
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     if let Some(delay) = delay {
@@ -116,8 +116,8 @@ fn killed_everywhere(point: &str, kind: &str, expected: &str) {
     };
     assert!(start(u64::MAX, None));
     runs_to_its_end(&file, expected, "undisturbed");
-    // In the first step, the launcher seizes the child. If it is killed there, it has not yet told the child to
-    // continue.
+    // In the first step, the launcher seizes the child. If the launcher is killed in this step, it has not yet told the
+    // child to continue.
     let mut step = 2;
     while !start(step, None) {
         runs_to_its_end(&file, expected, &format!("killed at step {step}"));
@@ -154,7 +154,7 @@ fn nothing_is_left_of_a_launcher_killed_before_the_start() {
         .unwrap();
     let mut output = launcher.stdout.take().unwrap();
     assert_eq!(launcher.wait().unwrap().signal(), Some(libc::SIGKILL));
-    // The pipe ends when no process has it open any more, so the child has ended by then.
+    // The pipe reaches its end when no process has it open, so the child has ended by then.
     let (tell, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let _ = std::io::Read::read_to_end(&mut output, &mut Vec::new());

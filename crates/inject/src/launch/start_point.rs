@@ -32,9 +32,9 @@ impl Child {
     /// runs until its thread is set up, or is not run at all.
     ///
     /// glibc's dl_main calls `_dl_debug_state` with RT_CONSISTENT once all relocations are done and `__libc_early_init`
-    /// has run, directly before it returns to run the initializers (elf/rtld.c). It holds no lock there, so `dlopen`
-    /// works. This is not true with LD_AUDIT, whose modules are announced earlier. musl's __dls3 calls the function
-    /// when everything is relocated, and leaves all constructors to the program (ldso/dynlink.c).
+    /// has run. Directly afterwards it returns, and the initializers run (elf/rtld.c). It holds no lock there, so
+    /// `dlopen` works. This is not true with LD_AUDIT, whose modules are announced earlier. musl's __dls3 calls the
+    /// function when everything is relocated, and leaves all constructors to the program (ldso/dynlink.c).
     pub fn run_to_start(
         &mut self,
         pid: i32,
@@ -167,8 +167,8 @@ impl Child {
                     if !is_reached() {
                         continue;
                     }
-                    // The thread leaves the probe before the probe is removed. If we are killed in between, the thread
-                    // passes through the probe again.
+                    // The thread leaves the probe before the probe is removed. If we are killed between these steps,
+                    // the thread passes through the probe again.
                     now.rip = probe.resume;
                     // The kernel must not repeat the call.
                     now.orig_rax = u64::MAX;
@@ -191,7 +191,7 @@ impl Child {
 }
 
 /// Chooses the method by which a probe stops the program. The method is a signal, unless the program blocks the signal,
-/// so that it would stay pending, or a seccomp filter may refuse the call.
+/// which would then stay pending, or a seccomp filter may refuse the system call.
 fn stop_by(pid: i32) -> StopBy {
     let bit = 1 << (syscall_probe::SIGNAL - 1);
     let is_blocked = blocked_signals(pid).is_none_or(|blocked| blocked & bit != 0);

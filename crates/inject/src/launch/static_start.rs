@@ -20,7 +20,7 @@ impl NewThread {
     /// Examines a thread that has stopped at the entry or the exit of a system call.
     pub fn of(pid: i32) -> std::io::Result<Option<NewThread>> {
         let now = regs::read(pid)?;
-        // At the entry of a call, rax is -ENOSYS (arch/x86/entry/entry_64.S).
+        // At the entry of a system call, rax is -ENOSYS (arch/x86/entry/entry_64.S).
         let is_over = now.orig_rax == libc::SYS_set_tid_address as u64 && now.rax as i64 > 0;
         if !is_over || now.fs_base == 0 {
             return Ok(None);
@@ -56,7 +56,7 @@ fn stored_at(code: &[u8]) -> Option<u32> {
     })
 }
 
-/// Finds the offset in glibc, which tells the kernel to clear the id itself when the thread ends.
+/// Finds the offset in glibc, which asks the kernel to clear the id when the thread ends.
 fn number_that_is_cleared(now: &Registers) -> Option<u32> {
     let offset = now.rdi.checked_sub(now.fs_base)?;
     (offset == u64::from(PLACES[0])).then_some(PLACES[0])

@@ -24,7 +24,7 @@ pub(super) enum Status {
     Ended(i32),
     /// A new program runs.
     Executed,
-    /// The thread has stopped at its end, and its memory and registers still exist.
+    /// The thread has stopped at its exit (PTRACE_EVENT_EXIT), so its memory and registers still exist.
     AtEnd,
     /// The thread has started another thread or process.
     Cloned,
@@ -113,7 +113,7 @@ impl Process {
             .collect()
     }
 
-    /// Returns the wait status once all threads are stopped at their end. Threads that take too long or have
+    /// Returns the wait status once all threads are stopped at their exit. Threads that take too long or have
     /// disappeared without a report are ignored.
     fn comes_to_its_end(&mut self, pid: i32) -> Option<i32> {
         let missing = self.missing();
@@ -296,7 +296,7 @@ impl Child {
             // All events of the process may have been reported before.
             && !matches!(thread_state(of, new), None | Some('Z' | 'X'))
         {
-            // The child's own first stop may come after the end of its creator.
+            // The child's own first stop may come after its creator has ended.
             if of == pid {
                 self.processes.get_mut(&pid)?.threads.insert(new);
             } else if of == new && self.follows_forks && !self.processes.contains_key(&new) {
@@ -329,12 +329,12 @@ impl Child {
         event
     }
 
-    /// Returns the threads of a process at its end; empty before that.
+    /// Returns the threads of a process that is stopped at its exit; empty before that.
     pub fn ending_threads(&self, pid: i32) -> &[EndingThread] {
         self.processes.get(&pid).map_or(&[], |p| &p.ending)
     }
 
-    /// Lets a process at its end continue and end; [`Event::Ended`] follows.
+    /// Lets a process that is stopped at its exit end; [`Event::Ended`] follows.
     pub fn let_end(&mut self, pid: i32) {
         let process = self.processes.get_mut(&pid);
         for thread in process.map_or(Vec::new(), |p| std::mem::take(&mut p.ending)) {

@@ -19,8 +19,8 @@ pub fn clear_access_marks(pid: i32) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.write_all(b"2")
 }
 
-/// Clears the bits range by range, by `process_madvise(2)` with `MADV_COLD`. That takes the lock of the address space
-/// for reading, so only threads that map or unmap memory have to wait. It needs CAP_SYS_NICE.
+/// Clears the bits range by range, by `process_madvise(2)` with `MADV_COLD`. That takes the mmap lock of the address
+/// space for reading, so only threads that map or unmap memory have to wait. It needs CAP_SYS_NICE.
 ///
 /// The kernel also marks these pages as inactive, so they would be swapped out first. Use this on machines without
 /// swap, where anonymous pages stay resident.

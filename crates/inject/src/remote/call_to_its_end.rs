@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 const STEP: Duration = Duration::from_millis(100);
 
 impl Held {
-    /// Like [`Held::call_with_data`], for a function that must not be abandoned half-way. If it has not returned after
-    /// `patience`, the thread completes it and resumes its work without us, as if this process had been killed
-    /// ([`Error::CallGoesOn`]). The thread can then no longer be used.
+    /// Like [`Held::call_with_data`], for a function that must not be abandoned half-way. If the function has not
+    /// returned after `patience`, the thread completes it and resumes its own work without us, as if this process had
+    /// been killed ([`Error::CallGoesOn`]). The thread can then no longer be used.
     ///
     /// Panics if `data` is longer than [`crate::MAX_CALL_DATA`].
     pub fn call_to_its_end(
@@ -37,8 +37,8 @@ impl Held {
         Ok(result)
     }
 
-    /// Runs foreign code from these registers, and lets the thread finish the code alone if it has not ended after
-    /// `patience`.
+    /// Runs foreign code from these registers. If the code has not ended after `patience`, lets the thread finish it
+    /// alone.
     pub(crate) fn run_unabandoned(
         &mut self,
         function: RemoteAddress,
@@ -53,7 +53,8 @@ impl Held {
             match outcome {
                 Outcome::Done(result) => return Ok(result),
                 Outcome::Unfinished(_) if waited >= patience => {
-                    // The registers lead through the rest of the call and then home, so they stay unchanged.
+                    // With its current registers, the thread completes the call and then returns to its own work, so
+                    // they stay unchanged.
                     self.work.went_home = true;
                     return Err(Error::CallGoesOn {
                         pid: self.pid(),

@@ -60,8 +60,9 @@ pub fn memory_of_code(pid: i32) -> Result<File, Error> {
 
 /// Exchanges code with all threads held, and reports which of `ranges` are not in use.
 ///
-/// An exchange is skipped if a program counter, or any word on the stack of a thread, points between its first and its
-/// last byte. Such a word may be a return address, or the program counter of a frame that a signal has interrupted.
+/// An exchange is skipped if the program counter of a thread, or any word on its stack, points into the exchanged bytes
+/// after the first. Such a word may be a return address, or the program counter of a frame that a signal has
+/// interrupted.
 ///
 /// # Cross-modifying code
 /// A processor may execute stale instructions if another processor changes them while it runs (Intel SDM, volume 3,
@@ -146,8 +147,8 @@ fn check_thread_pointers(held: &AllHeld, memory: &File) -> Result<(), Error> {
     Ok(())
 }
 
-/// Reads memory from an address up to the first unreadable page. A thread's stack ends there if the page is the guard
-/// page of the next stack, which may be in the same mapping (MADV_GUARD_INSTALL, glibc 2.43).
+/// Reads memory from an address up to the first unreadable page. This page may be the guard page of the next thread's
+/// stack, which may be in the same mapping (MADV_GUARD_INSTALL, glibc 2.43).
 fn read_to_gap(memory: &File, from: u64, most: usize) -> Vec<u8> {
     let mut bytes = vec![0; most];
     let mut done = 0;
@@ -158,7 +159,7 @@ fn read_to_gap(memory: &File, from: u64, most: usize) -> Vec<u8> {
     bytes
 }
 
-/// Sorted addresses in the relevant code that are program counters of threads or words on their stacks.
+/// Sorted addresses in the relevant code that occur as program counters of threads, or as words on their stacks.
 struct Used(Vec<u64>);
 
 impl Used {
@@ -206,7 +207,7 @@ mod tests {
     use super::*;
     use memmap2::MmapMut;
 
-    /// A stack is read up to a gap, and memory above the gap is not needed.
+    /// A stack is read up to a gap. Memory above the gap is not needed.
     #[test]
     fn a_stack_is_read_up_to_a_gap() {
         const PAGE: usize = 4096;

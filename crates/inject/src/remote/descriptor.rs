@@ -32,7 +32,7 @@ impl Held {
         object.map(drop).ok_or(self.descriptor_lost())
     }
 
-    /// Checks, as far as can be seen from here, that the number still refers to that object.
+    /// Checks, as far as this process can tell, that the number still refers to the recorded object.
     pub(crate) fn check_object(&self, number: u64) -> Result<(), Error> {
         let path = own_path(self, number);
         match self.work.object {
@@ -71,7 +71,7 @@ impl Held {
     }
 }
 
-/// Repeats an operation a few times if another thread of the target has closed the descriptor meanwhile.
+/// Repeats an operation a few times if another thread of the target has closed the descriptor in the meantime.
 pub(crate) fn undisturbed<T>(
     held: &mut Held,
     attempt: impl Fn(&mut Held) -> Result<T, Error>,
@@ -86,7 +86,8 @@ pub(crate) fn undisturbed<T>(
     Err(held.descriptor_lost())
 }
 
-/// Returns true if this error may be due to another thread having closed the descriptor, which any call may report.
+/// Returns true if another thread may have caused this error by closing the descriptor. Any call may report such an
+/// error.
 fn is_loss(error: &Error) -> bool {
     match error {
         Error::DescriptorLost { .. } => true,

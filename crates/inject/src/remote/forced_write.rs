@@ -20,10 +20,10 @@ pub struct WordExchange {
 }
 
 /// Exchanges words of `pid`'s memory through /proc/PID/mem, which ignores page protection (proc_pid_mem(5)). All
-/// threads are held, so that none reads or writes the words meanwhile. Returns the words that were exchanged, and the
-/// duration of the hold. A word with a different value, or in unmapped memory, is skipped. Words that are not permanent
-/// are exchanged only if `are_current`, which is called with all threads held, confirms that the addresses have kept
-/// their meaning.
+/// threads are held, so that none of them accesses the words during the exchange. Returns the words that were
+/// exchanged, and the duration of the hold. A word with a different value, or in unmapped memory, is skipped. Words
+/// that are not permanent are exchanged only if `are_current`, which is called with all threads held, confirms that the
+/// addresses have kept their meaning.
 pub fn force_words(
     pid: i32,
     words: &[WordExchange],

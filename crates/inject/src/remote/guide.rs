@@ -1,6 +1,6 @@
-//! Region in two parts: the guide, which only this process can write, followed by the part that both the target and
-//! this process write. The guide holds all addresses through which the target calls and reads, because forked children
-//! of the target may be less privileged than the target.
+//! Region with two parts: the guide, which only this process can write, and the report, which both the target and this
+//! process write. The guide holds all addresses through which the target calls and reads, because forked children of
+//! the target may be less privileged than the target.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -52,7 +52,7 @@ pub fn without_seals() {
     WITHOUT_SEALS.store(true, Relaxed);
 }
 
-/// Like [`create_region`], with a guide of `guide_bytes` bytes and this name before it. `bytes` includes both parts.
+/// Like [`create_region`], preceded by a guide of `guide_bytes` bytes with this name. `bytes` includes both parts.
 pub fn create_guided_region(
     held: &mut Held,
     names: [&CStr; 2],
@@ -178,7 +178,7 @@ fn seal_and_map(
     Ok(Sealed { guide, newest })
 }
 
-/// Maps the object over existing memory. In a process that locks all its mappings, this uses the same trick as for a
+/// Maps the object over existing memory. If the process locks all its mappings, this uses the same trick as for a
 /// region: a mapping that grows from an inaccessible page is not locked.
 fn map_read_only(held: &mut Held, at: RemoteAddress, bytes: u64, number: u64) -> Result<(), Error> {
     let (fixed, read) = (SHARED | libc::MAP_FIXED as u64, libc::PROT_READ as u64);
@@ -207,8 +207,8 @@ fn map_zeros(held: &mut Held, at: RemoteAddress, bytes: u64) -> Result<(), Error
     grow_into(held, &page, at, bytes)
 }
 
-/// Maps a page at a free address, grows it to this size as readable, unlocked memory, and moves it over existing
-/// memory.
+/// Maps a page at a free address, grows it to this size as readable, unlocked memory, and moves the result over
+/// existing memory.
 fn grow_into(held: &mut Held, page: &[u64], at: RemoteAddress, bytes: u64) -> Result<(), Error> {
     let somewhere = held.checked_syscall("mmap", libc::SYS_mmap, page)?;
     let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;

@@ -1,5 +1,6 @@
 //! Memory that the kernel uses for a thread, and to which there may be no pointer in the program. A program that passed
-//! memory from malloc to sigaltstack(2) or set_tid_address(2) need not keep its address, and /proc does not show it.
+//! memory from malloc to sigaltstack(2) or set_tid_address(2) need not keep the address of that memory, and /proc does
+//! not show the address.
 
 use std::ops::Range;
 use std::time::Duration;

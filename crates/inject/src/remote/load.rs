@@ -1,4 +1,4 @@
-//! Loads a shared object into the target without a file in its file system.
+//! Loads a shared object into the target, without needing a file in the target's file system.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
@@ -17,12 +17,12 @@ pub struct Dlopen {
     pub internal_mode: bool,
 }
 
-/// Longest wait of a thread for a lock of the loader that another thread holds.
+/// Longest wait for a loader lock that another thread holds.
 const LOCK_PATIENCE: Duration = Duration::from_millis(100);
-/// Like `LOCK_PATIENCE`, if the other thread is stopped. Even on a busy machine, this suffices for a call that waits
-/// for no lock.
+/// Like `LOCK_PATIENCE`, but for when all other threads are stopped. Even on a busy machine, a call that waits for no
+/// lock returns within this time.
 const STILL_PATIENCE: Duration = Duration::from_millis(5);
-/// Time after which the thread is left to complete `dlopen` alone.
+/// Time after which the thread is left to complete `dlopen` on its own.
 const LOADING_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Maximum length of the loader's message that is read.
@@ -40,7 +40,8 @@ pub const NAME: &std::ffi::CStr = c"memhook-hook";
 /// The `dlopen` is never abandoned; see [`Held::call_to_its_end`]. Call [`Held::ask_for_loader_locks`] first.
 ///
 /// Fails with [`Error::DescriptorLost`] if another thread closes unknown descriptors. In such a process there is no
-/// further attempt: the loader reads and closes its file by a number, which may then refer to a file of the target.
+/// further attempt: the loader reads and closes its file by descriptor number, which may by then refer to one of the
+/// target's files.
 pub fn load_object(held: &mut Held, dlopen: Dlopen, object: &[u8]) -> Result<u64, Error> {
     let number = region::memfd(held, NAME, region::MemfdFor::Code)?;
     let loaded = fill_and_open(held, dlopen, object, number);
@@ -97,7 +98,8 @@ fn paths_of(held: &Held, number: u64) -> [String; 2] {
     let file = format!("{}{number}", "./".repeat(held.work.earlier_loads));
     let (pid, tid) = (held.pid, held.tid);
     let thread = inner_tid(pid, tid).map_or(tid.to_string(), |inner| inner.to_string());
-    // An initial thread that has ended no longer has descriptors, but /proc shows the process through that thread.
+    // An initial thread that has ended no longer has descriptors, but it is the thread through which /proc shows the
+    // process.
     let folder = match living_thread(pid) == pid {
         true => "self",
         false => "thread-self",
@@ -217,7 +219,7 @@ fn reason(held: &mut Held) -> Option<String> {
     (!text.is_empty()).then(|| text + advice)
 }
 
-/// Copies the object through memory of the target, if we cannot open its descriptor.
+/// Copies the object through memory of the target. Needed if we cannot open its descriptor.
 fn fill_remotely(held: &mut Held, object: &[u8], number: u64) -> Result<(), Error> {
     let bytes = object.len() as u64;
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;

@@ -1,4 +1,5 @@
-//! Operations in the target: system calls and functions in a held thread, memory, descriptors.
+//! Operations in the target: system calls and function calls in a held thread, and access to memory
+//! and descriptors.
 
 pub(crate) mod access_marks;
 pub(crate) mod call_to_its_end;

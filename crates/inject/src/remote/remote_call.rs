@@ -1,4 +1,4 @@
-//! Calls functions in the held thread, on a stack of ours, and runs other operations in the thread.
+//! Calls functions in the held thread, on a stack that we provide, and runs other operations in the thread.
 
 use std::time::{Duration, Instant};
 
@@ -23,11 +23,11 @@ const NO_FILE: u64 = u64::MAX;
 /// Number of alternative addresses to try if other memory has been mapped at the first address.
 const PLACE_TRIES: u32 = 8;
 
-/// Time for which a running thread gets permission to make a call for which a filter may kill its process. It is
-/// shorter than the end of a process takes, and longer than another processor takes to see a store.
+/// Time for which a running thread is permitted to make a system call for which a filter may kill its process. It is
+/// shorter than the exit of a process, and longer than another processor takes to see a store.
 const LEAVE: Duration = Duration::from_micros(10);
-/// Permission time for a thread that may be waiting for this processor, which must be given to the thread first. The
-/// time grows with each attempt.
+/// Permission time for a thread that may be waiting for this processor, and first has to be scheduled. The time grows
+/// with each attempt.
 const LONGER_LEAVE: Duration = Duration::from_micros(100);
 const LONGEST_LEAVE: Duration = Duration::from_millis(2);
 
@@ -110,7 +110,7 @@ impl Held {
         let scratch = self.map_scratch(way)?;
         self.work.scratch = Some(scratch);
         self.check_processor(way)?;
-        // This uses mmap rather than mprotect, which sandboxes refuse more often.
+        // mmap is used instead of mprotect, because sandboxes refuse mprotect more often.
         let read_execute = (libc::PROT_READ | libc::PROT_EXEC) as u64;
         let fixed = SCRATCH_FLAGS | libc::MAP_FIXED as u64;
         let code = scratch.code().0;
@@ -281,8 +281,8 @@ impl Held {
         }
     }
 
-    /// Like [`Held::operate`], for a function of the target. Such a function may wait for threads that wait until this
-    /// thread handles a signal.
+    /// Like [`Held::operate`], for a function of the target, which may wait for threads that wait until this thread
+    /// handles a signal.
     pub(crate) fn operate_answering(
         &mut self,
         registers: &Registers,
@@ -317,9 +317,9 @@ impl Held {
 
     /// Like [`Held::operate`], for a system call for which a suspended filter may kill the process: the filter sees the
     /// call if this process is killed before the call. So the thread waits for our permission, which expires before
-    /// this process could complete its exit if it were killed. Without permission, the thread goes home without the
-    /// call. It gets permission while it is seen running on another processor. If there is only one processor, the
-    /// permission must last until the thread gets that processor, plus a moment.
+    /// this process could finish exiting if it were killed. Without permission, the thread returns to its own code
+    /// without making the call. Permission is given while the thread is seen running on another processor. If there is
+    /// only one processor, the permission must last until shortly after the thread is scheduled on it.
     pub(crate) fn operate_with_leave(
         &mut self,
         registers: &Registers,
@@ -463,7 +463,8 @@ impl Held {
         Ok(Outcome::Done(result))
     }
 
-    /// Lets a handler that has interrupted the stub finish, because the sender of its signal waits for that.
+    /// Lets a signal handler that has interrupted the stub finish, because the sender of the signal may wait for the
+    /// handler.
     fn leave_handler(&mut self, mut now: Registers) -> Result<(), Error> {
         let until = Instant::now() + STEP_DEADLINE;
         if self.target.functions.answered.is_none() {
@@ -499,7 +500,8 @@ impl Held {
         (u64::from_le_bytes(*done) == self.work.token).then(|| u64::from_le_bytes(*result))
     }
 
-    /// Abandons the current operation: its registers now only lead home, and the signal that stopped it is dropped.
+    /// Abandons the current operation: its registers now only make the thread return to its own code, and the signal
+    /// that stopped it is dropped.
     pub(crate) fn back_out(&mut self) -> Result<(), Error> {
         let Some(scratch) = self.work.scratch else {
             return Ok(());

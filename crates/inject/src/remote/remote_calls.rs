@@ -17,8 +17,8 @@ impl Held {
     /// Maximum number of calls in one [`Held::call_each`].
     pub const MAX_CALLS: usize = (Scratch::DATA_BYTES / 8) as usize;
 
-    /// Calls a function of the target once with each of the arguments, in order. Stops at the moment `until` or when
-    /// all calls are done, at most [`Held::MAX_CALLS`]. Returns the number of calls, which is at least one.
+    /// Calls a function of the target once with each of the arguments, in order. Stops at the time `until`, or when all
+    /// calls are done. Makes at most [`Held::MAX_CALLS`] calls. Returns the number of calls, which is at least one.
     ///
     /// After an error, the number is unknown. A call that waits for a lock is abandoned after 200 ms
     /// ([`Error::CallTimeout`]).

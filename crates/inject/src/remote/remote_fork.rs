@@ -1,10 +1,10 @@
 //! A frozen copy of the target's memory: a grandchild that never runs an instruction of the target.
 //!
-//! One thread forks while the other threads are held too. The kernel copies page tables one by one, so the copy might
+//! One thread forks while all other threads are held: the kernel copies page tables one by one, so the copy might
 //! contain only some of the changes that a running thread makes during the fork. The child forks again and exits
-//! immediately, and the thread waits for it before it continues, so the target has no child afterwards. The grandchild
-//! goes to the init process (or a subreaper), which reaps it. It is traced from its birth and does not run. When it is
-//! released, or when this process is killed, its next instructions are `exit_group(0)`.
+//! immediately, and the forking thread waits for it before it continues, so the target has no child afterwards. The
+//! grandchild is reparented to the init process (or a subreaper), which reaps it. It is traced from its creation and
+//! does not run. When it is released, or when this process is killed, its next instructions are `exit_group(0)`.
 //!
 //! The children end without a signal (exit signal 0), and share the descriptor table with the target, so that a file
 //! that the target closes does not stay open.
@@ -32,7 +32,7 @@ pub struct ForkPlan {
 }
 
 impl ForkPlan {
-    /// Examines the process; fails if its fork would be noticed.
+    /// Examines the process. Fails if the process would notice the fork.
     pub fn of(pid: i32) -> Result<ForkPlan, Error> {
         if inner_tid(pid, pid) == Some(1) {
             return Err(Error::NoFork {
@@ -86,7 +86,7 @@ struct Children {
 }
 
 impl Children {
-    /// Returns true if no more events of the two processes are expected.
+    /// Returns true if no further events of the two processes are expected.
     fn are_done(&self) -> bool {
         self.child_ended && (self.frozen || self.grandchild.is_none())
     }
@@ -122,8 +122,8 @@ impl Children {
 }
 
 impl Drop for Children {
-    /// After a failure, the first child may still be running, or wait forever for an event that never happens. A
-    /// process that this child may have created ends by itself.
+    /// After a failure, the first child may still be running, or wait forever for an event that never happens. If this
+    /// child has created a process, that process ends by itself.
     fn drop(&mut self) {
         self.are_unwanted = true;
         let until = Instant::now() + EXIT_LIMIT;
@@ -190,7 +190,7 @@ impl AllHeld {
 }
 
 impl Held {
-    /// Forks twice, as the head of this file describes. After an error the fork may still be in progress.
+    /// Forks twice, as described at the beginning of this file. After an error the fork may still be in progress.
     fn fork(&mut self, children: &mut Children) -> Result<FrozenChild, Error> {
         let follow = ptrace::follow_children(self.tid);
         self.check("SETOPTIONS", follow)?;
@@ -238,7 +238,7 @@ impl Held {
         }
     }
 
-    /// Refuses a process with a subreaper, which would become the parent of the copy.
+    /// Refuses a process that has a subreaper, which would become the parent of the copy.
     fn refuse_subreaper(&mut self) -> Result<(), Error> {
         let data = self.scratch()?.data();
         self.write(data, &[0; 4])?;
@@ -306,8 +306,8 @@ mod tests {
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
 
-    /// The target must not be our child. Otherwise, the process would end even if a thread were never released, and the
-    /// test would not notice.
+    /// The target must not be our child. Otherwise, the target would end even if a thread were never released, and the
+    /// test would miss that.
     #[test]
     fn a_process_killed_before_the_fork_is_let_go() {
         let program = build("busy", &[]);

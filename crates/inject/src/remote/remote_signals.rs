@@ -23,7 +23,7 @@ impl Held {
         !open.fold(0, |set, &signal| set | only(signal)) | self.saved.waiting
     }
 
-    /// Returns the mask of signals while a function of the target runs.
+    /// Returns the signal mask that applies while a function of the target runs.
     fn call_mask(&self) -> u64 {
         let answered = self.target.functions.answered;
         self.remote_mask() & !answered.map_or(0, only)
@@ -41,7 +41,7 @@ impl Held {
         self.check("SETSIGMASK", set)
     }
 
-    /// Returns the signal with which to continue a thread that has stopped for this signal: the handler runs
+    /// Returns the signal to inject when resuming a thread that has stopped for this signal: the handler runs
     /// immediately, or not at all.
     pub(crate) fn passed_on(&self, signal: i32) -> i32 {
         match self.target.functions.answered {
@@ -87,7 +87,7 @@ impl Held {
         Ok(())
     }
 
-    /// Returns true if this signal stop is the end of the operation.
+    /// Returns true if this signal stop ends the operation.
     pub(crate) fn is_bell(&mut self, signal: i32) -> Result<bool, Error> {
         if self.target.bell != Some(signal) {
             return Ok(false);

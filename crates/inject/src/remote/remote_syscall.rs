@@ -75,8 +75,8 @@ impl Held {
         Err(self.has_gone_home())
     }
 
-    /// Closes the descriptor that [`Held::open_descriptor`] has opened. If another thread has closed it, the number is
-    /// no longer ours.
+    /// Closes the descriptor that [`Held::open_descriptor`] has opened. If another thread has closed it, the descriptor
+    /// number is no longer ours.
     pub(crate) fn close_opened(&mut self) -> Result<(), Error> {
         let object = self.work.object.take();
         if let Some(number) = self.work.unguarded.take() {
@@ -108,7 +108,7 @@ impl Held {
             self.write_object(object)?;
             return self.close_noted(number);
         }
-        // A filter might kill the process if the thread made the check, so this process makes it.
+        // A seccomp filter might kill the target if its thread made the check, so this process makes the check.
         if identity(&proc_path(self.pid, &format!("fd/{number}"))) != Some(object) {
             return Ok(());
         }
@@ -121,7 +121,7 @@ impl Held {
         self.write(words + word::INODE, &inode.to_le_bytes())
     }
 
-    /// Closes a descriptor if it refers to the object whose device and inode are in the words.
+    /// Closes a descriptor if it refers to the object whose device and inode these words contain.
     fn close_noted(&mut self, number: u64) -> Result<(), Error> {
         let entry = self.scratch()?.close_entry();
         let result = self.syscall_at(entry, libc::SYS_close, &[number])?;
@@ -148,8 +148,8 @@ impl Held {
                 Ok(result as i64)
             }
             Outcome::Unfinished(_) => {
-                // None of our calls waits for anything, so the thread or this process has not been scheduled for all
-                // that time.
+                // None of our calls waits for anything, so either the thread or this process was not scheduled during
+                // the whole wait.
                 self.back_out()?;
                 Err(self.has_gone_home())
             }
@@ -252,7 +252,7 @@ impl Held {
     }
 }
 
-/// Returns the arguments of a system call, filled up with zeros.
+/// Returns the arguments of a system call, padded with zeros.
 fn padded(args: &[u64]) -> [u64; 6] {
     std::array::from_fn(|index| args.get(index).copied().unwrap_or(0))
 }

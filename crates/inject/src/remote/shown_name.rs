@@ -27,7 +27,7 @@ const NEXT: u64 = 8;
 /// our object has one name.
 const MOST_NAMES: u32 = 4;
 
-/// Overwrites the names of the object with this `struct link_map`, which was loaded by `path`.
+/// Overwrites the names of the object with this `struct link_map`, which was loaded through `path`.
 pub(crate) fn overwrite(held: &mut Held, link_map: u64, path: &str) -> Result<(), Error> {
     let link_map = RemoteAddress(link_map);
     overwrite_one(held, held.read_word(link_map + NAME)?, path)?;

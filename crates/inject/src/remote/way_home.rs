@@ -1,4 +1,5 @@
-//! Way home for a held thread if this process is killed. It is written before the thread runs any code for us.
+//! Way home for a held thread: how it returns to its own code if this process is killed. The way home is written before
+//! the thread runs any code for us.
 
 use crate::gadgets::Gadgets;
 use crate::held::Held;
@@ -89,13 +90,13 @@ impl Held {
                 reason: format!("the vector state of thread {} is too large", self.tid),
             });
         }
-        // The mark comes first: a mark without its frames shows that nothing else was written.
+        // The mark is written first: a mark without frames shows that nothing else was written.
         let (place, mark) = room.mark(frames.call, &frames.bytes);
         self.write(RemoteAddress(place), &mark)?;
         match room.grows {
-            // This extends the stack mapping. process_vm_writev(2) has not done so since Linux 6.5.
+            // This write extends the stack mapping. process_vm_writev(2) has not done so since Linux 6.5.
             true => self.write(lower, &frames.bytes)?,
-            // This respects page protection, in case the mapping has changed.
+            // This write respects page protection, in case the mapping has changed.
             false => {
                 let _kept = watchdog::keep().ok_or_else(|| self.has_gone_home())?;
                 memory::write_writable(pid, lower, &frames.bytes)?;

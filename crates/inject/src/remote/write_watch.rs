@@ -17,7 +17,7 @@ use crate::descriptor::duplicate_opened;
 use crate::watchable::{Neighbours, Watchable, watchable};
 use crate::{Error, Held, HoldOptions, PageScan, PageState, hold};
 
-/// Flag with which no privileges are needed. Asynchronous write protection never calls a handler, so the kernel's own
+/// Flag that makes privileges unnecessary. Asynchronous write protection never calls a handler, so the kernel's own
 /// writes to user memory are tracked all the same.
 const UFFD_USER_MODE_ONLY: u64 = 1;
 /// `_IOWR(0xAA, 0x3F, struct uffdio_api)`.
@@ -60,7 +60,7 @@ struct WriteProtect {
     mode: u64,
 }
 
-/// Watch of writes to some mappings of a process, until it is dropped.
+/// Watches writes to some mappings of a process, until this value is dropped.
 pub struct WriteWatch {
     userfault: OwnedFd,
     pages: PageScan,
@@ -176,7 +176,7 @@ impl WriteWatch {
             } else if let Some(halves) = found.clone().halves() {
                 left.extend(halves.into_iter().rev());
             } else {
-                // Other memory may have been mapped where they would grow.
+                // Other memory may have been mapped into the gaps between these mappings.
                 let alone = found.members.into_iter();
                 for member in alone.filter(|member| self.add(member.part.clone()).is_ok()) {
                     wholes.push(member.part.clone());

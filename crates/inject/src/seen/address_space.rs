@@ -21,14 +21,14 @@ fn are_in_one_memory(one: i32, other: i32) -> io::Result<bool> {
     }
 }
 
-/// Returns the other processes that run in the memory of `pid`, which is a process or one of its threads. Holding only
-/// the threads of `pid` misses the registers and imminent writes of those processes. The result is empty if the kernel
-/// has no kcmp(2).
+/// Returns the other processes that run in the memory of `pid`, which is a process or one of its threads. A hold of
+/// only the threads of `pid` misses the registers and imminent writes of those processes. The result is empty if the
+/// kernel has no kcmp(2).
 pub fn memory_sharers(pid: i32) -> Vec<i32> {
     let own = living_thread(pid);
     let is_it = |other: i32| Path::new(&format!("/proc/{other}/task/{pid}")).exists();
-    // There may be hundreds of processes, and nearly all have one thread. Kernel threads have no memory, and compare
-    // equal only to each other.
+    // There may be hundreds of processes, nearly all of them with a single thread. Kernel threads have no memory, and
+    // compare equal only to each other.
     let shares = |&other: &i32| {
         let is_equal = |thread| are_in_one_memory(own, thread).unwrap_or(false);
         let shares = is_equal(other) || has_threads(other) && is_equal(living_thread(other));
@@ -37,8 +37,8 @@ pub fn memory_sharers(pid: i32) -> Vec<i32> {
     process_ids().into_iter().filter(shares).collect()
 }
 
-/// Returns true if a process has more than one thread. The kernel adds their number to the links of the directory
-/// (`proc_task_getattr` of fs/proc/base.c).
+/// Returns true if a process has more than one thread. The kernel adds the number of threads to the link count of the
+/// task directory (`proc_task_getattr` of fs/proc/base.c).
 fn has_threads(pid: i32) -> bool {
     const LINKS_OF_ONE: u64 = 3;
     metadata(format!("/proc/{pid}/task")).is_ok_and(|found| found.st_nlink() > LINKS_OF_ONE)

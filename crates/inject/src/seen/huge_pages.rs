@@ -1,8 +1,8 @@
-//! Large copies of a target's memory, which are read in random order.
+//! Huge pages for large copies of a target's memory, which are read in random order.
 
 /// Requests huge pages (madvise(2), MADV_HUGEPAGE) for memory of ours that is about to be filled. With small pages,
-/// nearly every access to another block also waits for a page table walk. The request has no effect if there are no
-/// huge pages.
+/// nearly every access to a different block also has to wait for a page table walk. The request has no effect if there
+/// are no huge pages.
 pub fn prefer_huge_pages<T>(memory: &mut [T]) {
     const PAGE_BYTES: usize = 4096;
     let first = memory.as_mut_ptr().cast::<u8>();

@@ -1,4 +1,4 @@
-//! Facts that the kernel gives about a process, and work on our own memory: no thread is stopped for any of it.
+//! Facts that the kernel provides about a process, and work on our own memory. None of this stops a thread.
 
 pub(crate) mod address_space;
 pub(crate) mod huge_pages;

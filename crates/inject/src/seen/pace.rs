@@ -44,9 +44,9 @@ impl Pace {
     /// Largest request. Empty memory, which is walked quickly, may be followed by populated memory.
     pub const MOST_BYTES: u64 = 64 << 20;
 
-    /// Size up to which a mapping, including its room to grow, is released as a whole. Released in slices, it would
-    /// temporarily consist of two mappings, and mremap(2) refuses a range that spans two. Releasing a larger mapping as
-    /// a whole would make threads wait for longer than a hold.
+    /// Size up to which a mapping, including its room to grow, is released as a whole. If it were released in slices,
+    /// it would temporarily consist of two mappings, and mremap(2) refuses a range that spans two. Releasing a larger
+    /// mapping as a whole would make threads wait for longer than a hold.
     const MOST_WHOLE_BYTES: u64 = 320 << 20;
 
     /// Releases a mapping. Only a large mapping is released in slices, paced as in [`Pace::in_slices`].
@@ -71,7 +71,7 @@ impl Pace {
         answer
     }
 
-    /// Returns the pause after requests that took this long: as long as they held the locks, within limits.
+    /// Returns the pause after requests of this duration: as long as they held the locks, within limits.
     pub fn after(time: Duration) -> Duration {
         time.clamp(Duration::from_micros(100), Pace::TOO_LONG)
     }

@@ -62,8 +62,8 @@ const IS_HUGE: u64 = 1 << 6;
 pub enum PageState {
     /// Pages with contents, in memory or swapped out, except those that were only read and are still zeros.
     Populated,
-    /// Like [`PageState::Populated`], without pages of files and of shared memory: in a private mapping of a file, the
-    /// pages that were written.
+    /// Like [`PageState::Populated`], but without pages of files and of shared memory. In a private mapping of a file,
+    /// only pages that were written are left.
     Own,
     /// Pages in memory, including pages of files and of shared memory, except pages that were only read and are still
     /// zeros. These are the pages that the kernel counts as resident (`smaps_pte_entry` of fs/proc/task_mmu.c). The

@@ -10,10 +10,11 @@
 //! - the last page of the brk(2) heap is not watched. It has the `anon_vma` of the rest and grows in place of the heap,
 //!   and when the watch ends, the kernel merges the two.
 //!
-//! No other mapping is split: mremap(2) refuses ranges of several mappings, and a program may call it on its own
-//! memory. It may also have called it since the mappings were read: a mapping may then be longer, or moved, or replaced
-//! by another. So mappings are watched together with everything between them, by one request, from the unwatched memory
-//! before them to the unwatched memory after them. Wherever they are in that range, they are watched completely.
+//! No other mapping is split: mremap(2) refuses ranges of several mappings, and a program may call mremap on its own
+//! memory. The program may also have done so since the mappings were read: a mapping may then be longer, or moved, or
+//! replaced by another. So mappings are watched together with everything between them, by one request, from the
+//! unwatched memory before them to the unwatched memory after them. Wherever they are in that range, they are watched
+//! completely.
 
 use crate::page_scan::{PAGE_BYTES, PageScan, PageState};
 use memhook_process::Mapping;
@@ -26,8 +27,8 @@ const MOST_GUARD_BYTES: u64 = 64 << 10;
 /// Upper bound on the growth of a mapping between reading the mappings and the next request.
 const ROOM_TO_GROW: u64 = 64 << 20;
 
-/// Lowest address in a request: by default nothing is mapped below it (vm.mmap_min_addr), and a request for such memory
-/// is refused.
+/// Lowest address in a request. By default, nothing is mapped below this address (vm.mmap_min_addr), and a request for
+/// such memory is refused.
 const LEAST_ADDRESS: u64 = 64 << 10;
 
 /// Maximum number of mappings in a request. Threads that map or unmap memory wait for the request, which takes longer
@@ -48,7 +49,7 @@ pub struct Watchable {
 pub struct Neighbours {
     /// Mappings in order, at least one.
     pub members: Vec<Watchable>,
-    /// Range of the request: all mappings, with the addresses that they may grow or move into.
+    /// Range of the request: all mappings, together with the addresses into which they may grow or move.
     pub whole: Range<u64>,
 }
 
@@ -75,8 +76,8 @@ pub fn watchable(
 ) -> Vec<Neighbours> {
     let can_be_cut = |mapping: &Mapping, at: u64| {
         let mut huge = Vec::new();
-        // If the mapping has no page of its own, the two parts would have no common `anon_vma`. A huge page would be
-        // split.
+        // If the mapping has no page of its own, the two parts would have no common `anon_vma`. If its last page is
+        // part of a huge page, the huge page would be split.
         pages.has_own(mapping.start..mapping.end).unwrap_or(false)
             && pages
                 .find(at..mapping.end, PageState::Huge, &mut huge)
@@ -92,7 +93,7 @@ fn neighbours(
     can_be_cut: &dyn Fn(&Mapping, u64) -> bool,
 ) -> Vec<Neighbours> {
     let mut found: Vec<Neighbours> = Vec::new();
-    // Start of the addresses that the next mappings may have moved into, and true if these addresses belong to the
+    // Start of the addresses into which the next mappings may have moved, and whether these addresses belong to the
     // previous mappings.
     let (mut free_from, mut goes_on) = (LEAST_ADDRESS, false);
     for (mapping, m) in maps.iter().enumerate() {
@@ -226,7 +227,8 @@ mod tests {
     fn the_heap_grows_at_a_page_that_is_left_out() {
         let heap = "10000-20000 rw-p 0 00:00 0 [heap]\n";
         assert_eq!(found(heap), [alone(0x10000..0x1f000, 0x10000..0x1f000)]);
-        // Memory that is already watched, and the last page, which was left out and has grown.
+        // Memory that is already watched, and the last page of the heap, which was left out and has since grown into
+        // more pages.
         let cut = "10000-1f000 rw-p 0 00:00 0 [heap]\n1f000-28000 rw-p 0 00:00 0 [heap]\n";
         let parts = [
             alone(0x10000..0x1f000, 0x10000..0x1f000),

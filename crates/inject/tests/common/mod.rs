@@ -32,7 +32,7 @@ pub fn link(name: &str, built: &Path) -> PathBuf {
     path
 }
 
-/// Compiles `tests/programs/NAME.c` and returns the path of the result.
+/// Compiles `tests/programs/NAME.c` and returns the path of the executable.
 pub fn build(name: &str, flags: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
     let output = output(name);
@@ -133,7 +133,8 @@ impl Drop for Program {
     }
 }
 
-/// Longest wait of a test for an event that needs no action: a busy machine may give a thread no processor for seconds.
+/// Maximum time for which a test waits for an event that happens by itself. It is long because a busy machine may give
+/// a thread no processor for seconds.
 pub const LONG: Duration = Duration::from_secs(60);
 
 /// Number of attempts at an action that a busy machine may prevent.

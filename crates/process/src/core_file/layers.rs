@@ -1,4 +1,4 @@
-//! Paths in a core dump of files on overlay file systems.
+//! Paths of files on overlay file systems, as a core dump records them.
 //!
 //! A mapping on an overlay refers to the file of a layer, and the core dump has the path of that file relative to the
 //! layer (`fill_files_note` in fs/binfmt_elf.c). Only /proc/PID/maps has the path in the overlay. The two paths are

@@ -28,7 +28,7 @@ const ELF_HEADER_BYTES: usize = 64;
 const PROGRAM_HEADER_BYTES: u64 = 56;
 /// e_type of a core (gABI, "ELF Header").
 const ET_CORE: u16 = 4;
-/// Value of `e_phnum` that says that the first section header has the number of program headers (elf(5)).
+/// Value of `e_phnum` that means that the number of program headers is in the first section header (elf(5)).
 const PN_XNUM: u16 = 0xffff;
 const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
@@ -281,7 +281,8 @@ impl CoreFile {
         &self.name
     }
 
-    /// Reads memory from this address on, as far as the file contains it. Returns `false` if the buffer was not filled.
+    /// Reads memory starting at this address, as far as the file contains it. Returns `false` if the buffer was not
+    /// filled.
     pub fn read(&self, address: u64, into: &mut [u8]) -> bool {
         let after = self
             .segments

@@ -111,7 +111,7 @@ impl CoreFile {
         let maps: Vec<Mapping> = self.segments.iter().map(|s| s.mapping.clone()).collect();
         let mut files = ModuleFiles::new();
         let mut found = CoreModules::default();
-        // Several segments of a module may begin with the first byte of its file.
+        // More than one segment of a module may begin with the first byte of its file.
         let mut last: Option<(&Mapping, u64)> = None;
         for (i, first) in maps.iter().enumerate() {
             let is_mapped_file = first.file_id.2 != 0 && first.path.starts_with('/');

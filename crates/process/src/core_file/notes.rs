@@ -31,7 +31,7 @@ const PF_X: u32 = 1;
 const PF_W: u32 = 2;
 const PF_R: u32 = 4;
 
-/// Upper bound on the number of threads: far more than any process has, and few enough to examine each thread.
+/// Upper bound on the number of threads: far more than any process has, but few enough to examine each one.
 const MOST_THREADS: usize = 1 << 16;
 
 /// A thread at the end of its process.
@@ -197,8 +197,8 @@ impl Notes {
         Some(self.stretch(start..end, (header.offset, file_bytes), protection))
     }
 
-    /// Adds mappings that are in the list of mapped files but not in the sorted `segments`. The kernel makes a segment
-    /// of every mapping. gdb's gcore omits private mappings that cannot be written to and cannot differ from their
+    /// Adds mappings that are in the list of mapped files but not in the sorted `segments`. The kernel writes a segment
+    /// for every mapping, but gdb's gcore omits private mappings that cannot be written to and cannot differ from their
     /// file: code and constants.
     pub fn add_unsaved(&self, segments: &mut Vec<CoreSegment>) {
         let protection = Protection {
@@ -271,7 +271,8 @@ impl Notes {
         }
     }
 
-    /// Sets the names of the kernel's memory: the vDSO, and its data, which is mapped right below.
+    /// Sets the names of memory that the kernel provides: the vDSO, and the vDSO's data, which is mapped directly below
+    /// it.
     pub fn name_of_kernel(&self, segments: &mut [CoreSegment]) {
         let starts = |s: &CoreSegment| Some(s.mapping.start) == self.vdso;
         let Some(vdso) = segments.iter().position(starts) else {

@@ -100,7 +100,7 @@ fn a_small_core() {
     assert!(modules.images[0].is_main);
 }
 
-/// gdb's gcore makes no segments for code and constants that equal their file.
+/// gdb's gcore makes no segments for code and constants that are identical to their file.
 #[test]
 fn what_is_not_saved_is_in_the_list_of_files() {
     let mut bytes = built().bytes;

@@ -12,7 +12,7 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    /// Reads the status of a process; the error says why it cannot be read.
+    /// Reads the status of a process. The error says why the status cannot be read.
     pub fn of(pid: i32) -> Result<Status, Check> {
         let missing = |_| {
             Check::bad(
@@ -69,8 +69,8 @@ pub(super) fn state(pid: i32, status: &Status) -> Result<Check, Check> {
         ));
     }
     if status.field("VmSize:").is_empty() {
-        // Kernel threads are children of kthreadd, process 2 (kernel/kthread.c). An ending process has already lost its
-        // memory.
+        // Kernel threads are children of kthreadd, process 2 (kernel/kthread.c). Other processes without memory are
+        // about to end.
         if pid != 2 && status.field("PPid:") != "2" {
             return Err(Check::bad(
                 "state",
@@ -106,9 +106,9 @@ pub(super) fn state(pid: i32, status: &Status) -> Result<Check, Check> {
     })
 }
 
-/// Returns true if a thread has not yet taken its SIGKILL. The kernel sends this signal to all other threads if a process
-/// ends, or if a thread executes another program (zap_other_threads in kernel/signal.c). The first of them may have
-/// lost their memory while the thread with this status still has it.
+/// Returns true if a thread has not yet taken its SIGKILL. The kernel sends this signal to all other threads if a
+/// process ends, or if a thread executes another program (zap_other_threads in kernel/signal.c). Some of these threads
+/// may already have lost their memory while the thread with this status still has it.
 fn has_been_killed(status: &Status) -> bool {
     const SIGKILL: u64 = 1 << (nix::libc::SIGKILL - 1);
     let pending = u64::from_str_radix(status.field("SigPnd:"), 16);
@@ -203,7 +203,7 @@ fn refusal(pid: i32, error: &std::io::Error) -> (String, &'static str) {
         let remedy = "only a reboot with another setting changes that";
         return ("kernel.yama.ptrace_scope is 3".into(), remedy);
     }
-    // The kernel would let us trace it, but only its owner may open mem, whose mode is 0600.
+    // The kernel would let us trace the process, but only its owner may open mem, whose mode is 0600.
     let is_owner = files_owner.is_some() && files_owner == me;
     if have_capability(CAP_SYS_PTRACE) && !have_capability(CAP_DAC_OVERRIDE) && !is_owner {
         let reason = "its files in /proc belong to another user, and memhook-rs has CAP_SYS_PTRACE but not CAP_DAC_OVERRIDE";
@@ -238,7 +238,7 @@ fn refusal(pid: i32, error: &std::io::Error) -> (String, &'static str) {
         };
         return (format!("kernel.yama.ptrace_scope is {scope}"), remedy);
     }
-    // A sandbox may hide these links. Then nothing is known about the process's namespace.
+    // A sandbox may hide these links. In that case, nothing is known about the process's namespace.
     if let (Ok(its), Ok(ours)) = (
         fs::read_link(proc_path(pid, "ns/user")),
         fs::read_link("/proc/self/ns/user"),

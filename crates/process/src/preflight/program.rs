@@ -250,7 +250,7 @@ pub(super) fn unreadable(pid: i32, maps: &[Mapping], modules: &[ModuleImage]) ->
                 format!(
                     "{path} is mapped as code but is not an ELF file: its own calls are not seen"
                 ),
-                "nothing to do: calls that its runtime's libraries make for it are seen",
+                "nothing to do: calls that the runtime's libraries make for this code are seen",
             ),
             Some(true) => Check::note(
                 "unreadable",

@@ -1,4 +1,4 @@
-//! Checks the surroundings of the process: namespaces, system call filters, and remains of an earlier attach.
+//! Checks the environment of the process: namespaces, system call filters, and remains of an earlier attach.
 
 use super::Check;
 use super::access::{CAP_SYS_ADMIN, Status, have_capability};
@@ -34,9 +34,9 @@ pub(super) fn namespaces(pid: i32) -> Vec<Check> {
 }
 
 /// Checks seccomp. Mode 1 kills at any system call except four (seccomp(2)), so our first call would end the target. A
-/// filter may kill too, but this check cannot tell whether it would. A tracer with CAP_SYS_ADMIN and without a filter
-/// can suspend a filter while a thread is stopped (ptrace(2), PTRACE_O_SUSPEND_SECCOMP). If the filter applies to us
-/// too, as it usually does in a container, it allows the target the same calls as us.
+/// filter may also kill, but this check cannot tell whether it would. A tracer with CAP_SYS_ADMIN and without a filter
+/// can suspend a filter while a thread is stopped (ptrace(2), PTRACE_O_SUSPEND_SECCOMP). If the same filter applies to
+/// us, as is usual in a container, it allows the target the calls that it allows us.
 pub(super) fn seccomp(pid: i32, status: &Status) -> Result<Check, Check> {
     judge_seccomp(pid, status, &Rights::ours())
 }
@@ -61,7 +61,7 @@ impl Rights {
                 filters: None,
             };
         };
-        // This file exists on kernels that have the option (CONFIG_CHECKPOINT_RESTORE).
+        // This file exists on kernels built with CONFIG_CHECKPOINT_RESTORE.
         let kernel_can = Path::new("/proc/sys/kernel/ns_last_pid").exists();
         let unfiltered = own.field("Seccomp:") == "0";
         Rights {
@@ -133,7 +133,7 @@ fn has_hook(maps: &[Mapping]) -> bool {
     maps.iter().any(is_hook)
 }
 
-/// Reports mappings left by an earlier attach, which the next one reuses.
+/// Reports mappings left by an earlier attach, which the next attach reuses.
 pub(super) fn residue(maps: &[Mapping]) -> Option<Check> {
     has_hook(maps)
         .then(|| {

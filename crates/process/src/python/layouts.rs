@@ -15,7 +15,8 @@ pub(super) struct Offsets {
     pub interpreters: u64,
     /// Word in `_PyRuntime` with the thread state that holds the lock.
     pub holder: u64,
-    /// Integer in `_PyRuntime` that is nonzero while the lock is held; 0 if the word above is 0 while the lock is free.
+    /// Integer in `_PyRuntime` that is nonzero while the lock is held. The offset is 0 in versions in which the word
+    /// above is 0 while the lock is free.
     pub locked: u64,
     /// List of thread states in an interpreter.
     pub threads: u64,

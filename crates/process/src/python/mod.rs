@@ -30,19 +30,19 @@ const MOST: usize = 1024;
 #[non_exhaustive]
 pub enum PythonError {
     /// The interpreter's version cannot be determined.
-    #[error("the version of its interpreter is not known")]
+    #[error("the version of the interpreter is not known")]
     NoVersion,
     /// The interpreter's structures are unknown.
     #[error("the structures of Python {0} are not known (3.8 to 3.14 are)")]
     Version(String),
     /// The interpreter does not run on glibc.
-    #[error("its interpreter runs on a C library other than glibc")]
+    #[error("the interpreter runs on a C library other than glibc")]
     CLibrary,
     /// The interpreter does not export a symbol that leads to its frames.
-    #[error("its interpreter does not export {0}")]
+    #[error("the interpreter does not export {0}")]
     NoSymbol(&'static str),
     /// The interpreter is built with other structures.
-    #[error("its interpreter does not have the layout of Python {0}")]
+    #[error("the interpreter does not have the layout of Python {0}")]
     OtherLayout(String),
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The state at the peak is stored without copying all sites at each new peak: the first change of
 //! a site after the peak saves its previous state. During a pass, it is not yet known whether its
-//! maximum counts as a peak (see [`memhook_ledger::Totals::peak_live_bytes`]), so the state at that
+//! maximum counts as a peak (see [`memhook_ledger::Totals::peak_live_bytes`]), so the state at this
 //! maximum is saved separately, as a candidate.
 
 use crate::activity::Activity;
@@ -24,7 +24,7 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    /// Returns the stack behind an id, and the sampling level of its samples.
+    /// Returns the stack that an id stands for, and the sampling level of its samples.
     #[inline]
     pub fn of(&self, id: u32) -> (u32, u8) {
         if self.of_id.is_empty() {
@@ -58,7 +58,8 @@ pub(crate) struct Collector {
     track_flows: bool,
     now_ns: u64,
     sites: Vec<Sums>,
-    /// The last thread at each of the ledger's sites, and the index of that pair in `sites`.
+    /// The last thread that used each of the ledger's sites, and the index of this pair of site and
+    /// thread in `sites`.
     last_of_site: Vec<(u16, u32)>,
     index: FxHashMap<(u32, u16), u32>,
     /// The last allocation of each thread, until it is released.

@@ -1,4 +1,4 @@
-//! Activity of each site and thread in a window: the numbers of every view of a recording.
+//! Activity of each site and thread in a window: the numbers for all views of a recording.
 
 mod addresses;
 mod collector;
@@ -116,8 +116,8 @@ pub struct Activity {
     pub totals_before: Totals,
     /// Recorded sums of the run up to the end.
     pub totals: Totals,
-    /// Sums over the sites, estimated if allocations were sampled: live at the start and the end;
-    /// allocated, released and temporary in the window.
+    /// Sums over the sites, estimated if allocations were sampled: live memory at the start and at the end; allocated,
+    /// released and temporary memory in the window.
     pub sum: SiteActivity,
     /// Every site seen up to the end, in no order.
     pub sites: Vec<SiteActivity>,
@@ -236,7 +236,7 @@ impl Recording {
         self.meta().flags & flags::RELEASE_STACKS != 0
     }
 
-    /// Returns the largest mean distance between samples in bytes, if allocations were sampled.
+    /// Returns the largest mean sampling interval in bytes, if allocations were sampled.
     pub fn sample_bytes(&self) -> Option<u64> {
         self.samples().sample_bytes()
     }
@@ -407,7 +407,7 @@ impl Recording {
         }
         stretch.run(self, start)?;
         if stretch.replay.now_ns() >= end_ns {
-            // At the end of the file, no later events follow that could decide about the events held back.
+            // After the end of the file, no event can resolve the ones that are still held back.
             stretch.replay.ledger.finish();
         }
         self.meter().end();

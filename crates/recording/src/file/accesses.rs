@@ -153,8 +153,8 @@ impl<'a> AccessReader<'a> {
         Ok(())
     }
 
-    /// Processes the next release, of the block at this address, and reports its reads and writes
-    /// if they are known.
+    /// Processes the next release, which frees the block at this address, and reports the reads and
+    /// writes of that block if they are known.
     #[inline]
     pub fn release(&mut self, address: u64, visitor: &mut impl Visitor) -> Result<(), Error> {
         match &mut self.without {

@@ -5,7 +5,8 @@ use crate::file::format::{
     CHUNK_HEADER_BYTES, CHUNK_MAGIC, FILE_HEADER_BYTES, Kind, MAGIC, MAX_CHUNK_BYTES, VERSION,
 };
 
-/// The lowest compression level. Higher levels hardly make files smaller (docs/measurements.md).
+/// The lowest compression level. Files are hardly smaller with higher levels
+/// (docs/measurements.md).
 const ZSTD_LEVEL: i32 = 1;
 
 /// Contents of a chunk header.
@@ -76,7 +77,7 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     word.map_or(0, u64::from_le_bytes)
 }
 
-/// Returns the first bytes of part number `part` of a recording.
+/// Returns the file header of part number `part` of a recording.
 pub(crate) fn file_header(part: u32) -> [u8; FILE_HEADER_BYTES] {
     let mut out = [0; FILE_HEADER_BYTES];
     out[0..8].copy_from_slice(&MAGIC);

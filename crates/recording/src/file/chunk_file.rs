@@ -98,7 +98,7 @@ impl ChunkFile {
     }
 
     fn read_at(&self, offset: u64, bytes: usize) -> Result<Vec<u8>, Error> {
-        // This comes before any allocation, because a forged length must not cost memory.
+        // This check precedes any allocation, because a forged length must not cost memory.
         if offset
             .checked_add(bytes as u64)
             .is_none_or(|end| end > self.len)

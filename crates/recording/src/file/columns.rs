@@ -33,13 +33,13 @@ pub(crate) const CONTROL: usize = 9;
 
 /// Kind of a tag: bits 0..2.
 pub mod kind {
-    /// An allocation. Bits 2..5 have the location of its address; see [`super::place`]. The
-    /// following bits are set if a value is as predicted: bit 5 for the stack, bit 6 for the size,
-    /// bit 7 for the sequence number.
+    /// An allocation. Bits 2..5 contain the location of its address; see [`super::place`]. A
+    /// further bit is set for each value that equals its prediction: bit 5 for the stack, bit 6 for
+    /// the size, bit 7 for the sequence number.
     pub const ALLOCATION: u8 = 0;
     /// A release. Bits 2..6 identify the block, for example by the number of later allocations; see
-    /// [`super::age`]. The following bits are set if a value is as predicted: bit 6 for the stack,
-    /// bit 7 for the sequence number.
+    /// [`super::age`]. A further bit is set for each value that equals its prediction: bit 6 for
+    /// the stack, bit 7 for the sequence number.
     pub const RELEASE: u8 = 1;
     /// The release that announces a `realloc`. Its bits have the same meaning as for a release.
     pub const REALLOC_RELEASE: u8 = 2;
@@ -50,7 +50,7 @@ pub mod kind {
 
 /// Location of an address: bits 2..5 of an allocation's tag.
 pub mod place {
-    /// The values 0, 1, 2, 3 mean the last, second last, ... released block of the size class.
+    /// The values 0, 1, 2, 3 mean the last, second to last, ... released block of the size class.
     pub const RELEASED: u8 = 0;
     /// The last released block that is older than the frame.
     pub const STRANGER: u8 = 4;
@@ -77,7 +77,7 @@ pub mod control {
     /// Start of the events of a ring that this frame has already named, with the same thread.
     /// Parameter: ring.
     pub const RING_AGAIN: u8 = 1;
-    /// End of a pass. Parameter: nanoseconds since the end of the last one (signed).
+    /// End of a pass. Parameter: nanoseconds since the end of the previous pass (signed).
     pub const PASS: u8 = 2;
     /// Passes without events. Parameters: nanoseconds (signed), number.
     pub const EMPTY_PASSES: u8 = 3;
@@ -85,7 +85,7 @@ pub mod control {
     pub const TIME: u8 = 4;
     /// The next tag has the form of a release, but means that the announced `realloc` failed.
     pub const REALLOC_FAILED: u8 = 5;
-    /// The next tag has the form of an allocation, but means pairs. Parameter: their number.
+    /// The next tag has the form of an allocation, but represents pairs. Parameter: their number.
     pub const PAIRS: u8 = 6;
 }
 

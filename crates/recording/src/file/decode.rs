@@ -31,8 +31,8 @@ pub trait Visitor {
     fn end_pass(&mut self, now_ns: u64, passes: u64);
 }
 
-/// Description of damage. It is smaller than an [`Error`], which would be written to memory and
-/// read back for every event in the innermost loop.
+/// Description of damage. It is smaller than an [`Error`], which the innermost loop would have to
+/// write to memory and read back for every event.
 struct Damage(&'static str);
 
 impl From<Short> for Damage {

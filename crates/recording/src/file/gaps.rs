@@ -1,5 +1,5 @@
-//! Times in which no event was seen, as a note of [`Meta`](crate::Meta). Readers that do not know
-//! the note can still read everything else.
+//! Times in which no event was seen, stored as a note in [`Meta`](crate::Meta). Readers that do not
+//! know the note can still read everything else.
 
 use crate::Error;
 use memhook_stream::Gap;

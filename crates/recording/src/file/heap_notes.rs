@@ -2,8 +2,8 @@
 
 /// Name of the note with the name of the heap.
 pub const HEAP_NOTE: &str = "heap";
-/// Name of the note with the heap's functions. For each function, there is a line with its number
-/// on call stacks, a space, and its name.
+/// Name of the note with the heap's functions. Each function has a line with the number that
+/// represents it in call stacks, a space, and its name.
 pub const FUNCTIONS_NOTE: &str = "functions";
 
 /// Finds the name of a function in that note.

@@ -1,5 +1,5 @@
-//! The marks of a run, as a note of [`Meta`](crate::Meta). Readers that do not know the note can
-//! still read everything else.
+//! The marks of a run, stored as a note of [`Meta`](crate::Meta). Readers that do not know the note
+//! can still read everything else.
 
 use crate::Error;
 use memhook_stream::NamedMoment;

@@ -1,7 +1,7 @@
-//! State of the event coder within one frame, from which it predicts the next event.
+//! State from which the event coder predicts the next event within a frame.
 //!
 //! Encoder and decoder run the same model over the events, so a correct prediction takes no bytes.
-//! Every frame starts with an empty model, so that each frame can be read alone.
+//! Every frame starts with an empty model, so that each frame can be decoded on its own.
 //!
 //! - *Releases* name their block by the number of allocations since.
 //! - *Allocations* are predicted at the address of a block of their size class that was just
@@ -75,7 +75,7 @@ pub(crate) struct Block {
 #[derive(Clone, Copy)]
 pub(crate) struct KnownStack {
     pub id: u32,
-    /// Local number of the stack that followed this one last time.
+    /// Local number of the stack that followed this stack last time.
     pub next: u32,
     /// Size of the stack's last allocation in bytes.
     pub size: u64,
@@ -87,7 +87,7 @@ pub(crate) struct Model {
     pub bias: u64,
     pub blocks: Vec<Block>,
     pub classes: Box<[Class; CLASSES]>,
-    /// Released blocks that are older than this frame, so their class is unknown.
+    /// Released blocks that were allocated before this frame, so their class is unknown.
     pub strangers: Released,
     /// Last released block, in granules.
     pub last_released: u64,

@@ -24,13 +24,13 @@ pub struct Options {
     /// Maximum size of a file in bytes.
     pub max_file_bytes: Option<u64>,
     /// Number of files to keep. When a file is full, the next one begins (`run.mhk`, `run.1.mhk`,
-    /// ...), and the oldest is deleted. Each file can be read alone. If the number is 1, the
+    /// ...), and the oldest is deleted. Each file can be read on its own. If the number is 1, the
     /// recording ends instead. A part ends at three quarters of the size, and exceeds the size only
     /// if the disk is too slow.
     pub max_parts: u32,
-    /// Free bytes on the disk below which the recording ends, or does not start.
+    /// Minimum free space on the disk, in bytes. With less, the recording ends, or does not start.
     pub min_free_bytes: u64,
-    /// Bytes waiting in memory to be written, beyond which the recording ends.
+    /// Maximum number of bytes waiting in memory to be written. With more, the recording ends.
     pub max_queued_bytes: usize,
     /// True to replace existing files.
     pub overwrite: bool,

@@ -11,7 +11,8 @@ pub struct Meta {
     pub pid: u32,
     /// Time of the attach, nanoseconds since 1970 (UTC).
     pub started_unix_ns: u64,
-    /// Command line of the target, as in `/proc/PID/cmdline` but with spaces as separators.
+    /// Command line of the target: the contents of `/proc/PID/cmdline`, but with spaces as
+    /// separators.
     pub command: String,
     /// Host name.
     pub host: String,
@@ -79,7 +80,7 @@ pub struct Module {
     /// Time at which the module was first seen, in nanoseconds since the attach; 0 for modules
     /// loaded before the attach.
     pub loaded_ns: u64,
-    /// Time at which the module was found unloaded; `None` if it stayed.
+    /// Time at which the module was found to be unloaded; `None` if it stayed loaded.
     pub unloaded_ns: Option<u64>,
 }
 
@@ -212,7 +213,8 @@ pub struct ClockPoint {
     pub unix_ns: u64,
     /// Value of the time stamp counter; 0 if it was not read.
     pub tsc: u64,
-    /// Nanoseconds per tick of the time-stamp counter, as calibrated so far; 0 if unknown.
+    /// Nanoseconds per tick of the time-stamp counter, according to the calibration so far; 0 if
+    /// unknown.
     pub tsc_scale: f64,
 }
 
@@ -287,7 +289,7 @@ pub enum RecordingEnd {
         /// Bytes that were free.
         free_bytes: u64,
     },
-    /// The disk was too slow: the bytes waiting to be written exceeded the limit.
+    /// The disk was too slow: the number of bytes waiting to be written exceeded the limit.
     TooSlow,
     /// The operating system reported a write error.
     Failed(String),

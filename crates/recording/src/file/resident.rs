@@ -12,8 +12,8 @@ pub const UNREACHABLE_NOTE: &str = "unreachable";
 pub const CALL_TIMES_NOTE: &str = "call_times";
 /// Name of the note with resident memory at the end: a report `memhook-rs/rss/1`.
 pub const ACCOUNT_NOTE: &str = "account";
-/// Name of the note with the allocator's own count at the end of the run, next to the count of the
-/// trace.
+/// Name of the note that compares the allocator's own count at the end of the run with the trace's
+/// count.
 pub const HEAP_COMPARISON_NOTE: &str = "heap_comparison";
 /// Name of the note with the resident memory at the start and its growth up to the end, as JSON.
 pub const TWO_LOOKS_NOTE: &str = "two_looks";
@@ -52,7 +52,8 @@ pub fn resident_text(samples: &[ResidentSample]) -> String {
     texts.collect::<Vec<_>>().join(" ")
 }
 
-/// Parses the value of a note into samples, in chronological order. Leaves out anything else.
+/// Parses the value of a note into samples, in chronological order. Skips anything that is not a
+/// sample.
 pub fn resident_of(text: &str) -> Vec<ResidentSample> {
     let sample = |one: &str| {
         let mut numbers = one.split(',').map(|number| number.parse::<u64>().ok());

@@ -1,9 +1,9 @@
 //! Stack ids of samples.
 //!
-//! If the distance between samples changes during a run, the weight of a block depends on the time
-//! of its allocation. So samples have separate stack ids in a file, one for each call stack and
-//! distance. `Stacks` chunks explain these ids. Everything that is stored by stack id, above all
-//! checkpoints, then includes the distance.
+//! If the sampling interval changes during a run, the weight of a block depends on the time of its
+//! allocation. So samples have separate stack ids in a file, one for each call stack and interval.
+//! `Stacks` chunks explain these ids. Everything that is stored by stack id, above all checkpoints,
+//! then includes the interval.
 
 use memhook_ledger::MOST_LEVELS;
 use rustc_hash::FxHashMap;
@@ -15,7 +15,7 @@ const HIGHEST: u32 = (1 << 26) - 1;
 /// Ids of samples that a writer has assigned.
 #[derive(Default)]
 pub(crate) struct SampledStacks {
-    /// Level of sampling of the following allocations; 0 for none.
+    /// Sampling level of the following allocations; 0 if they are not sampled.
     level: u8,
     by_stack: FxHashMap<(u32, u8), u32>,
     /// Stack and level of each assigned id, indexed by `HIGHEST` minus the id.
@@ -49,7 +49,7 @@ impl SampledStacks {
         if let Some(&id) = self.by_stack.get(&(stack, level)) {
             return id;
         }
-        // This reserves one id without a stack for each level, so that no sample ever lacks its
+        // One id without a stack is reserved for each level, so that no sample ever lacks its
         // weight.
         let kept_free = if stack == 0 {
             0

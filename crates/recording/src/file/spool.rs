@@ -122,7 +122,7 @@ impl Spool {
         }
         let bytes = job.bytes();
         let queued = self.shared.queued_bytes.fetch_add(bytes, Relaxed);
-        // A single large job is always accepted, such as a checkpoint of a large heap.
+        // A single large job, such as a checkpoint of a large heap, is always accepted.
         if queued > self.max_queued_bytes {
             self.shared.end(RecordingEnd::TooSlow);
             return;
@@ -185,7 +185,7 @@ struct Worker {
     returned: Sender<Frame>,
     /// Chunks at the start of every part.
     lasting: Vec<ChunkJob>,
-    /// Frames of the latest passes: the number of passes, and a copy of the payload.
+    /// Frames of the latest passes, each with its number of passes and a copy of its payload.
     lead_in: Vec<(u64, ChunkJob)>,
     payload: Vec<u8>,
     earlier_bytes: u64,
@@ -215,7 +215,8 @@ impl Worker {
         let bytes = self.earlier_bytes + self.part.bytes();
         self.shared.written_bytes.store(bytes, Relaxed);
         let limit = self.options.max_file_bytes.unwrap_or(u64::MAX);
-        // The rest of the part is for data until the drain has made a checkpoint.
+        // The rest of the part is reserved for data that arrives before the drain has made a
+        // checkpoint.
         if self.part.bytes() > limit / 4 * 3 {
             self.shared.full_part.store(self.part.number() + 1, Relaxed);
         }

@@ -1,4 +1,4 @@
-//! Backtraces: their coding, and a reader's table of them.
+//! Encoding of backtraces, and the reader's table of backtraces.
 //!
 //! Backtraces that are adjacent in time often share their outer frames. So frames are written from
 //! the outermost inwards: first the number of frames shared with the previous stack, then the other
@@ -15,8 +15,8 @@ use rustc_hash::FxHashMap;
 pub(crate) const FULL_BYTES: usize = 1 << 20;
 
 /// Value that replaces a depth, with a sampling level added. The entry then stands for samples of
-/// another stack at that level. Readers that do not know this value find the stack too deep and
-/// refuse the file, which is right because their sums would be wrong.
+/// another stack at that level. Readers that do not know this value take it for too deep a stack
+/// and reject the file. This is intended, because their sums would be wrong.
 pub(crate) const SAMPLES: u64 = 1 << 16;
 
 /// Collects the stacks of one chunk.

@@ -6,8 +6,8 @@ use crate::file::varint::{Cursor, put, zigzag};
 use memhook_ledger::{Ledger, Observer, SiteTotals, Totals};
 use rustc_hash::FxHashMap;
 
-/// Number of buckets of a histogram. Bucket *n* counts sizes of *n* significant bits, so 0, 1,
-/// 2..4, 4..8, ... bytes.
+/// Number of buckets of a histogram. Bucket *n* counts sizes with *n* significant bits, that is, 0,
+/// 1, 2..4, 4..8, ... bytes.
 pub const HISTOGRAM_BUCKETS: usize = 65;
 
 /// Activity of one allocation site in an interval.

@@ -1,4 +1,4 @@
-//! Recording of drained events, which are passed to the thread that writes.
+//! Records drained events and passes them to the thread that writes the file.
 
 use crate::file::checkpoint::Checkpoint;
 use crate::file::columns::FRAME_EVENTS;
@@ -18,11 +18,11 @@ use std::path::PathBuf;
 /// Minimum number of events between two checkpoints. A reader can replay this many events without a
 /// noticeable wait.
 const CHECKPOINT_EVENTS: u64 = 1 << 20;
-/// Minimum number of events between two checkpoints for each live block. A checkpoint takes about
-/// as many bytes for each block as five to ten events take.
+/// Minimum number of events between two checkpoints for each live block. For each block, a
+/// checkpoint takes about as many bytes as five to ten events.
 const CHECKPOINT_EVENTS_PER_BLOCK: u64 = 4;
-/// Number of live blocks whose accesses go into one frame, so that the frame stays far below the
-/// maximum size of a chunk.
+/// Number of live blocks whose accesses are written to one frame. With this number, a frame stays
+/// far below the maximum size of a chunk.
 const LIVE_OF_A_FRAME: usize = 1 << 17;
 /// Maximum wait for a frame to fill up.
 const MAX_FRAME_NS: u64 = 1_000_000_000;
@@ -55,13 +55,13 @@ pub struct Writer {
     /// Known ids of samples, by their index.
     known_samples: Vec<bool>,
     sampled_stacks: SampledStacks,
-    /// True if all allocations are samples of one distance, which is in [`Meta`].
+    /// True if all allocations are sampled at one distance, which is in [`Meta`].
     all_are_samples: bool,
     /// Stack ids of this pass that the file does not have yet.
     new_stacks: Vec<u32>,
     last_stack: u32,
     stacks: StackWriter,
-    /// Frames that wait until the end of the pass for their stacks.
+    /// Frames that wait for their stacks until the end of the pass.
     waiting: Vec<Frame>,
     summarizer: Summarizer,
     events: u64,
@@ -158,7 +158,8 @@ impl Writer {
         }));
     }
 
-    /// Writes a clock reading and the time of day, which were read together. Call it occasionally.
+    /// Writes a clock reading and the time of day, which were read together. Call this
+    /// occasionally.
     pub fn clock(&mut self, point: &ClockPoint) {
         let mut payload = Vec::new();
         point.write(&mut payload);
@@ -176,7 +177,7 @@ impl Writer {
         self.send(Kind::Losses, (now_ns, now_ns), 1, payload);
     }
 
-    /// Begins the events that thread `tid` published in ring `ring`.
+    /// Begins a series of events that thread `tid` published in ring `ring`.
     pub fn begin_ring(&mut self, ring: usize, tid: u32) {
         self.pass_is_empty = false;
         self.sampled_stacks.set_level(0);
@@ -186,23 +187,24 @@ impl Writer {
     }
 
     /// Sets how the following allocations of this ring are sampled, as a level of
-    /// [`SampledAllocations`](memhook_ledger::SampledAllocations). At the beginning of a ring, they
-    /// are not sampled. The note [`SAMPLES_NOTE`](crate::SAMPLES_NOTE) explains the levels.
+    /// [`SampledAllocations`](memhook_ledger::SampledAllocations). At the beginning of a ring,
+    /// allocations are not sampled. The note [`SAMPLES_NOTE`](crate::SAMPLES_NOTE) explains the
+    /// levels.
     pub fn set_sampling(&mut self, level: u8) {
         if !self.all_are_samples {
             self.sampled_stacks.set_level(level);
         }
     }
 
-    /// Writes the reads and writes of the block that the next release concerns.
+    /// Records the reads and writes of the block that the next release frees.
     pub fn access(&mut self, accesses: &Accesses) {
         if self.active && self.mode == Mode::Events {
             self.encoder.access(accesses);
         }
     }
 
-    /// Writes the reads and writes of the blocks that are live at the end. Call it after the last
-    /// pass.
+    /// Records the reads and writes of the blocks that are live at the end. Call this after the
+    /// last pass.
     pub fn live_accesses(&mut self, all: &[Accesses]) {
         if !self.active || self.mode != Mode::Events {
             return;
@@ -296,8 +298,8 @@ impl Writer {
         self.new_stacks.push(id);
     }
 
-    /// Ends the pass. `now_ns` is the time in nanoseconds since the attach. `stack` finds the
-    /// backtrace of an id, like `Region::stack`.
+    /// Ends the pass. `now_ns` is the time in nanoseconds since the attach. `stack` returns the
+    /// backtrace with an id, like `Region::stack`.
     pub fn end_pass(&mut self, now_ns: u64, stack: impl FnMut(u32) -> Option<Stack>) {
         self.now_ns = now_ns;
         if !self.active {
@@ -398,7 +400,7 @@ impl Writer {
     /// live heap, or the sums of the interval that ends. `stack` has the same meaning as for
     /// [`end_pass`](Writer::end_pass).
     ///
-    /// This only copies the live blocks. Another thread encodes and writes them.
+    /// This method only copies the live blocks. Another thread encodes and writes them.
     pub fn checkpoint(
         &mut self,
         ledger: &Ledger<impl Observer>,
@@ -417,8 +419,8 @@ impl Writer {
             checkpoint.tell_samples(ledger, |stack, level| {
                 self.sampled_stacks.id_of(stack, level)
             });
-            // This includes stacks whose samples have all been released, because the sums of those
-            // stacks are written too.
+            // The stacks include those whose samples have all been released, because their sums are
+            // written too.
             for site in &checkpoint.sites {
                 self.use_stack(site.stack);
             }
@@ -499,7 +501,7 @@ impl Writer {
         (end, self.written_bytes())
     }
 
-    /// Writes the rest and the index, and waits for the disk. In summary mode, call
+    /// Writes the remaining data and the index, and waits for the disk. In summary mode, call
     /// [`checkpoint`](Writer::checkpoint) before this, for the last interval.
     pub fn finish(mut self) -> RecordingEnd {
         self.close()

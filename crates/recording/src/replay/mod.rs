@@ -16,8 +16,8 @@ use memhook_abi::{Accesses, Event};
 use memhook_ledger::{Ledger, LedgerOptions, Observer, SiteTotals, Totals};
 use rustc_hash::FxHashMap;
 
-/// Number of consecutive passes without events that are replayed. After that many passes, no event waits in a ledger
-/// any longer, because a ledger remembers events for at most 16 passes.
+/// Number of consecutive passes without events that are replayed. After that number of passes, no event is pending in a
+/// ledger, because a ledger remembers events for at most 16 passes.
 const MAX_EMPTY_PASSES: u64 = 32;
 
 /// A ledger fed from a recording, from its start or from a checkpoint.
@@ -46,9 +46,8 @@ impl<O: Observer> Replay<O> {
         }
     }
 
-    /// Returns the ledger, for queries about live blocks. Its totals and sites count from the
-    /// checkpoint at which the replay began. [`Replay::totals`] and [`Replay::sites`] cover the
-    /// whole run.
+    /// Returns the ledger, for queries about live blocks. The ledger's totals and sites count from the checkpoint at
+    /// which the replay began. [`Replay::totals`] and [`Replay::sites`] cover the whole run.
     pub fn ledger(&self) -> &Ledger<O> {
         &self.ledger
     }
@@ -62,10 +61,11 @@ impl<O: Observer> Replay<O> {
         self.now_ns
     }
 
-    /// Returns sums over the run so far, equal to those of a ledger that saw all of it.
+    /// Returns sums over the run so far. They are equal to the sums of a ledger that saw all of the run.
     ///
-    /// After a start from a checkpoint, `unknown_releases` and `unhooked_releases` may be exchanged one for one if an
-    /// address had both just before the checkpoint.
+    /// After a start from a checkpoint, `unknown_releases` and `unhooked_releases` may both be inexact if an address
+    /// had releases of both kinds just before the checkpoint: the one is then too high by as much as the other is too
+    /// low.
     pub fn totals(&self) -> Totals {
         let now = self.ledger.totals();
         match &self.restored {

@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 const BATCH_EVENTS: usize = 4096;
 /// Number of batches in transit.
 const BATCHES: usize = 8;
-/// How many events ahead memory is prefetched. The processor's own prefetching ends at each page.
+/// Distance of prefetching, in events. The processor's own prefetching ends at each page.
 const AHEAD: usize = 32;
 
 /// A call of a [`Visitor`] that does not concern an event.
@@ -36,7 +36,7 @@ struct Batch {
     marks: Vec<(usize, Mark)>,
 }
 
-/// A visitor that can stop the reading. The reader asks it after each pass.
+/// A visitor that can end the replay early: `wants_more` is called after each pass.
 pub(crate) trait Consumer: Visitor {
     fn wants_more(&self) -> bool;
 }

@@ -15,7 +15,7 @@ use memhook_abi::{Event, Op, SEQUENCE_BITS, sequence_before};
 use memhook_ledger::{Ledger, LiveBlock, Observer, SiteTotals, Totals};
 use rustc_hash::FxHashMap;
 
-/// Number of passes after which new events are younger than everything before the checkpoint.
+/// Number of passes after which new events are later than everything before the checkpoint.
 const FRESH_PASSES: u64 = 2;
 
 /// Corrections of the ledger's sums.

@@ -1,8 +1,9 @@
 //! Groups of the chunks of a site, built as events arrive. Their memory is proportional to the
 //! number of live blocks.
 //!
-//! Events of different rings arrive out of order, by a few passes at most. So groups stay open
-//! until no further allocation can belong to them, and a late allocation may merge two groups.
+//! Events of different rings may arrive out of order, but are at most a few passes apart. So groups
+//! stay open until no further allocation can belong to them, and a late allocation may merge two
+//! groups.
 //!
 //! If `realloc` replaces a chunk with a larger chunk, that is a step of a chain and not an
 //! iteration of a loop: chunks of a growing list are replaced soon after they were allocated, and
@@ -15,7 +16,7 @@ use std::collections::BTreeMap;
 /// Number of an open group.
 pub(super) type GroupId = u32;
 
-/// A group. It takes two cache lines. The second begins with `outgrown_lifetimes_ns`.
+/// A group. It takes two cache lines, the second of which begins with `outgrown_lifetimes_ns`.
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(64))]
 struct Group {
@@ -31,7 +32,8 @@ struct Group {
     /// Number of released chunks that may still turn out to be replaced.
     unsettled: u64,
     most_live: u64,
-    /// Number of references to this group by number, from chunks and from groups merged into it.
+    /// Number of references to this group by its number, from chunks and from groups merged into
+    /// it.
     references: u64,
     merged_into: Option<GroupId>,
     is_closed: bool,
@@ -49,7 +51,8 @@ pub(super) struct Finished {
     pub loops: Loops,
 }
 
-/// Groups of one site that may still get allocations, by the time of their first allocation.
+/// Groups of one site that may still get allocations, ordered by the time of their first
+/// allocation.
 pub(super) type Open = BTreeMap<u64, GroupId>;
 
 /// Open groups of all sites.

@@ -51,8 +51,8 @@ impl ChunkAccesses {
     }
 }
 
-/// The stored chunks of a site: all of them, or every second, fourth, and so on if there are too
-/// many.
+/// The stored chunks of a site: all of them or, if there are too many, every second, every fourth,
+/// and so on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptChunks {
     /// Sampling interval: one in this many chunks is stored; 0 if none are.

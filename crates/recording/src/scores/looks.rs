@@ -1,13 +1,13 @@
 //! Usage and useful lifetime of programs that report no accesses, estimated from randomly selected
 //! blocks that were watched.
 //!
-//! A *look* watches one block, beginning before the program gets it. Up to four words of the block
-//! have watchpoints. A watchpoint fires once and is set again after some time, which grows with the
-//! age of the block. So for each word, the first access is known, and the last access is known to
-//! be within a certain time. Uncertainty remains if the look was abandoned before the release, or
-//! if the word was not watched for some time. The uncertainty is expressed as a range that
-//! certainly contains the score of the block. The estimate for a site is the middle of the mean
-//! range. Its interval includes the range and the random error.
+//! A *look* watches one block, starting before the program receives the block. Up to four words of
+//! the block have watchpoints. A watchpoint fires once and is set again after some time, which
+//! grows with the age of the block. So for each word, the first access is known, and the last
+//! access is known to be within a certain time. Uncertainty remains if the look was abandoned
+//! before the release, or if the word was not watched for some time. The uncertainty is expressed
+//! as a range that certainly contains the score of the block. The estimate for a site is the middle
+//! of the mean range. Its interval includes the range and the random error.
 //!
 //! Each trap prolongs the block's life. If a block would otherwise live for only a few
 //! microseconds, most of its lifetime is spent in traps, and its active life remains unknown.
@@ -58,7 +58,7 @@ pub struct Look {
     pub until_ns: u64,
     /// True if more than one thread accessed the block.
     pub by_several: bool,
-    /// True if bytes were watched instead of words. Such looks are evidence for usage only.
+    /// True if bytes were watched instead of words. These looks count only for usage.
     pub of_bytes: bool,
     /// The watched words or bytes of the block.
     pub words: Vec<LookWord>,
@@ -274,7 +274,7 @@ fn between(little: Bounds, much: Bounds) -> SampledScore {
     .score()
 }
 
-/// Bounds on a mean, and a confidence interval around them.
+/// Bounds on a mean, and a confidence interval that includes them.
 #[derive(Clone, Copy)]
 struct Bounds {
     least: f64,

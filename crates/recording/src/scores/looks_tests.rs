@@ -229,7 +229,7 @@ impl Chance {
 }
 
 /// The sites have different kinds of blocks. In at least 95 of 100 runs, the interval contains the
-/// complete truth, and the mean of the estimates is near it.
+/// true value, and the mean of the estimates is near it.
 #[test]
 fn intervals_hold_the_complete_truth() {
     let mut chance = Chance(3);

@@ -13,10 +13,9 @@
 //!
 //! # Time
 //!
-//! By default the target's clock advances once a millisecond. Events with equal times are assumed
-//! to be spread evenly over that time, in their order. So a chunk that is released before the clock
-//! advances has a short lifetime instead of none, and a group within one tick has a score. With
-//! `--set clock=tsc` each event has a separate time.
+//! By default, the target's clock advances once a millisecond. Events with equal times are assumed to be spread evenly
+//! over that time, in their order. So a chunk that is released before the clock advances has a short lifetime instead
+//! of none, and a group within one tick has a score. With `--set clock=tsc` each event has a separate time.
 
 #[cfg(test)]
 mod access_tests;
@@ -92,7 +91,8 @@ pub struct ScoredRun {
 }
 
 impl ScoredRun {
-    /// Returns the lifetime score of the run: the geometric mean over its sites. `None` without allocations.
+    /// Returns the lifetime score of the run: the geometric mean over its sites. Returns `None` if there were no
+    /// allocations.
     pub fn lifetime(&self) -> Option<f64> {
         geometric_mean(self.sites.iter().map(|site| site.lifetime))
     }
@@ -117,7 +117,7 @@ impl ScoredRun {
         sites.filter_map(move |site| score(site.accesses.as_ref()?))
     }
 
-    /// Returns the variance of the lifetime scores of its sites.
+    /// Returns the variance of the lifetime scores of the run's sites.
     pub fn lifetime_variance(&self) -> Option<f64> {
         variance(self.sites.iter().map(|site| site.lifetime))
     }
@@ -171,7 +171,8 @@ pub struct Loops {
     pub chunks: u64,
     /// Sum of these chunks' lifetimes in nanoseconds.
     pub lifetimes_ns: u128,
-    /// Sum over the groups of the maximum number of live chunks. With reuse, this number of chunks would have sufficed.
+    /// Sum over the groups of the maximum number of live chunks. If chunks had been reused, this number of chunks would
+    /// have been enough.
     pub most_live: u64,
     /// Sum of the lengths of the groups, in nanoseconds.
     pub lasted_ns: u128,
@@ -180,7 +181,7 @@ pub struct Loops {
 impl Loops {
     /// Minimum number of chunks for which a change to a loop is worthwhile.
     pub const LEAST_CHUNKS: u64 = 100;
-    /// Maximum score of a loop. At most a tenth of the chunks is live at one time.
+    /// Maximum score of a loop. At this score, at most a tenth of the chunks are live at any time.
     pub const HIGHEST_SCORE: f64 = 0.1;
     /// Maximum lifetime of a short-lived block, as a share of the run time.
     pub const LONGEST: f64 = 0.01;

@@ -13,11 +13,12 @@
 pub struct GrowingRuns {
     /// Number of runs of at least [`GrowingRuns::LEAST_STEPS`] steps.
     pub runs: u64,
-    /// Number of steps in these runs. Each step replaces a block.
+    /// Number of steps in the counted runs. Each step replaces a block.
     pub steps: u64,
     /// Bytes of the replaced blocks, an upper bound on the bytes copied.
     pub outgrown_bytes: u64,
-    /// Part of these bytes in runs that grow by less than [`GrowingRuns::FACTOR`] per step.
+    /// Part of the replaced bytes that is in runs that grow by less than [`GrowingRuns::FACTOR`]
+    /// per step.
     pub slow_bytes: u64,
     /// Steps of the longest run.
     pub longest: u64,
@@ -30,9 +31,9 @@ pub struct GrowingRuns {
 impl GrowingRuns {
     /// Minimum number of steps of a run. Fewer may be coincidence.
     pub const LEAST_STEPS: u64 = 3;
-    /// Growth factor per step from which growing is efficient. On average, such a run copies about
-    /// as many bytes as its last block has, whatever its length. Library buffers grow by half or
-    /// double, and sizes are rounded.
+    /// Minimum growth factor per step at which growing is efficient. On average, such a run copies
+    /// about as many bytes as its last block has, whatever its length. Library buffers grow by half
+    /// or double, and sizes are rounded.
     pub const FACTOR: f64 = 1.4;
 
     /// Adds a site's part of a run.
@@ -149,8 +150,8 @@ impl Run {
                 ..Run::default()
             };
             if is_next {
-                // The previous block is still live, so this run ends. The next run may begin with
-                // the last block.
+                // The previous block is still live, so the current run ends. The next run may begin
+                // with the last block.
                 self.outgrown = Some(last);
                 self.first_size = last.1;
                 self.reached = last.1;
@@ -257,7 +258,7 @@ mod tests {
         assert_eq!(sites, MOST_SITES);
     }
 
-    /// Blocks of which each is larger than the last are not a run if none replaces another.
+    /// A series of ever larger blocks is not a run if none of them replaces another.
     #[test]
     fn blocks_that_only_happen_to_grow_are_none() {
         let mut kept = Site::default();

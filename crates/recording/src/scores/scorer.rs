@@ -87,7 +87,7 @@ impl Scorer {
     /// Sets the time of the following events.
     #[inline]
     pub fn at(&mut self, time_ns: u64) {
-        // No run is that long. A damaged file may contain any number.
+        // No run is longer than `LATEST_NS`, but a damaged file may contain any number.
         let time_ns = time_ns.min(LATEST_NS);
         if time_ns != self.tick.time_ns() {
             self.end_tick(time_ns);
@@ -115,8 +115,7 @@ impl Scorer {
         self.known.is_live(accesses);
     }
 
-    /// Counts a number of blocks, at least one, that were allocated and released one after the
-    /// other.
+    /// Counts one or more blocks that were allocated and released one after the other.
     pub fn pairs(&mut self, block: &BlockOf, stack: u32, count: u64) {
         self.add(Happening::Pairs(*block, stack, count));
     }
@@ -128,7 +127,7 @@ impl Scorer {
         }
     }
 
-    /// Counts the events of one time. `next_ns` is the time of the next events.
+    /// Counts the events of one moment. `next_ns` is the time of the next events.
     fn end_tick(&mut self, next_ns: u64) {
         let spread = self.tick.spread(next_ns);
         let (mut next_ns, step_ns) = (spread.first_ns, spread.step_ns);
@@ -388,7 +387,7 @@ impl Scorer {
         }
     }
 
-    /// Makes room for more chunks, at the expense of the sites with most of them.
+    /// Makes room for more chunks, at the expense of the sites with the most chunks.
     #[cold]
     fn thin_out(&mut self) {
         let kept = self.sites.iter_mut().map(|site| &mut site.kept);
@@ -449,8 +448,8 @@ impl Scorer {
             }
             sites.push(site.scored());
         }
-        // Every program accesses some of its blocks, so this one was linked to the runtime, but not
-        // compiled with the callbacks.
+        // Every program accesses some of its blocks. So a program without any accesses was linked
+        // to the runtime, but not compiled with the callbacks.
         let accessed = |sums: &AccessSums| sums.reads > 0 || sums.writes > 0;
         let mut known = sites.iter().filter_map(|site| site.accesses.as_ref());
         if !known.any(accessed) {

@@ -5,8 +5,7 @@ use super::*;
 use memhook_ledger::{BlockOf, ReleaseBy};
 use proptest::prelude::*;
 
-/// One block, with times in nanoseconds. If `end_ns` is beyond the end of the run, the block is
-/// never released.
+/// A block, with times in nanoseconds. If `end_ns` is after the end of the run, the block is never released.
 #[derive(Clone, Copy, Debug)]
 struct Block {
     site: u32,
@@ -252,7 +251,7 @@ fn exchanged(steps: impl Iterator<Item = (u32, u64)>, by_realloc: bool) -> Score
     scorer.finish(END_NS)
 }
 
-/// Two call stacks extend one list alternately. Each of its chunks is short-lived, but none of them can be reused.
+/// Two call stacks take turns extending one list. Each of the list's chunks is short-lived, but none can be reused.
 #[test]
 fn chains_of_realloc_are_no_loops() {
     let run = reallocated((1..5000).map(|step| (step as u32 % 2, 16 * step)));
@@ -313,7 +312,7 @@ fn chains_do_not_mix() {
     }
 }
 
-/// Each iteration of a loop has a new chain. Two of its three chunks are steps of the chain.
+/// Each iteration of a loop has a new chain. Two of the iteration's three chunks are steps of the chain.
 #[test]
 fn chains_in_a_loop_are_a_loop() {
     let sizes = [(0, 10), (0, 20), (1, 30), (1, 0)];

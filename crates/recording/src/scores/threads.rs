@@ -10,8 +10,8 @@ pub(super) struct Release {
     pub group: GroupId,
     pub size: u64,
     pub lifetime_ns: u64,
-    /// True if `realloc` released the chunk. A chunk released by `free` is not part of a chain,
-    /// regardless of what follows.
+    /// True if `realloc` released the chunk. A chunk that `free` released is not part of a chain,
+    /// regardless of the next event.
     pub by_realloc: bool,
     /// The chain of `realloc` calls that led to the chunk.
     pub chain: Option<Box<Chain>>,

@@ -186,7 +186,7 @@ impl Program {
     }
 }
 
-/// Collects the calls of a reader, with runs of empty passes split as in `calls`.
+/// Collects the calls of a reader. Runs of empty passes are split in the same way as by `calls`.
 #[derive(Default)]
 pub struct Collect(pub Vec<Call>);
 

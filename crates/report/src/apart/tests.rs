@@ -1,4 +1,4 @@
-//! Labels in little space, and the differences between sites that look alike.
+//! Labels in a small space, and the differences between sites that look alike.
 
 use super::*;
 
@@ -130,7 +130,7 @@ fn a_line_number_is_the_last_to_go() {
         let shown = &shown_in(room, &alike)[0];
         assert!(shown.starts_with(expected), "{room}: {shown}");
     }
-    // A label is never wider than requested, and always has its line.
+    // A label is never wider than requested, and always contains its line number.
     for room in 34..100 {
         for shown in shown_in(room, &[long, alike[0], alike[1]]) {
             assert!(shown.contains("a.cc:42"), "{room}: {shown}");
@@ -184,7 +184,7 @@ fn what_tells_rows_apart_is_cut_last() {
     for room in 45..120 {
         distinct(room);
     }
-    // At the width that a row requests, and beyond, the label is complete.
+    // The label is complete at the width that a row requests, and at any larger width.
     let sites: Vec<Vec<StackFrame>> = alike
         .iter()
         .map(|stack| stack.split_whitespace().map(frame).collect())

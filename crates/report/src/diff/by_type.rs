@@ -34,7 +34,7 @@ pub struct TypeChange {
 /// Changes by type, in place of sites.
 #[derive(Clone, Debug, Serialize)]
 pub struct TypeChanges {
-    /// Types that changed: the largest growth first, the largest shrinking last.
+    /// Types that changed: the largest growth first, the largest shrinkage last.
     pub rows: Vec<TypeChange>,
     /// Number of unlisted changes. Each is smaller than every listed change.
     pub more: u64,

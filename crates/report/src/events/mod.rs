@@ -1,8 +1,9 @@
 //! Events of a traced process as lines of JSON, for other programs.
 //!
 //! The thread that takes the events puts them into a [queue](queue) and never waits. Another
-//! thread, the [writer](writer), names call stacks and writes. If the reader is slow, the queue
-//! fills up, and separate [records](record) count the events that find no space.
+//! thread, the [writer](writer), resolves the symbols of call stacks and writes the lines. If the
+//! reader is slow, the queue fills up. Separate [records](record) count the events that did not
+//! fit.
 
 mod queue;
 mod record;

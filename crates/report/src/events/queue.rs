@@ -60,8 +60,8 @@ impl EventQueue {
         self.waiting.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Moves as much of a batch into the queue as fits. Never waits: if the writer has the queue
-    /// locked, the batch stays for the next call. Returns the number of records moved.
+    /// Moves as much of a batch into the queue as fits. Never waits: if the writer has locked the
+    /// queue, the batch is left for the next call. Returns the number of records moved.
     pub(super) fn offer(&self, batch: &mut Vec<Item>) -> usize {
         if self.is_closed() {
             let all = batch.len();
@@ -99,7 +99,8 @@ impl EventQueue {
         }
     }
 
-    /// Ends the stream. After this, only the sums and `last`, for which there was no room, follow.
+    /// Ends the stream. Only the sums and `last`, for which there was no room, follow after this
+    /// call.
     pub(super) fn finish(&self, last: &[Item], end: EventsEnd) {
         let mut waiting = self.lock();
         waiting.items.extend_from_slice(last);

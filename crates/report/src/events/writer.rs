@@ -38,7 +38,7 @@ pub struct EventsWritten {
     pub error: Option<std::io::Error>,
 }
 
-/// Writes a stream to its end, or until the reader closes it.
+/// Writes a stream until it ends, or until the reader closes it.
 pub fn write_events(
     queue: &EventQueue,
     begin: &EventsBegin,

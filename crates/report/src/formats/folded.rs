@@ -1,5 +1,6 @@
-//! Folded stacks. Each line has a call stack, outermost function first and separated by `;`, then a
-//! space and the value. flamegraph.pl, inferno, speedscope and many other tools read them.
+//! Folded stacks. Each line has a call stack, outermost function first, with `;` between the
+//! functions, then a space and the value. flamegraph.pl, inferno, speedscope and many other tools
+//! read them.
 
 use super::{Format, FormatOptions};
 use crate::Profile;

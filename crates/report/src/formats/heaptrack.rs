@@ -121,7 +121,7 @@ impl Traces<'_> {
         Ok(index)
     }
 
-    /// Returns the trace index of a stack. Its frames are entered from the outermost on, each as a child of the
+    /// Returns the trace index of a stack. Its frames are entered starting with the outermost, each as a child of the
     /// previous one.
     fn stack(&mut self, profile: &Profile, stack: u32) -> Result<u32> {
         let frames = profile.stacks.get(stack as usize);

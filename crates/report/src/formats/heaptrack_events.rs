@@ -42,8 +42,8 @@ enum FirstBlock {
     Temporary,
     /// A block that lives from the beginning to the end.
     Kept,
-    /// A block that is released after the allocation with this index, which has the same size and
-    /// site.
+    /// A block that is released after the allocation of the block with this index, which has the
+    /// same size and site.
     Brief(u32),
     /// One of the `missing_temporary` allocations, which have no bytes. A block with this index
     /// compensates for the allocation's call: it represents two blocks of its site that are live at
@@ -213,9 +213,9 @@ impl Events {
         (self.peak_bytes as f64 * share).ceil() as u64
     }
 
-    /// Returns, for each plan, over how many steps, from the first on, its brief blocks are spread.
-    /// In these steps, the sum stays below the peak, because otherwise the reader would find the
-    /// peak there.
+    /// Returns, for each plan, the number of initial steps over which its brief blocks are spread.
+    /// In these steps, the sum stays below the peak. Otherwise the reader would find the peak
+    /// there.
     fn brief_steps(&self) -> Vec<usize> {
         let live: Vec<u64> = (0..self.steps.len())
             .map(|step| self.live_before(step))

@@ -4,7 +4,7 @@ use super::heaptrack_events::Plan;
 use std::io::{Result, Write};
 use std::ops::Range;
 
-/// Maximum number of brief blocks of one site that are live together.
+/// Maximum number of short-lived blocks of one site that are live at the same time.
 const MOST_AT_ONCE: u64 = 64;
 
 /// Blocks that live and die together. Their sizes are nearly equal, and the sum is exact.
@@ -40,11 +40,11 @@ impl Lot {
     }
 }
 
-/// Writes runs of events. Without an output, it only determines the order in which indices appear.
+/// Writes runs of events. Without an output, only determines the order in which indices appear.
 pub(super) struct Lines<'a> {
     pub(super) out: Option<&'a mut dyn Write>,
     pub(super) between: u32,
-    /// The number of each index in the file, in the order of the first allocations.
+    /// Number in the file for each index. Numbers are assigned in the order of first allocation.
     pub(super) numbers: Vec<Option<u32>>,
     pub(super) used: u32,
 }

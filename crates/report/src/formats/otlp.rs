@@ -292,7 +292,8 @@ mod tests {
         }
     }
 
-    /// If the receiver looks up names, it gets the call's address in the file, and no function.
+    /// If the receiver looks up names, it gets the call's address in the file instead of a
+    /// function.
     #[test]
     fn addresses_without_names() {
         let module = |path: &str, bias| ProfileModule {

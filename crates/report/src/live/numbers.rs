@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use std::time::Duration;
 
 /// Numbers that a live report takes from the ledger. They are taken in slices, because events pile
-/// up in the rings meanwhile.
+/// up in the rings while a slice is taken.
 pub struct LiveNumbers {
     pub(super) by: RowsBy,
     pub(super) before_ns: Option<u64>,

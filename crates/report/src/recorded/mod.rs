@@ -1,4 +1,4 @@
-//! Reports of a recording. A profile is turned into the model that a live attach also fills.
+//! Reports of a recording. Converts a profile into the model that a live attach also fills.
 
 mod notes;
 mod profile;
@@ -49,7 +49,7 @@ pub struct Selection {
 struct NamedProfile<'a> {
     profile: &'a Profile,
     measure: Measure,
-    /// Range of the frames of each return address in the profile's table.
+    /// For each return address, the range of its frames in the profile's table.
     of_address: FxHashMap<u64, Range<usize>>,
     /// Kind of each stack, and true if it was cut short.
     calls: FxHashMap<u32, (&'a str, bool)>,
@@ -191,7 +191,7 @@ pub fn report(
     }
     let amounts = profile.sites.iter().map(|site| measure.of(&site.measures));
     let sum: Amount = amounts.sum();
-    // Coverage and releases belong to the overview, and not to a question about one detail.
+    // Coverage and releases belong in the overview, not in the answer about a detail.
     let is_overview = by == RowsBy::Site && measure == Measure::Live;
     let shows_releases = is_overview || (by == RowsBy::Site && measure == Measure::Released);
     let is_end = is_overview && profile.to_ns >= recording.span_ns().1;

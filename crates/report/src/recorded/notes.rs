@@ -8,7 +8,7 @@ use memhook_recording::{
     UNREACHABLE_NOTE, resident_of,
 };
 
-/// Name of the note that says that the process was traced from its first instruction.
+/// Name of the note that marks a process as traced from its first instruction.
 pub const FROM_START_NOTE: &str = "from_start";
 
 /// Returns a note of the recorder, or an empty text.
@@ -24,7 +24,7 @@ fn note_of_heap<'a>(recording: &'a Recording, name: &str) -> Option<&'a str> {
     is_of_heap.then(|| note(recording, name))
 }
 
-/// Returns the resident memory in a window. The last sample comes a moment after the last event.
+/// Returns the resident memory in a window. The last sample is taken shortly after the last event.
 pub(super) fn resident(recording: &Recording, (from_ns, to_ns): (u64, u64)) -> Vec<ResidentPoint> {
     let is_to_end = to_ns >= recording.span_ns().1;
     let samples = resident_of(note(recording, RESIDENT_NOTE)).into_iter();
@@ -57,7 +57,7 @@ pub(super) fn call_times(recording: &Recording) -> Option<CallTimes> {
     call_times_of_note(note_of_heap(recording, CALL_TIMES_NOTE)?)
 }
 
-/// Returns the unreachable blocks at the end, if a search was made (attach --leaks).
+/// Returns the unreachable blocks at the end, if they were searched for (attach --leaks).
 pub(super) fn unreachable(recording: &Recording) -> Option<UnreachableAtEnd> {
     UnreachableAtEnd::of_note(note_of_heap(recording, UNREACHABLE_NOTE)?)
 }
@@ -76,7 +76,7 @@ pub enum NotSearched {
 /// Fails for a recording without a search for unreachable blocks.
 ///
 /// # Errors
-/// The error is the reason why there was none.
+/// Returns the reason why there was no search.
 pub fn check_unreachable(recording: &Recording) -> Result<(), NotSearched> {
     let found = unreachable(recording).ok_or(NotSearched::NotAsked)?;
     match found.leaks.snapshot {
@@ -114,7 +114,7 @@ pub(super) fn aging(report: StaleReport, (from_ns, to_ns): (u64, u64)) -> Option
     Some(history)
 }
 
-/// Returns the cost and rate of tracing, if the trace kept to a budget (attach --overhead).
+/// Returns the cost and rate of tracing, if the trace had a budget (attach --overhead).
 pub fn overhead(recording: &Recording) -> Option<Overhead> {
     serde_json::from_str(note(recording, OVERHEAD_NOTE)).ok()
 }

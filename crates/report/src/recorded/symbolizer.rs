@@ -59,15 +59,15 @@ pub(crate) fn candidates(
     (roots, are_of_target): (&[PathBuf], bool),
 ) -> Vec<PathBuf> {
     // Without a build-id, a file of this machine may be a different file. A file in a sysroot was
-    // put there on purpose.
+    // put there deliberately.
     let is_known = build_id.is_some() || are_of_target;
     let inside = path.trim_start_matches('/');
     let roots = roots.iter().filter(|_| is_known);
     roots.map(|root| root.join(inside)).collect()
 }
 
-/// Returns the modules of a recording, and the source of names for the rest of its addresses.
-/// `has_sysroot` is true if the roots belong to the machine of the recording.
+/// Returns the modules of a recording, and the source of names for its addresses outside the
+/// modules. `has_sysroot` is true if the roots belong to the machine of the recording.
 pub fn module_files(
     recording: &Recording,
     roots: &[PathBuf],

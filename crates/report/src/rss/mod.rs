@@ -114,7 +114,7 @@ pub struct RssAllocator {
     pub name: Cow<'static, str>,
     /// The allocator's figures, under its own names.
     pub counters: Vec<RssPart>,
-    /// Milliseconds for which one thread was held to query the allocator.
+    /// How long one thread was held to query the allocator, in milliseconds.
     pub held_ms: f64,
 }
 

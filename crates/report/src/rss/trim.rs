@@ -27,13 +27,13 @@ pub struct TrimReport {
     /// Estimated milliseconds if a processor is otherwise idle. The call takes longer if threads
     /// compete for processors or locks.
     pub estimated_ms: f64,
-    /// Milliseconds for which threads were held for the prediction.
+    /// How long threads were held for the prediction, in milliseconds.
     pub snapshot_held_ms: f64,
     /// Resident bytes before the trim.
     pub rss_before_bytes: u64,
     /// Resident bytes after the trim, if it was done.
     pub rss_after_bytes: Option<u64>,
-    /// Milliseconds for which one thread was held for the trim.
+    /// How long one thread was held for the trim, in milliseconds.
     pub held_ms: Option<f64>,
     /// Milliseconds that the call took.
     pub call_ms: Option<f64>,

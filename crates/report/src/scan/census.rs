@@ -37,8 +37,8 @@ fn allocators(census: &Census) -> String {
     all.join(", ")
 }
 
-/// Writes a line about the share with known types, and before it a line about unused debug
-/// information.
+/// Writes a line about unused debug information, followed by a line about the share of blocks with
+/// known types.
 pub(super) fn told_text(out: &mut String, told: &TypesTold, all: u64) {
     for note in &told.notes {
         let _ = writeln!(out, "Note: {}", visible(note));

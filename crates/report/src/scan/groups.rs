@@ -43,7 +43,8 @@ struct Group {
     example: u32,
 }
 
-/// Groups leaked blocks by class or content, size, and the direct leak that leads to them.
+/// Groups leaked blocks by their class or contents, by their size, and by the direct leak that
+/// leads to them.
 pub(super) fn group(
     snapshot: &Snapshot,
     blocks: &BlockTable,

@@ -99,7 +99,7 @@ pub struct SnapshotPart {
     pub method: &'static str,
     /// Milliseconds for which all threads were held.
     pub held_ms: f64,
-    /// Milliseconds for which one thread was held beforehand, to prepare the scan.
+    /// Milliseconds for which one thread was held before the scan, to prepare it.
     pub prepare_held_ms: f64,
     /// Milliseconds that the whole snapshot took.
     pub taken_ms: f64,
@@ -113,8 +113,8 @@ pub struct SnapshotPart {
     pub mark_ms: f64,
     /// Number of threads.
     pub threads: u64,
-    /// Number of threads that were inside malloc. Structures that they were changing may look
-    /// damaged.
+    /// Number of threads that were inside malloc. Structures that these threads were changing may
+    /// look damaged.
     pub in_malloc: u32,
 }
 

@@ -35,7 +35,7 @@ pub struct ReclaimRound {
     pub longest_hold_ms: f64,
     /// Method of the snapshot.
     pub snapshot_method: &'static str,
-    /// Milliseconds for which all threads were held for the snapshot.
+    /// How long all threads were held for the snapshot, in milliseconds.
     pub snapshot_held_ms: f64,
     /// Reason why nothing, or not everything, was released.
     pub refused: Option<String>,

@@ -18,7 +18,7 @@ const SCHEMA: &str = "memhook-rs/retained/1";
 const VARIABLES: usize = 8;
 /// Maximum number of holders named in the text for a block that several holders point to.
 const NAMES: usize = 3;
-/// Name of the row for blocks that several holders or variables reach and none retains.
+/// Name of the row for blocks that several holders or variables reach, but no single one retains.
 const TOGETHER: &str = "several of these together";
 
 /// The whole report.
@@ -32,7 +32,7 @@ pub struct RetainedReport {
     pub bytes: u64,
     /// Number of blocks.
     pub blocks: u64,
-    /// Blocks that several holders reach together and none retains.
+    /// Blocks that several holders reach, but no single one retains.
     pub shared: Sum,
     /// Holders of blocks, sorted by the memory that they retain.
     pub holders: Vec<HolderRow>,
@@ -138,8 +138,8 @@ impl RetainedReport {
         told_text(out, &self.types_told, self.bytes);
     }
 
-    /// Names the pointers to the block through which its holder, or several holders together, hold
-    /// most of their memory.
+    /// Names the pointers to the block through which its holder holds most of its memory, or through which several
+    /// holders together do.
     fn most_of(&self, holder: Option<&str>, held: u64, out: &mut String) {
         let is_most = |block: &&LargestBlock| {
             block.held_by.as_deref() == holder && block.retained_bytes.saturating_mul(2) >= held

@@ -6,9 +6,10 @@ use memhook_recording::{AccessSums, ScoredSite};
 
 /// Total bytes of a site's blocks below which a change is not worthwhile.
 const LEAST_BYTES: u64 = 1024;
-/// Share of a site's blocks that must have a property before the site is said to have it.
+/// Share of a site's blocks that must have a property before the site itself is considered to have
+/// it.
 const MOST_BLOCKS: f64 = 0.9;
-/// Unused share of each block from which a smaller block would suffice.
+/// Share of each block that has to be unused before a smaller block would suffice.
 const UNUSED: f64 = 0.5;
 /// Idle share of the lifetime, before the first access or after the last one, above which there is
 /// a finding.
@@ -18,7 +19,8 @@ const LEAST_LIFETIME: f64 = 0.01;
 /// Number of times that a site's cache lines must move between threads before there is a finding.
 const LEAST_FALSE_SHARES: u64 = 100;
 
-/// Infers suggested changes from the reads and writes of a site. Returns none if these are unknown.
+/// Infers suggested changes from the reads and writes of a site. Returns no suggestions if the
+/// reads and writes are unknown.
 pub(super) fn of_accesses(site: &ScoredSite, seen: Seen) -> Vec<Finding> {
     let Some(sums) = &site.accesses else {
         return Vec::new();
@@ -118,8 +120,8 @@ fn over_allocated(site: &ScoredSite, sums: &AccessSums) -> Option<Finding> {
     })
 }
 
-/// Returns true if the blocks are idle for the share [`IDLE`] of their lifetimes, and for long
-/// enough to matter.
+/// Returns true if the blocks are idle for at least the share [`IDLE`] of their lifetimes, and for
+/// long enough to matter.
 fn is_idle(idle_ns: u128, sums: &AccessSums, seen: Seen) -> bool {
     let touched = sums.chunks - sums.untouched;
     let mean_s = sums.lifetimes_ns as f64 / 1e9 / touched.max(1) as f64;

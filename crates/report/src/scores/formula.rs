@@ -78,7 +78,7 @@ impl std::str::FromStr for Formula {
 }
 
 impl Formula {
-    /// Reads `waste = size * (1 - usage)`.
+    /// Parses a formula such as `waste = size * (1 - usage)`.
     ///
     /// # Errors
     /// The error describes the mistake and its column.
@@ -101,8 +101,8 @@ impl Formula {
         &self.variables
     }
 
-    /// Evaluates the formula. Returns `None` if a number that it needs is unknown, or if it has no
-    /// value.
+    /// Evaluates the formula. Returns `None` if a number that the formula needs is unknown, or if
+    /// the formula has no value.
     pub(super) fn value(&self, numbers: &Numbers) -> Option<f64> {
         self.evaluate(|variable| numbers.get(variable))
     }

@@ -1,4 +1,4 @@
-//! Scores of the heap from 0 (worst) to 1 (best), and findings from them.
+//! Scores of the heap from 0 (worst) to 1 (best), and the findings derived from them.
 
 mod access_inferences;
 mod change;

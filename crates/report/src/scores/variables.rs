@@ -34,7 +34,7 @@ pub enum Variable {
     AllocS,
 }
 
-/// Evidence that a run must provide before a variable has values.
+/// Data that a run must have recorded for a variable to have values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evidence {
     /// Allocations and releases.

@@ -66,7 +66,7 @@ pub enum Reaction {
     Quit,
     /// Redraw the whole screen.
     Redraw,
-    /// Show the process or heap that is the given number of positions further on.
+    /// Show the process or heap that is this many positions further on.
     Process(i32),
     /// Write a report.
     Report,
@@ -109,7 +109,7 @@ pub struct Board {
     /// If the process has several heaps: the position of this heap, counted from 1, and the number
     /// of heaps.
     pub heap: Option<(usize, usize)>,
-    /// Time for which the process ran untraced before the attach, if that may matter.
+    /// How long the process ran untraced before the attach, if that may matter.
     pub unseen: Option<Duration>,
     /// True if the process is gone.
     pub has_ended: bool,
@@ -287,8 +287,7 @@ impl Board {
         (needs_names && self.sites.len() > MOST_NAMED).then_some(MOST_NAMED)
     }
 
-    /// Returns the index of the selected row. The selection stays on the same subject when rows
-    /// move.
+    /// Returns the index of the selected row. The selection stays on the same item when rows move.
     pub(super) fn selected(&self) -> Option<usize> {
         let key = self.selected?;
         self.rows.iter().position(|row| row.key == key)

@@ -61,14 +61,14 @@ pub(super) enum Action {
     Edit,
     /// Leave the mouse to the terminal, or capture it again.
     Mouse,
-    /// Show the stack of the selected row, or the calls below a call.
+    /// Show the stack of the selected row, or, in the tree, the calls below the selected call.
     Enter,
     /// Show or hide the calls below a call.
     Open(bool),
     Back,
     Tree,
     Pause,
-    /// Show the process that is this number of positions further in the list.
+    /// Show the process this number of positions further down the list.
     Process(i32),
     SortBy(Sort),
     NextSort,

@@ -7,7 +7,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 const CHART_HEIGHT: u16 = 4;
 /// Number of lines below which a screen has no picture.
 const HIGH_ENOUGH: u16 = 16;
-/// Columns reserved for the sites, if half of the width exceeds this number.
+/// Columns reserved for the sites, or half of the width if that is less.
 const ENOUGH_FOR_SITES: u16 = 60;
 
 /// A column to the left of the site.

@@ -98,7 +98,7 @@ impl Past {
         )
     }
 
-    /// Returns a letter for the course of a site: it grows (u), levels off (w), is bounded because older blocks are
+    /// Returns a letter for the trend of a site: it grows (u), levels off (w), is bounded because older blocks are
     /// released (b), had a peak (p), or is unclear (?). A space means that the site does not change, or that the time
     /// is too short to tell.
     pub fn letter_of(&self, stack: u32) -> char {

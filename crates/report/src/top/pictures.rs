@@ -7,7 +7,7 @@ const STEPS: [char; 9] = [
     '\u{2588}',
 ];
 
-/// Draws the newest values at the right, scaled to the highest.
+/// Draws the newest values on the right, scaled to the highest value.
 pub(super) fn sparkline(values: &[u64], width: usize) -> String {
     let newest = &values[values.len().saturating_sub(width)..];
     let most = newest.iter().copied().max().unwrap_or(0).max(1);

@@ -49,7 +49,7 @@ pub fn draw(frame: &mut Frame, board: &mut Board) {
         |stack| board.past().bytes_of(stack),
     );
     let drawn = chart(&past, places.chart);
-    // The help also uses the chart's space, because it has as many lines as a small terminal.
+    // The help also uses the chart's space, because the help has as many lines as a small terminal.
     let body_at = if board.is_help_shown {
         places.chart.union(places.body)
     } else {
@@ -288,7 +288,7 @@ fn table(board: &Board, places: &Places, style: crate::Style) -> Vec<Line<'stati
     lines
 }
 
-/// Returns the number of columns before the name of a site that show the letter of its course.
+/// Returns the width of the column before a site's name, which shows the letter for its course.
 fn letter_width(board: &Board) -> usize {
     match board.past().has_letters() && !board.is_tree {
         true => 2,

@@ -16,7 +16,7 @@ const BACKLOG: usize = 64;
 /// Longest wait for an event.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// The terminal while it is set up for drawing. Dropping this value restores the previous state.
+/// The terminal, set up for drawing. Dropping this value restores the terminal's previous state.
 pub struct Screen {
     terminal: DefaultTerminal,
     events: Receiver<Option<Event>>,
@@ -187,7 +187,7 @@ impl Keyboard {
     }
 }
 
-/// Reads events in a separate thread until there is no receiver.
+/// Reads events in a separate thread for as long as there is a receiver.
 fn listen(keyboard: Arc<Keyboard>) -> Receiver<Option<Event>> {
     let (sender, events) = bounded(BACKLOG);
     std::thread::spawn(move || {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// Maximum number of callers in a row.
 const CALLERS: usize = 3;
 
-/// For sites that look like others, returns their node and what distinguishes them.
+/// Returns the node of each site that looks like another, and a note that distinguishes the site.
 pub(super) fn asides(profile: &Profile, calls: &Calls) -> Vec<(u32, String)> {
     let mut of_node = BTreeMap::new();
     for site in &profile.sites {

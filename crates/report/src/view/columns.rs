@@ -15,8 +15,8 @@ use memhook_foreign::visible;
 use serde::Serialize;
 use std::io::{Result, Write};
 
-/// Maximum number of changes of sites. If there are more, the page follows sites only at every nth
-/// point. Each change takes about four bytes of the page.
+/// Maximum number of changes to sites. If there are more, the page follows sites only at every nth
+/// point. Each change takes up about four bytes of the page.
 const MAX_CHANGES: usize = 500_000;
 
 /// Maximum number of pairs of an allocating and a releasing stack. The pairs with the most bytes

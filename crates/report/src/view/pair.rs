@@ -1,4 +1,4 @@
-//! Two runs in one page, with growth and shrinkage of the newer one.
+//! Two runs on one page, with the growth and shrinkage of the newer run.
 
 use crate::same_code::Code;
 use crate::{Compared, ComparedPoint, Profile, ProfileFrame, ProfileSite};
@@ -6,8 +6,8 @@ use std::collections::{HashMap, HashSet};
 
 /// Returns the new run with the sites of the old run appended. All other contents come from the new
 /// run: its scores, its releases, and its heap over time, next to which the page draws the old
-/// run's heap. Stacks of equal code have equal frames in the result, so that the page joins exactly
-/// the stacks that [`crate::diff()`] joins.
+/// run's heap. Stacks with the same code have the same frames in the result, so that the page joins
+/// exactly the stacks that [`crate::diff()`] joins.
 pub fn beside(mut new: Profile, old: Profile) -> Profile {
     let cut_root = match (new.cut_root, old.cut_root) {
         (None, Some(_)) => {
@@ -89,7 +89,7 @@ fn name_modules(both: &mut Profile, first_old: u32) {
 }
 
 /// Makes all stacks with equal code and kind of allocation use the frames of the first of them. If
-/// the new run has the stack, these are its frames.
+/// the new run has such a stack, these are the new run's frames.
 fn join_stacks(both: &mut Profile) {
     let code = Code::of(both);
     let mut kinds: HashMap<u32, &str> = HashMap::new();
@@ -99,7 +99,7 @@ fn join_stacks(both: &mut Profile) {
     let mut first: HashMap<(&str, Vec<String>), u32> = HashMap::new();
     let mut same = Vec::new();
     for stack in 0..both.stacks.len() as u32 {
-        // A stack that only released blocks, or is only scored, belongs to no site.
+        // A stack that only released blocks, or that only has scores, belongs to no site.
         let Some(kind) = kinds.get(&stack) else {
             continue;
         };

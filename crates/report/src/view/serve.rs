@@ -1,7 +1,7 @@
 //! Serves one page to browsers of this machine.
 //!
 //! The page shows the contents of a process's memory, and other users of the machine can connect
-//! too, so its address contains a random token.
+//! too, so its URL contains a random token.
 
 use memhook_foreign::{Answer, HttpServer};
 use std::{
@@ -62,7 +62,7 @@ impl Server {
         Ok(!self.listener.local_addr()?.ip().is_loopback())
     }
 
-    /// Returns the address of the page.
+    /// Returns the URL of the page.
     ///
     /// # Errors
     /// Errors of getsockname(2).
@@ -104,7 +104,7 @@ fn answer(path: &str, token: &str, page: &Arc<[u8]>) -> Answer {
     }
 }
 
-/// Compares tokens in a time that does not reveal how much of the token is right.
+/// Compares tokens in constant time, so that the time does not reveal how much of a guess is right.
 fn is_equal(given: &str, token: &str) -> bool {
     let differing = given
         .bytes()

@@ -1,8 +1,8 @@
 //! Source lines around the frames of a page, from files below the directories that the user named.
 //!
-//! Pages are made to be shared. Debug information, which may be untrusted, decides whose lines they
-//! show, and could name any of the user's files. So only source code is included, and only from
-//! these directories.
+//! Pages are made to be shared. The files whose lines they show are named by debug information,
+//! which may be untrusted and could name any of the user's files. So only source code is included,
+//! and only from these directories.
 
 use crate::{Profile, SourceLines};
 use memhook_foreign::open_below;
@@ -88,7 +88,8 @@ fn places(profile: &Profile) -> impl Iterator<Item = (&str, u32)> {
     frames.filter_map(|frame| Some((frame.frame.file.as_deref()?, frame.frame.line?)))
 }
 
-/// Reads the file below a directory whose path shares the longest suffix with this path.
+/// Of the files below a directory, reads the one whose path shares the longest suffix with this
+/// path.
 fn read(file: &str, directories: &[PathBuf]) -> Option<Vec<String>> {
     let path = plain(Path::new(file));
     let ending = Path::new(path.last()?).extension()?.to_str()?;

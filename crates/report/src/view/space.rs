@@ -1,4 +1,4 @@
-//! Addresses of live blocks for the page's script: cells of memory pages at some moments.
+//! Addresses of live blocks for the page's script: cells of memory pages at several moments.
 
 use super::packed::Packed;
 use crate::Profile;

@@ -23,7 +23,7 @@ fn in_its_units(bytes: u64) -> String {
     }
 }
 
-/// Returns the sum of a cost over heaptrack_print's folded stacks, which give it with all digits.
+/// Returns the sum of a cost over heaptrack_print's folded stacks, which are not rounded.
 fn folded_sum(file: &TemporaryFile, cost: &str) -> u64 {
     let stacks = TemporaryFile::new(&format!("{cost}.folded"), b"");
     let mut command = Command::new(installed("heaptrack_print"));
@@ -95,7 +95,7 @@ fn heaptrack_print_agrees() {
         assert_eq!(value(&text, "total memory leaked: "), in_its_units(live));
         let resident = value(&text, "peak RSS (including heaptrack overhead): ");
         assert_eq!(resident, in_its_units(7 << 20));
-        // heaptrack rounds to two digits. The folded stacks have all of them.
+        // heaptrack rounds to two digits, but the folded stacks contain all digits.
         for (cost, expected) in [
             ("allocations", allocations),
             ("temporary", temporary),
@@ -117,7 +117,7 @@ fn indices_come_in_the_order_of_their_first_allocations() {
         let text = String::from_utf8(bytes).expect("text");
         let index = |line: &str| u64::from_str_radix(line, 16).expect("a number");
         let mut allocated = text.lines().filter_map(|line| line.strip_prefix("+ "));
-        // In a run with hardly any blocks, no block may qualify as the first one.
+        // In a run with very few blocks, it is possible that no block qualifies as the first one.
         if allocated.clone().next().is_some_and(|first| first != "0") {
             unusual += 1;
             continue;

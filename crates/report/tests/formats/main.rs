@@ -1,7 +1,6 @@
-//! Reads each exported format with the program that it is made for, and compares the numbers.
+//! Reads each exported format with the program for which it is intended, and compares the numbers.
 
-// The crate provides the `#[test]` that lets a test pass if it needs a program that is not
-// installed.
+// The crate's `#[test]` lets a test pass if a program that the test needs is not installed.
 #[macro_use]
 extern crate memhook_tests;
 

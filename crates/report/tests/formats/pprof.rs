@@ -105,8 +105,8 @@ fn expected(
     sums
 }
 
-/// Returns the names, frame by frame, as in every other format. pprof prints them with single
-/// spaces.
+/// Returns the name of each frame as in every other format, but with single spaces, as pprof prints
+/// it.
 fn names(profile: &Profile) -> Vec<String> {
     let names = profile.frames.iter().map(|frame| frame_name(&frame.frame));
     names

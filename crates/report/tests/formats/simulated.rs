@@ -60,7 +60,8 @@ pub fn profile(seed: u64, events: u64, stacks: u64) -> Profile {
     let mut sums: Vec<Sum> = profile.sites.iter().map(|_| Sum::default()).collect();
     let mut sizes: Vec<BTreeMap<u8, u64>> = vec![BTreeMap::new(); sums.len()];
     let mut blocks: Vec<Block> = Vec::new();
-    // For each thread, the site that allocated last, if the thread has not released since.
+    // For each thread, the site of its last allocation, if the thread has released nothing since
+    // then.
     let mut last: BTreeMap<u32, usize> = BTreeMap::new();
     let mut changed = BTreeSet::new();
     let mut is_at_peak = false;

@@ -1,4 +1,4 @@
-//! The address contains the state of the view, so every reader who opens it sees the same view.
+//! The page's URL contains the state of the view, so everyone who opens it sees the same view.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn an_address_opens_the_same_view() {
         &[
             "4", "b", "g", "/", "c", "a", "c", "h", "e", "Enter", "Escape", "j", "j", "t", "c",
         ],
-        // These keys show both panels again, and a zoom in an icicle, with wrappers shown.
+        // These keys show both panels again, and then a zoomed icicle with its wrappers.
         &["Escape", "Escape", "Escape", "Escape", "f", "w"],
         // These show a sandwich.
         &["j", "s"],

@@ -432,7 +432,7 @@ fn sums_of_large_variances_are_exact() {
         ..Sampling::default()
     });
     for (site, number) in profile.sites.iter_mut().zip(0..) {
-        // Together they exceed 2^53 in any order, and the sum is odd.
+        // The sum of these variances exceeds 2^53 in any order of summation, and it is odd.
         site.measures.live.variance = if number % 2 == 0 { 3e18 } else { 900.0 };
     }
     let page = Page::of(&profile, "large-variances");

@@ -23,8 +23,8 @@ fn scored_run() -> Profile {
             end_ns: profile.from_ns + span_ns / 2 / chunks * n + span_ns / (2 + n % 7),
             size: 16 << (n % 5),
             is_live: false,
-            // Chunks are written and read from a quarter of the lifetime on. Every tenth chunk is
-            // never used.
+            // Chunks are written and read from a quarter of their lifetime onwards. Every tenth
+            // chunk is never used.
             accesses: Some(Box::new(if n % 10 == 9 {
                 ChunkAccesses::default()
             } else {
@@ -207,8 +207,8 @@ fn a_million_chunks_are_rows() {
         chunk.start_ns / 1000 + (chunk.end_ns - chunk.start_ns) / 1000
     );
     assert_eq!(row["size"], chunk.size);
-    // The ticks that show the chunk's accesses are in place, and so is the text about these
-    // accesses.
+    // The ticks that mark the chunk's accesses are at the right places, and the text describes
+    // these accesses.
     let accesses = chunk.accesses.expect("they are known");
     let times = browser.value("accessTimes(app.data, app.chunks.order[500000])");
     assert_eq!(
@@ -234,7 +234,7 @@ fn a_million_chunks_are_rows() {
         shown.ends_with("the darker the larger, with ticks at the first and the last access"),
         "{shown}"
     );
-    // The keyboard works too, and the page's address holds the state.
+    // The keyboard works too. The page's URL holds the state.
     browser.value("byId('chunk-box').focus()");
     browser.key("Home");
     browser.wait("app.chunks.drawn[0].begin === 0");
@@ -339,7 +339,7 @@ fn formulas_are_columns_colours_and_measures() {
     let drawn = "app.flame.colorOf(app.flame.drawn.find(({ frame }) => frame.depth === 1).frame)";
     let color = browser.text_of(drawn);
     assert!(color.starts_with("--severity-"), "{color}");
-    // Selected as the measure, the sum determines the width of the graph.
+    // If the sum is selected as the measure, it determines the width of the graph.
     browser.click("#measures button:nth-last-child(2)");
     assert_eq!(browser.text_of("app.state.measure"), "score:turn");
     browser.settle();

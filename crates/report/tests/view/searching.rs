@@ -60,7 +60,7 @@ fn a_search_counts_what_it_finds_and_leaves_the_rest() {
         .expect("bytes");
     assert_eq!(browser.text(".row .share"), share(largest, whole));
 
-    // The search gets an empty text, and a text that is not a valid regular expression.
+    // The search handles an empty text, and a text that is not a valid regular expression.
     browser.click("#clear");
     assert_eq!(browser.text("#shown"), all);
     browser.key("/");

@@ -54,8 +54,8 @@ fn nodes(browser: &mut Browser) -> u64 {
     browser.value(NODES).as_u64().expect("a number")
 }
 
-/// Returns what remains after a garbage collection: the bytes of the script's heap, and the number
-/// of nodes that the heap or the document refers to.
+/// Returns the sizes that remain after a garbage collection: the bytes of the script's heap, and
+/// the number of nodes that the heap or the document refers to.
 fn kept(browser: &mut Browser) -> (f64, f64) {
     for _ in 0..2 {
         browser.call("HeapProfiler.collectGarbage", serde_json::json!({}));
@@ -150,7 +150,7 @@ const AHEAD: &str = "app.ahead.isDone";
 const SOME_WRAPPERS: &str = "app.setWrappers(true, ['cache_*', 'serve', 'operator<<'])";
 const HIDE_WRAPPERS: &str = "w";
 
-/// The work of a click grows with the visible part. Work that must cover all sites is split into
+/// The work for a click grows with the visible part. Work that must cover all sites is split into
 /// short steps.
 #[test]
 fn a_click_on_twenty_thousand_sites_is_short() {
@@ -208,7 +208,8 @@ fn a_click_on_twenty_thousand_sites_is_short() {
     );
 }
 
-/// A click before everything is ready waits for one slice to finish, and continues from there.
+/// A click before all data is ready waits until the current slice is finished, and continues from
+/// there.
 #[test]
 fn the_other_tree_is_built_ahead_in_slices() {
     let page = Page::of(&simulated::profile(7, 200_000, 10_000), "ahead");
@@ -249,7 +250,7 @@ fn lines_of_functions_are_the_sums_of_their_sites() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// While the page goes back to the first row, no row is drawn before rows of the right kind exist.
+/// When the page goes back to the first row, it draws no row until rows of the right kind exist.
 #[test]
 fn no_row_is_drawn_as_one_of_another_kind() {
     let page = Page::of(&simulated::profile(7, 200_000, 8_000), "kinds");
@@ -291,7 +292,7 @@ fn two_hundred_clicks_leave_nothing_behind() {
         }
         most
     };
-    // Data that is built once, or cached up to a limit, exists after the first rounds.
+    // After the first rounds, all data that is built once or cached up to a limit exists.
     let before_any = clicks(&mut browser, 4);
     let (heap, live) = kept(&mut browser);
     let most = clicks(&mut browser, 23).max(before_any);

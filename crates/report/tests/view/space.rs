@@ -20,8 +20,8 @@ pub fn placed_run() -> Profile {
             continue;
         }
         let heap = HEAPS[random.below(2) as usize];
-        // No page holds more bytes than its size. The rest goes to the pages that follow, like a
-        // block of several pages.
+        // No page holds more bytes than its size. The rest is placed on the following pages, like a
+        // block that spans several pages.
         let whole = live.bytes / 4096;
         let start = heap + random.below(PAGES);
         cells.push(AddressCell {
@@ -68,7 +68,7 @@ pub fn placed_run() -> Profile {
     profile
 }
 
-/// Expression for the sums over all drawn cells, if nothing is left out.
+/// Expression for the sums over all drawn cells if no cell is left out.
 const SUM: &str = "(() => { const v = app.space; v.layout(); const sum = { live: 0, marked: 0, blocks: 0 }; for (const { pieces } of v.known.rows) for (const { cell, count } of pieces) for (let c = cell; c < cell + count; c += 1) { const f = v.about(c); sum.live += f.bytes; sum.marked += f.marked; sum.blocks += f.blocks; } return sum; })()";
 
 #[test]
@@ -91,7 +91,7 @@ fn every_live_byte_has_its_place_whatever_the_cells() {
         assert!(browser.text("#shown").contains("blocks live at"));
     }
     browser.picture("addresses-fine");
-    // All cells fit on one screen if requested. Otherwise each cell is a page of memory.
+    // By default, each cell is a page of memory. On request, all cells are fitted on one screen.
     assert_eq!(browser.value("app.space.known.size"), 4096);
     browser.click("#cells [data-name=all]");
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The rule holds for any font, and even in viewers without scripts.
+/// Labels stay inside their frames with any font, and even in viewers that run no scripts.
 #[test]
 fn no_label_leaves_its_frame() {
     let mut profile = run();

@@ -1,4 +1,4 @@
-//! The table: its columns, its sort order, and the file to which it is saved.
+//! The table: its columns, its sort order, and the file in which it is saved.
 
 use super::*;
 use std::collections::BTreeMap;

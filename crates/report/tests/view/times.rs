@@ -75,7 +75,7 @@ fn a_part_of_a_recording_is_called_so() {
     let page = Page::of(&profile, "all-of-it");
     let mut browser = Browser::open(&page.0, 1400, 900, READY);
     assert_eq!(browser.text("#window"), "Whole run, 30.0 s");
-    // The page says so even if sites are followed only at some points, and also after returning
+    // The label is right even if sites are followed only at some points, and also after returning
     // from a part.
     browser.value("app.data.step = 7; app.setWindow(20, 60); app.refreshNow()");
     assert!(browser.text("#window").ends_with(" of 30.0 s"));

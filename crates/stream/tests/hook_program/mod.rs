@@ -1,4 +1,4 @@
-//! Programs in this directory that are compiled with the hook's own code.
+//! Builds the programs of this directory together with the hook's own code.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub fn compile(source: &str, name: &str, options: &[&str]) -> PathBuf {
     program
 }
 
-/// Returns a region for child processes: without close-on-exec.
+/// Returns a region that child processes inherit: without close-on-exec.
 pub fn region_file(ring_bytes: usize) -> OwnedFd {
     memhook_stream::sealed_file(region_bytes(ring_bytes) as u64).unwrap()
 }

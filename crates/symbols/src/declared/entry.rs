@@ -1,4 +1,4 @@
-//! Entries of debug information: their places, and the attributes that types need.
+//! Debugging information entries: their locations, and the attributes needed for types.
 
 use super::{DeclaredSections, TypeRef};
 use crate::lookup::Slice;
@@ -36,7 +36,7 @@ pub(super) struct Entry<'s> {
     /// The entry that this one completes.
     pub completes: Option<TypeRef>,
     pub is_declaration: bool,
-    /// The entry in another unit for which this entry is a placeholder.
+    /// The entry in another unit that this placeholder stands for.
     pub stands_for: Option<TypeRef>,
     /// Address of a variable in the module's file.
     pub address: Option<u64>,
@@ -115,7 +115,7 @@ impl<'s> Units<'s> {
         self.bases[unit.module as usize]
     }
 
-    /// Returns the entry at a place: its tag, true if it has children, and its attributes.
+    /// Returns the entry at a location: its tag, whether it has children, and its attributes.
     pub fn entry(&self, at: TypeRef) -> Option<(DwTag, Entry<'s>)> {
         let open = self.get(at.unit)?;
         let mut raw = self.entries_from(at)?;

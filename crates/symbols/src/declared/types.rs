@@ -26,8 +26,8 @@ pub struct TypeRef {
     pub(super) offset: u32,
 }
 
-/// A type by number. Types with equal names and sizes have the same number, regardless of where
-/// they are described.
+/// Number that identifies a type. Types with equal names and sizes have the same number, regardless
+/// of where they are described.
 pub type TypeId = u32;
 
 /// A type without typedefs and qualifiers.
@@ -147,7 +147,7 @@ impl<'s> DeclaredTypes<'s> {
         found
     }
 
-    /// Returns the name of the structure at a place, without its scopes.
+    /// Returns the name of the structure that a reference points to, without its scopes.
     fn plain_name(&self, at: TypeRef) -> Option<&'s [u8]> {
         let (tag, entry, _, alias) = self.peeled(at)?;
         is_structure(tag).then(|| entry.name.or(alias)).flatten()
@@ -181,7 +181,7 @@ impl<'s> DeclaredTypes<'s> {
         None
     }
 
-    /// Returns the type at a place; `None` if it is damaged, or `void`.
+    /// Returns the type that a reference points to; `None` if it is damaged or is `void`.
     pub fn resolve(&mut self, at: TypeRef) -> Option<TypeId> {
         if let Some(known) = self.by_place.get(&at) {
             return *known;

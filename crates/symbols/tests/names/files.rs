@@ -309,8 +309,7 @@ fn split_debug_information() {
         check_frames(&program.look(program.module(), &roots).0);
         // The file is not below a root, but next to the program.
         check_frames(&program.look(program.module(), &[]).0);
-        // Names of another build would be guesses. The packager of binutils does not know version
-        // 5.
+        // Names of another build would be guesses. The `dwp` of binutils does not support DWARF 5.
         let is_packed = compiler == ["-gdwarf-4"];
         let package = format!("{}.dwp", program.str());
         if is_packed {

@@ -16,7 +16,7 @@ fn caching(program: &Program) -> SearchPath {
 fn names_are_kept_for_the_next_run() {
     let program = Program::build(&["-Wl,--build-id=sha1"]);
     check_frames(&program.look_in(program.module(), caching(&program)).0);
-    // A name that is added to an entry shows that names come from the cache.
+    // The test adds a name to an entry, to show that names come from the cache.
     let entries = program.directory.join("cache/names-3");
     let entry = std::fs::read_dir(&entries)
         .unwrap()
@@ -30,13 +30,13 @@ fn names_are_kept_for_the_next_run() {
     assert!(problems.is_empty(), "{problems:?}");
     let used = entry.metadata().unwrap().modified().unwrap();
     assert!(used > before, "an entry that was used is young");
-    // With a file of another build, or without any file, nothing proves that the names are right.
+    // With a file from another build, or without any file, nothing proves that the names are right.
     let mut other = program.module();
     other.build_id.as_mut().unwrap()[0] ^= 1;
     assert_eq!(program.look_in(other, caching(&program)).0, []);
     std::fs::remove_file(&program.path).unwrap();
     assert_eq!(program.look_in(program.module(), caching(&program)).0, []);
-    // For new addresses, the files are opened again, and the names from the cache stay.
+    // For new addresses, the files are opened again, and the names from the cache are kept.
     let again = Program::build(&["-Wl,--build-id=sha1"]);
     let mut symbols = Symbolizer::new(caching(&program));
     let mut module = program.module();

@@ -100,7 +100,7 @@ impl Program {
     ) -> (Vec<Frame>, Source, Vec<String>) {
         let mut symbols = Symbolizer::new(search);
         symbols.set_modules(vec![module]);
-        // The mark is the call, and its return address is the byte after.
+        // The mark is the address of the call, and the next byte stands for the return address.
         let location = symbols.resolve(BASE + self.mark + 1);
         assert_eq!(location.module.as_deref(), Some("marks"));
         assert_eq!(location.svma, self.mark);

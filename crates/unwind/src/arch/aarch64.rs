@@ -2,8 +2,8 @@
 //!
 //! A call leaves the return address in x30, and most functions save x29 and x30 side by side as a frame record
 //! (AAPCS64, 6.4.6). Before it is saved, pointer authentication may put a signature into the bits above the address.
-//! `DW_CFA_AARCH64_negate_ra_state` says where it has; no rule needs that, because removing the signature leaves an
-//! address without one unchanged.
+//! `DW_CFA_AARCH64_negate_ra_state` says where it has done so. No rule here needs that instruction, because removing
+//! the signature leaves an address without one unchanged.
 
 use super::Frames;
 use gimli::{
@@ -14,8 +14,8 @@ use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{LittleEndian, elf::PF_X, elf::PT_LOAD};
 use std::ops::Range;
 
-/// Number of registers in call frame information, and the program counter behind them: a function that calls none
-/// returns to x30.
+/// Number of registers in call frame information, plus one for the program counter. The program counter is separate
+/// from x30, because a leaf function returns to the address in x30.
 pub(crate) const REGISTERS: usize = 33;
 
 /// `mov x8, #139; svc #0`, the call of rt_sigreturn. Call frame information describes it only in old kernels, and
@@ -24,7 +24,7 @@ pub(crate) const REGISTERS: usize = 33;
 /// pointer.
 const SIGNAL_TRAMPOLINE: [u8; 8] = [0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4];
 
-/// Offsets in a signal frame: a `siginfo_t`, a `struct ucontext` with its `uc_mcontext` at byte 176, and in that the
+/// Offsets in a signal frame: a `siginfo_t`, a `struct ucontext` with its `uc_mcontext` at byte 176, which contains the
 /// fault address, x0 to x30, the stack pointer and the program counter (asm/ucontext.h, asm/sigcontext.h).
 const SAVED: [u64; REGISTERS] = {
     let mut saved = [128 + 176 + 8; REGISTERS];

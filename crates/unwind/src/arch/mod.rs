@@ -10,7 +10,7 @@ pub(crate) use aarch64 as native;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64 as native;
 
-/// Places for calls that every unwinder can pass, where they are written for the processor.
+/// Call sites through which every unwinder can unwind, for processors for which they are implemented.
 #[cfg(target_arch = "x86_64")]
 #[path = "../passages.rs"]
 pub(crate) mod passages;
@@ -35,14 +35,15 @@ pub(crate) trait Frames {
     const FRAME_POINTER: usize;
     /// DWARF number of the return address.
     const RETURN_ADDRESS: usize;
-    /// Number of the program counter, which is that of the return address unless a register holds the latter.
+    /// DWARF number of the program counter. It equals the number of the return address unless a register holds the
+    /// return address.
     const PC: usize;
-    /// True if a call pushes the return address, so that every caller's frame is further out.
+    /// True if a call pushes the return address, so that every caller's frame is higher on the stack.
     const CALLS_PUSH: bool = Self::PC == Self::RETURN_ADDRESS;
-    /// Places where the kernel saves the registers at a signal, by number: offsets from the stack pointer of the signal
-    /// trampoline.
+    /// Where the kernel saves each register when it delivers a signal, by register number: offsets from the stack
+    /// pointer of the signal trampoline.
     const SAVED: &'static [u64];
-    /// Instructions of call frame information that are this processor's own.
+    /// Call frame instructions that are specific to this processor.
     const VENDOR: Vendor;
 
     /// Returns the rule for a row of call frame information, or `None` if no rule can express it.

@@ -23,8 +23,8 @@ impl Frames for Code {
     const FRAME_POINTER: usize = X86_64::RBP.0 as usize;
     const RETURN_ADDRESS: usize = X86_64::RA.0 as usize;
     const PC: usize = Self::RETURN_ADDRESS;
-    /// They are in a `struct ucontext`, whose `gregs` begin at byte 40 (asm/sigcontext.h) with r8 to r15, rdi, rsi, rbp,
-    /// rbx, rdx, rax, rcx, rsp and rip.
+    /// The registers are in a `struct ucontext`, whose `gregs` begin at byte 40 (asm/sigcontext.h) with r8 to r15, rdi,
+    /// rsi, rbp, rbx, rdx, rax, rcx, rsp and rip.
     const SAVED: &'static [u64] = &[
         144, 136, 152, 128, 112, 104, 120, 160, 40, 48, 56, 64, 72, 80, 88, 96, 168,
     ];
@@ -117,7 +117,7 @@ fn cfa_expression<R: Reader>(operations: &[Operation<R>]) -> Option<(u64, i32)> 
     }
 }
 
-/// Returns the operations of an expression, unless there are many.
+/// Returns the operations of an expression, or `None` if there are too many.
 fn operations<R: Reader>(
     expression: gimli::Expression<R>,
     encoding: gimli::Encoding,

@@ -124,7 +124,7 @@ pub fn scanning<T>(
 pub struct Reclaimer(Option<Child>);
 
 impl Reclaimer {
-    /// Starts releasing leaked blocks at this period.
+    /// Starts a scan of the process that releases leaked blocks every `seconds` seconds.
     pub fn start(pid: u32, seconds: u64) -> Result<Reclaimer, String> {
         Command::new(memhook_tests::binary())
             .args(["scan", "--reclaim", "--yes", "--json"])

@@ -57,7 +57,7 @@ fn a_recording_knows_what_the_last_report_knows() {
         .sum();
     assert_eq!(of_threads, lost);
 
-    // A report on an earlier time also has this field.
+    // A report up to an earlier time also shows what was leaked at the end of the run.
     let middle = recorded["elapsed_s"].as_f64().expect("seconds") / 2.0;
     let middle = format!("{}ms", (middle * 1e3).ceil());
     let early = output(&["report", &file, "--to", &middle]);

@@ -78,7 +78,7 @@ impl Machine {
             ),
             ("1", false) => Check::note(
                 "rights",
-                "to trace programs that run and gate start: kernel.yama.ptrace_scope is 1",
+                "to trace only programs started by run and gate: kernel.yama.ptrace_scope is 1",
                 MORE,
             ),
             _ => Check::note("rights", "to trace your own processes", MORE),

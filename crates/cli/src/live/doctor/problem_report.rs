@@ -1,5 +1,5 @@
 //! `doctor --report`: all facts that a maintainer needs to find out why a process cannot be traced,
-//! or only badly.
+//! or is traced only badly.
 
 use memhook_foreign::{OutputFile, visible, visible_lines};
 use memhook_process::ModuleImage;
@@ -10,7 +10,7 @@ use std::io::Write as _;
 pub const CONTENTS: &str = "versions, the kernel and its settings, the limits and the state of the process, its modules with their paths, \
      what is printed above, and the log; no contents of memory, no arguments and no environment. Read it before you send it";
 
-/// Kernel settings that decide what is permitted, below /proc/sys.
+/// Kernel settings below /proc/sys that decide what is permitted.
 const SETTINGS: [&str; 8] = [
     "kernel/osrelease",
     "kernel/version",

@@ -1,4 +1,4 @@
-//! Judges a running process: immediately, after a time of tracing, or by its growth.
+//! Judges a running process: immediately, after tracing it for some time, or by its growth.
 
 use super::scored::ScoreRecording;
 use super::{add_heaps, evidence, reached_of_heaps};
@@ -150,7 +150,7 @@ struct Watch {
     /// Time of the next count of survivors.
     next: Duration,
     pause: Duration,
-    /// Timer for the counts, which may be more frequent than the turns.
+    /// Timer for the counts. Counts may be more frequent than turns of the job.
     moments: Receiver<Instant>,
     /// Surviving blocks of malloc's heap and of the described heaps.
     survivors: Option<(Survivors, Vec<Survivors>)>,

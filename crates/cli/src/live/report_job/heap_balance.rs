@@ -26,7 +26,7 @@ impl ReportJob {
         }
     }
 
-    /// Compares malloc's count with the trace, as growth since the beginning.
+    /// Compares the growth since the beginning in malloc's count with that in the trace.
     pub(super) fn heap_comparison(&self) -> Option<HeapComparison> {
         let found = self.balance?.since(&self.beginning??);
         Some(HeapComparison {

@@ -7,8 +7,8 @@ use memhook_process::TargetRoot;
 use memhook_symbols::{DeclaredFiles, ModuleFile, SearchPath};
 
 impl Args {
-    /// Returns the files with debug information, read in the process's root, or on this machine if
-    /// a file is scanned.
+    /// Returns the files with debug information, read from the process's root, or from this machine
+    /// if a file is scanned.
     pub(super) fn declared_files(&self, pid: i32, captured: &Captured) -> DeclaredFiles {
         let roots = match self.is_live() {
             true => TargetRoot::of(pid).search_order(),

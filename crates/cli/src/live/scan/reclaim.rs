@@ -75,8 +75,8 @@ pub(super) fn needs_interior(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns true if reclaiming may continue after a refusal. A single round ends with a refusal.
-/// With several rounds, the next one may succeed.
+/// Returns true if reclaiming may continue after a refusal. A refusal ends a single round. With
+/// several rounds, the next round may succeed.
 fn may_go_on(args: &Args, found: &Candidates) -> anyhow::Result<()> {
     match &found.refused {
         Some(why) if args.every.is_none() => bail!("nothing is released: {why}"),
@@ -84,7 +84,7 @@ fn may_go_on(args: &Args, found: &Candidates) -> anyhow::Result<()> {
     }
 }
 
-/// Sleeps. Returns `false` if a stop was requested meanwhile.
+/// Sleeps. Returns `false` if a stop was requested in the meantime.
 fn sleep(time: Duration) -> bool {
     let until = Instant::now() + time;
     while !signals::stop_requested() {

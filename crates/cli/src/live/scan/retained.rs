@@ -17,7 +17,8 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<bool> {
             path.display()
         );
     }
-    // The file is opened before the process is touched, so that an error costs the process nothing.
+    // The file is opened before the process is touched, so that an error does not affect the
+    // process.
     let output = args.output.as_ref();
     let output = output
         .map(|path| OutputFile::create(path, args.force))

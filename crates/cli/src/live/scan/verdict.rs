@@ -17,7 +17,8 @@ const STANDARD: &str = "-";
 /// standard output. Returns true if all of the heap was searched.
 pub fn write(args: &Args, pid: i32, file: &Path) -> anyhow::Result<bool> {
     needs_interior(args)?;
-    // The file is opened before the process is touched, so that an error costs the process nothing.
+    // The file is opened before the process is touched, so that an error does not affect the
+    // process.
     let output = if file == Path::new(STANDARD) {
         None
     } else {

@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 pub struct Departures {
     /// Addresses released since the last call.
     gone: FxHashSet<u64>,
-    /// True after the blocks from before the attach are known. Later allocations are not among
+    /// True once the blocks from before the attach are known. Later allocations do not belong to
     /// them.
     are_earlier_known: bool,
 }

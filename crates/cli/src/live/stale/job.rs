@@ -126,7 +126,8 @@ impl StaleJob {
         {
             self.next_report_ms = Some(now + interval.as_millis() as u32);
             if let Some(summary) = self.watching.summary(trace.session(), now, false) {
-                // Looking up names may take long, and a dlopen of the target does not wait for it.
+                // Looking up names may take a long time, and a dlopen in the target does not wait
+                // for it.
                 self.print(trace.session(), summary);
             }
         }
@@ -185,8 +186,8 @@ impl Job<Departures> for StaleJob {
         // A process that has ended no longer has pages, so the last census counts.
         let last = self.last.take();
         let last = last.or_else(|| self.watching.summary(trace.session(), now_ms(trace), true));
-        // This step precedes everything that may take long, so that nothing of ours stays in the
-        // process meanwhile.
+        // This step precedes everything that may take a long time, so that nothing of ours stays in
+        // the process meanwhile.
         self.watching.end();
         if let Some((moment_ms, captured)) = self.captured.take() {
             let join = || {

@@ -1,5 +1,5 @@
-//! Watches the accesses of a traced process. Its live blocks are counted periodically, and at the
-//! end they are joined with the result of a search for unreachable blocks.
+//! Watches the accesses of a traced process. The live blocks of the process are counted
+//! periodically. At the end, they are joined with the result of a search for unreachable blocks.
 
 use super::naming::{Caught, Naming};
 use memhook_access::{

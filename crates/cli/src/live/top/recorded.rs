@@ -33,7 +33,7 @@ type Read = (Arc<Recording>, Sample);
 pub fn run(file: &Path, interval: Duration, editor: Option<Editor>) -> anyhow::Result<ExitCode> {
     if !std::io::stdout().is_terminal() {
         bail!(
-            "top needs a terminal; for scripts there is: memhook-rs report --follow {} --json",
+            "top needs a terminal; in scripts, use memhook-rs report --follow {} --json",
             file.display()
         );
     }
@@ -98,7 +98,7 @@ struct View {
 type Written = Receiver<anyhow::Result<PathBuf>>;
 
 /// Writes a report of the part that has been read, in a separate thread, because looking up names
-/// takes long.
+/// takes a long time.
 fn write(recording: Arc<Recording>) -> Written {
     let (to, written) = bounded(1);
     std::thread::spawn(move || to.send(written_report(&recording)));

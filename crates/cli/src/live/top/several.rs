@@ -1,4 +1,4 @@
-//! `top --follow-fork`: a process and its children, with one of them at a time on the screen.
+//! `top --follow-fork`: shows a process and its children, one at a time.
 //!
 //! Each process has a thread that traces it, counts, and fills its board. A separate thread owns
 //! the terminal, which may stop accepting output (Ctrl-S). A dlopen(3) of a traced process waits

@@ -21,7 +21,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time between two lookups of names in advance, which make names available when a report is due.
+/// Time between two advance lookups of names, which make names available by the time a report is
+/// due.
 const NAMES_PERIOD: Duration = Duration::from_secs(2);
 /// Seconds between two points of the history in the reports, which covers ten minutes.
 const HISTORY_PAUSE: f64 = 5.0;
@@ -187,7 +188,7 @@ impl Watch {
         }
     }
 
-    /// Returns the kills by the kernel since the watch of this process began.
+    /// Returns the kernel's kills since the watch of this process began.
     fn kills(&self) -> Kills {
         let count = self.kills.zip(self.kills_before);
         Kills {

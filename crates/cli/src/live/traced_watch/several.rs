@@ -11,8 +11,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The watch ends when the group has had no process for this long. A restarting service has no
-/// process for a moment.
+/// The watch ends when the group has had no process for this long. While a service restarts, its
+/// group is empty for a moment.
 const DESERTED: Duration = Duration::from_secs(2);
 
 /// Watches the processes until the group is empty, or the user requests the end.

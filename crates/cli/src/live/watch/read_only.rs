@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// Time between two readings of the memory in use.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Interval between two points of the history, which covers ten minutes.
+/// Interval between two points of the history. The history covers ten minutes.
 const HISTORY_PAUSE: Duration = Duration::from_secs(5);
 const HISTORY_MOMENTS: usize = 120;
 /// The first note of each report.

@@ -62,8 +62,8 @@ impl Watched {
         &self.directory
     }
 
-    /// Returns those processes that the kernel has killed, among the watched processes and among
-    /// all processes of this process's group.
+    /// Returns the processes that the kernel has killed, among the watched processes and all other
+    /// processes in this process's group.
     pub(in crate::live) fn killed(&self, pid: i32, group: Option<&Path>) -> Vec<KilledProcess> {
         let process = |kill: OomKill| KilledProcess {
             pid: kill.pid,

@@ -1,5 +1,5 @@
-//! Checks whether blocks of a running process are live, by their span and all free lists of their
-//! class.
+//! Checks whether blocks of a running process are live, using their span and all free lists of
+//! their class.
 
 use super::spans::{Span, linked};
 use super::tables::{Caches, Central, PageMap, SizeMap};

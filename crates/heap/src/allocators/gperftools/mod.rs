@@ -138,7 +138,7 @@ impl<'a> Dissection<'a> {
         found
     }
 
-    /// Takes the free blocks of a class that are not in the lists of spans.
+    /// Records the free blocks of a class that are not in the lists of spans.
     fn take_class(
         &mut self,
         spans: &Spans,
@@ -206,7 +206,7 @@ impl<'a> Dissection<'a> {
             }
             live = free.live(span, index);
         } else if span.is_in_use {
-            // The descriptor is in use before the requesting thread has the address.
+            // The descriptor is marked as in use before the requesting thread gets the address of the block.
             if in_hand.contains(&span.address) {
                 // Alternatively, an earlier call left the address there, which is not damage.
                 self.unparsed.push(span.range.clone());

@@ -12,7 +12,8 @@ const OBJECTS: u64 = 32;
 const BITS: u64 = 40;
 /// Highest number of blocks in a span, because `refcount` has 16 bits.
 const MOST_BLOCKS: u64 = 0xffff;
-/// Lowest bits of the size class and of the location in the bit fields. The number of blocks is stored below them.
+/// Lowest bits of the size class and of the location in the bit fields. The number of blocks is stored in the bits
+/// below.
 const CLASS_BIT: u32 = 16;
 const PLACE_BIT: u32 = 24;
 
@@ -56,7 +57,7 @@ impl Fields {
 
 impl Span {
     /// Returns the span with these fields, or `None` if its size class does not exist, or if it has more blocks than
-    /// it can count.
+    /// its fields can count.
     fn with(address: u64, fields: &Fields, shift: u32, sizes: &SizeMap) -> Option<Span> {
         let class = fields.bits >> CLASS_BIT & 0xff;
         let place = fields.bits >> PLACE_BIT & 3;
@@ -248,7 +249,7 @@ impl Free {
         Ok(())
     }
 
-    /// Returns the blocks of a chain, or `None` if a block is of another class or already known to be free.
+    /// Returns the blocks of a chain, or `None` if one of them is of another class or is already known to be free.
     pub fn chain(
         &self,
         snapshot: &Snapshot,
@@ -273,7 +274,7 @@ impl Free {
         Some(chain)
     }
 
-    /// Takes the free blocks of a chain that moves between threads.
+    /// Records the free blocks of a chain that moves between threads.
     pub fn take(&mut self, spans: &Spans, chain: &[u64]) {
         for &block in chain {
             if let Some((span, number)) = spans.block(block) {

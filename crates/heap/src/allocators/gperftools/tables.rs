@@ -9,7 +9,7 @@ use std::ops::Range;
 
 /// `kClassSizesMax`.
 const MOST_CLASSES: usize = 128;
-/// Lower bound on the number of size classes. Data with fewer classes is something else.
+/// Lower bound on the number of size classes. Data with fewer classes is not a size map.
 const FEWEST_CLASSES: usize = 20;
 /// The largest block in a size class (`kMaxSize`). Larger blocks consist of whole pages.
 const MOST_CLASS_BYTES: u32 = 256 << 10;
@@ -179,8 +179,8 @@ impl Central {
         let mut settled = (0..used).map(slot).collect::<Option<Vec<_>>>()?;
         let mut changing = Vec::new();
         if memory.half(at - LOCK_BEFORE) != Some(0) {
-            // A chain that a thread adds is counted before it is stored, and a chain that a thread removes is still
-            // stored after it was counted.
+            // A chain that a thread is adding is counted before it is stored. A chain that a thread is removing is
+            // still stored after it is no longer counted.
             changing.extend(settled.pop());
             if used < MOST_SLOTS {
                 changing.extend(slot(used));
@@ -204,7 +204,7 @@ impl Central {
 }
 
 impl PageMap {
-    /// Finds the page map in this data. The map must lead to these spans, except for at most `doubts` of them.
+    /// Finds the page map in this data. The map must contain these spans, with at most `doubts` exceptions.
     pub fn find(
         snapshot: &Snapshot,
         data: &[(u64, &[u8])],
@@ -268,7 +268,7 @@ impl PageMap {
 pub struct Caches {
     /// Addresses of the caches.
     pub all: Vec<u64>,
-    /// Variables that lead to the first cache: the head of the list, and the next cache that others may steal from.
+    /// Variables that point to the first cache: the head of the list, and the next cache to steal from.
     heads: Vec<u64>,
     links: Links,
 }
@@ -291,10 +291,10 @@ const STATIC_TLS_BYTES: u64 = 64 << 10;
 
 impl Caches {
     /// Returns all caches of the list whose head is in the data, or `None` if no such list contains the caches of all
-    /// threads. The data also leads to caches of threads that have ended.
+    /// threads. The data also contains pointers to caches of threads that have ended.
     pub fn find(snapshot: &Snapshot, data: &[(u64, &[u8])], sizes: &SizeMap) -> Option<Caches> {
         let found = LINKS.map(|links| Caches::linked_by(snapshot, data, sizes, links));
-        // At a wrong offset, there may be zeros, which look like a list of one cache.
+        // A wrong offset may contain zeros, which look like a list of one cache.
         let found = found.into_iter().flatten();
         found.max_by_key(|caches| caches.all.len())
     }
@@ -324,7 +324,7 @@ impl Caches {
             let bytes = snapshot.bytes(storage.start, bytes);
             words(bytes.unwrap_or_default()).filter(is_cache)
         });
-        // The stack of an ended thread leads to an emptied cache, and so does a list of free blocks.
+        // The stack of an ended thread, or a list of free blocks, may point to an emptied cache.
         let is_gone = |&cache: &u64| {
             let is_linked = match links.before(snapshot, cache) {
                 Some(0) => {
@@ -365,7 +365,7 @@ impl Caches {
         caches.map(|&cache| cache..cache + CACHE_BYTES).collect()
     }
 
-    /// Returns the first block of a class in a cache, and the cache's own count.
+    /// Returns the first block of a class in a cache, and the cache's own count of these blocks.
     pub fn list(memory: &impl Memory, cache: u64, class: u64) -> Option<(u64, u64)> {
         let list = cache + class * LIST_BYTES;
         let length = memory.half(list + 8)?;
@@ -470,7 +470,7 @@ mod tests {
     #[test]
     fn a_cache_of_a_thread_that_has_ended_is_none() {
         let list = vec![cache(0), cache(1)];
-        // In the list, this cache came after the second one, or before the first.
+        // This cache followed the second cache in the list, or preceded the first.
         for links in [(0, cache(1)), (cache(0), 0)] {
             assert_eq!(found(words_of(0, links.0, links.1)), Some(list.clone()));
         }

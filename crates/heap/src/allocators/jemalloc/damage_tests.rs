@@ -1,4 +1,4 @@
-//! The heap of a real program on jemalloc, with damaged structures.
+//! Tests the dissection of a real program's jemalloc heap with damaged structures.
 
 use super::base_blocks::BaseBlocks;
 use super::layout::LAYOUTS;

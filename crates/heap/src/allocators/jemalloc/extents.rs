@@ -81,7 +81,7 @@ impl Found {
     }
 }
 
-/// All extents of a tree in address order, and the contradictions between them, each with its pages and the reason.
+/// All extents of a tree in address order, and the contradictions between them: each has its pages and a reason.
 #[derive(Default)]
 pub struct Extents {
     pub sound: Vec<Found>,

@@ -29,7 +29,7 @@ const PARTS_REACH: u64 = 16 << 10;
 const FRAMES_BYTES: u64 = 64 << 10;
 /// A leaf function keeps its frame below the stack pointer (psABI, 3.2.2).
 const RED_ZONE_BYTES: u64 = 128;
-/// Upper bound on the distance of a cache in static thread-local storage below the thread pointer.
+/// Upper bound on the distance from the thread pointer down to a cache in static thread-local storage.
 const STORAGE_REACH: u64 = 256 << 10;
 
 /// Regions that thread caches hold.
@@ -71,8 +71,8 @@ pub struct Cache {
 
 #[derive(Clone, Copy, Debug)]
 enum Version {
-    /// Since 5.3: `tcache_slow_t`, which begins with the links and a descriptor of the bins (since 5.4, with the
-    /// descriptor, which holds the links), and a `tcache_t`, which begins with a pointer back to it.
+    /// Since 5.3: `tcache_slow_t` and `tcache_t`. The former begins with the links and a descriptor of the bins (since
+    /// 5.4, with the descriptor, which contains the links). The latter begins with a pointer back to the former.
     Two,
     /// 5.2: `tcache_t` alone, whose descriptor points into itself.
     One,
@@ -241,7 +241,7 @@ impl Cache {
     fn range(&self, last: u64) -> Range<u64> {
         let end = self.bin(last) + BIN_BYTES;
         let first = self.links.min(self.bins);
-        // The two parts of a cache that the program has created may be far apart.
+        // If the program itself has created the cache, its two parts may be far apart.
         if self.bins - first < PARTS_REACH {
             first..end
         } else {
@@ -277,7 +277,7 @@ impl Cache {
         };
         let (mut end, mut last) = (lists.start, 0);
         for class in 0..MOST_BINS {
-            // The largest classes have no bins, and lists of classes that are not cached are elsewhere.
+            // The largest classes have no bins. The lists of classes that are not cached are elsewhere.
             let list = self.list(snapshot, class);
             if let Some(list) = list.filter(|l| lists.start <= l.start && l.end <= lists.end) {
                 (end, last) = (end.max(list.end), class);
@@ -294,7 +294,7 @@ impl Cache {
 
 impl ThreadCaches {
     /// Returns the memory of lists that a thread may be changing. Until a thread has filled a list, only the list knows
-    /// the regions that the thread has taken from an arena. During that time, a register or a stack frame has the
+    /// the regions that the thread has taken from an arena. During that time, a register or a stack frame contains the
     /// address of the cache or of the list, because the thread writes to both at the end (`cache_bin_finish_fill`).
     pub fn in_change(&self, snapshot: &Snapshot) -> Vec<Range<u64>> {
         let memory = self.lists.iter().enumerate();
@@ -316,8 +316,8 @@ impl ThreadCaches {
             thread.words.iter().for_each(|&word| look_at(word));
             let frames =
                 thread.rsp.saturating_sub(RED_ZONE_BYTES)..thread.rsp.saturating_add(FRAMES_BYTES);
-            // Thread-local storage, with the cache, is at the end of the stack, so the two parts of a cache point to
-            // each other there.
+            // The thread-local storage that contains the cache is at the end of the stack. There, the two parts of a
+            // cache point to each other.
             each_word(snapshot, frames, |place, word| {
                 if part_of(place).is_none() {
                     look_at(word);

@@ -16,7 +16,7 @@ const TRIES: usize = 16;
 /// Offset of an extent's own address.
 const ADDRESS: u64 = 8;
 
-/// Number of levels, which depends on the address bits of the processor on which jemalloc was built.
+/// Number of levels. It depends on the number of address bits of the processor on which jemalloc was built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Height {
     /// 48 bits: nodes and leaves of 2^18 entries. A leaf entry is one word, with the size class in the upper 16 bits.

@@ -83,9 +83,11 @@ struct Dissection<'a> {
     groups: Vec<Group>,
     /// Starts of groups.
     starts: FxHashSet<u64>,
-    /// Descriptors and groups that a thread in the middle of malloc or free has in its registers or on its stack.
+    /// Descriptors and groups whose addresses are in the registers or on the stack of a thread in the middle of malloc
+    /// or free.
     in_hand: FxHashSet<u64>,
-    /// True if a thread outside system calls has the address of the allocator's own data.
+    /// True if the registers or the stack of a thread outside system calls contain the address of the allocator's own
+    /// data.
     is_inside: bool,
     blocks: Vec<(u64, u64)>,
     extents: Vec<Extent>,
@@ -218,7 +220,7 @@ impl<'a> Dissection<'a> {
     }
 
     /// Returns true if a slot may be a group that was just created and has no header yet. Such a slot looks like a
-    /// block that fills it. A thread that has the slot's index from `alloc_slot` may have the address of the group only
+    /// block that fills it. A thread that got the slot's index from `alloc_slot` may find the address of the group only
     /// in the allocator's data.
     fn is_being_made(&self, group: &Group, index: u64, bytes: u64) -> bool {
         let Meta { address, mem, .. } = group.meta;
@@ -315,7 +317,7 @@ impl<'a> Dissection<'a> {
     }
 }
 
-/// Returns all memory of a group. The rest of its mapping has no other use.
+/// Returns all memory of a group, including the rest of its mapping, which has no other use.
 fn memory_of(group: &Group) -> Range<u64> {
     let Range { start, end } = group.range();
     let Meta { mem, pages, .. } = group.meta;

@@ -6,14 +6,15 @@ pub enum PageStart {
     /// The first block begins 384 bytes into the page if blocks are small (segment.c,
     /// `_mi_segment_page_start_from_slice`).
     Shifted,
-    /// For the smallest blocks, the first one begins at the fourth or second multiple of the block size (same
-    /// function).
+    /// In a page of the smallest blocks, the first block begins at the fourth or second multiple of the block size
+    /// (same function).
     AtMultiple,
-    /// `mi_page_t` contains its address at this offset.
+    /// `mi_page_t` contains the address of the first block at this offset.
     Field(u64),
-    /// `mi_page_t` contains its distance from the `mi_page_t` at this offset: 32 bits, in machine words.
+    /// `mi_page_t` has a 32-bit field at this offset: the distance from the `mi_page_t` to the first block, in machine
+    /// words.
     Distance(u64),
-    /// Likewise, in bytes.
+    /// The same distance in bytes, in a 64-bit field at this offset.
     DistanceInBytes(u64),
 }
 
@@ -47,8 +48,8 @@ pub struct Layout {
     pub keys: Option<u64>,
     /// True if blocks have padding at their ends, as in secure builds since 2.1.
     pub has_padding: bool,
-    /// `mi_heap_t`: `thread_delayed_free`, which precedes the thread's id. Both offsets are listed if build options
-    /// change it.
+    /// `mi_heap_t`: `thread_delayed_free`, which precedes the thread's id. If build options change the offset, both
+    /// offsets are listed.
     pub delayed: &'static [u64],
 }
 

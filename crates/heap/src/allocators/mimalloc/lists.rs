@@ -100,7 +100,7 @@ impl Page {
                 if index >= is_free.len() || !offset.is_multiple_of(self.block_bytes) {
                     return Err("a list of free blocks leads out of its page");
                 }
-                // A thread replaces one list by another in two writes, and a block in a cycle is counted once.
+                // A thread replaces one list with another in two writes. A block in a cycle is counted once.
                 if std::mem::replace(&mut is_free[index], true) {
                     break;
                 }

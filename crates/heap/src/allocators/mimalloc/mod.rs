@@ -1,11 +1,11 @@
 //! mimalloc, either as a library or linked into the program.
 //!
 //! Version 3 has a map of all its pages ([`page_map`]). The memory of version 2 is in segments that begin at multiples
-//! of 32 MiB ([`segments`]). The header of a segment has the segment's address, mixed with a secret of the process that
-//! is also in the allocator's data. Where both match, there is a segment. A segment has pages of blocks of one size,
-//! and a page has three lists of free blocks ([`lists`]). Links between them are consistent at any moment. A thread in
-//! the middle of malloc or free therefore leaves at most a counter that is off by one, and a block that is only in a
-//! register.
+//! of 32 MiB ([`segments`]). The header of a segment contains the segment's address, mixed with a per-process secret
+//! that is also in the allocator's data. Where both match, there is a segment. A segment has pages of blocks of one
+//! size, and a page has three lists of free blocks ([`lists`]). Links between them are consistent at any moment. A
+//! thread in the middle of malloc or free therefore leaves at most a counter that is off by one, and a block that is
+//! only in a register.
 
 mod layout;
 mod lists;
@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 /// Name of the allocator, also used by other parts of memhook-rs.
 const NAME: &str = "mimalloc";
-/// One page in this many may have been damaged by the program.
+/// Share (1/n) of the pages that the program may have damaged.
 const PAGES_PER_DAMAGED: usize = 8;
 
 /// mimalloc.

@@ -20,17 +20,17 @@ const ENTRIES: u64 = 8192;
 /// `max_vabits`).
 const MOST_TABLE_BYTES: u64 = 4 << 20;
 const PAGE_BYTES: u64 = 4096;
-/// Offset of the entries in a first-level table since 3.6. Before them come their number, the second-level table for
-/// address 0, and the location of the table's own memory.
+/// Offset of the entries in a first-level table since 3.6. The entries are preceded by their number, the second-level
+/// table for address 0, and the location of the table's own memory.
 const HEADED_ENTRIES: u64 = 80;
-/// Since 3.6, an arena's memory has a table of page descriptions (`mi_page_t`) at each multiple of this size, which
-/// describes the pages of the following bytes up to the next multiple.
+/// Since 3.6, an arena's memory has a table of page descriptions (`mi_page_t`) at each multiple of this size. Each
+/// table describes the pages up to the next multiple.
 const DESCRIBED_BYTES: u64 = 256 << 20;
 /// Size of such a table.
 const DESCRIPTIONS_BYTES: u64 = DESCRIBED_BYTES / SLICE_BYTES * 128;
 /// Distance from the first bitmap of `mi_arena_t` to `pages`, which is the fifth.
 const FIRST_BITMAP: u64 = 32;
-/// Offset of the bits in `mi_bitmap_t`, after the number of chunks and one bit for each chunk.
+/// Offset of the bits in `mi_bitmap_t`. They follow the number of chunks and one bit for each chunk.
 const BITS: u64 = 128;
 const THREAD_FLAGS: u64 = 7;
 /// Number of memory kinds with separate mappings (`mi_memkind_t`). The next kind is memory in arenas.
@@ -237,7 +237,7 @@ impl PageMap {
             .enumerate()
             .skip(1);
         for (index, table) in second.filter(|&(_, table)| table != 0) {
-            // The data is not a map if this is not a table, or if two entries lead to the same table.
+            // The data is not a map if this memory is not a table, or if two entries lead to the same table.
             if !seen.insert(table) {
                 return None;
             }
@@ -391,7 +391,8 @@ fn place(snapshot: &Snapshot, layout: &MapLayout, memid: u64) -> Option<(u64, u6
     (kind == layout.in_arena).then_some(place)
 }
 
-/// Returns the number of slices of the arena at this address, and the number of slices with its own data.
+/// Returns the number of slices of the arena at this address, and the number of slices that contain the arena's own
+/// data.
 fn arena_at(snapshot: &Snapshot, layout: &MapLayout, arena: u64) -> Option<(u64, u64)> {
     let at = arena.checked_add(layout.slice_count)?;
     let (slices, info) = (snapshot.word(at)?, snapshot.word(at + 8)?);
@@ -406,8 +407,8 @@ fn arena_at(snapshot: &Snapshot, layout: &MapLayout, arena: u64) -> Option<(u64,
         && slices <= MOST_SLICES
         && (1..slices).contains(&info)
         && layout.pages.is_none_or(|at| {
-            // All bitmaps of the arena follow `pages`. At the offset where later versions have the first bitmap, this
-            // version has none yet.
+            // All bitmaps of the arena follow `pages`. At the offset of the first bitmap in later versions, this
+            // version does not have a bitmap yet.
             let own = arena..arena + info * SLICE_BYTES;
             let place = |at: u64| {
                 snapshot
@@ -511,7 +512,8 @@ fn described(
     is_sound.then_some((page, end))
 }
 
-/// Returns the page whose description is at this address. This slice led to the page, which has these slices.
+/// Returns the page whose description is at `address`. `slice` is the slice that led to the page, and `slices` are all
+/// slices of the page.
 fn page(
     snapshot: &Snapshot,
     layout: &MapLayout,
@@ -530,7 +532,7 @@ fn page(
     Ok(page)
 }
 
-/// Returns the page that the entries of a first-level table lead to, in a running process.
+/// Returns the page to which the entries of a first-level table lead in a running process.
 pub fn page_of(
     memory: &impl Memory,
     layout: &MapLayout,

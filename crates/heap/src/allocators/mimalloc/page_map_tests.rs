@@ -20,7 +20,7 @@ const HEAD: u64 = 80;
 const BITMAP: u64 = ARENA + 0x8000;
 const DESCRIPTION: u64 = 136;
 const PAGES: u64 = 8;
-/// Number of free blocks of each page: in the two lists of its own thread, and in the list of the other threads.
+/// Number of free blocks of each page: in the two lists of the page's own thread, and in the list for other threads.
 const FREE: [u64; 3] = [3, 1, 2];
 
 /// Releases with different layouts.
@@ -28,7 +28,7 @@ const FREE: [u64; 3] = [3, 1, 2];
 enum Release {
     /// Pages begin with their descriptors.
     In3_0,
-    /// Descriptors are separate from pages, as in secure builds.
+    /// Descriptors are separate from pages. This is the case in secure builds.
     In3_1,
     In3_3,
     Since3_4,
@@ -122,7 +122,7 @@ fn heap() -> Snapshot {
     heap_of(In3_3)
 }
 
-/// Blocks of each page are twice as large as those of the previous page.
+/// The blocks of each page are twice as large as the blocks of the previous page.
 fn heap_of(release: Release) -> Snapshot {
     let bytes = |count: u64| vec![0; count as usize];
     let mut found = snapshot(vec![
@@ -308,7 +308,8 @@ fn a_table_for_two_places_is_none() {
     assert!(dissect(&snapshot).is_err());
 }
 
-/// A free block whose list leads to another one at a distance that a map may have, and a program that has its address.
+/// A free block may look like a map: it links to another free block at a distance that a map may have, and the
+/// program's data contains the address of the first block.
 #[test]
 fn a_block_that_looks_like_a_map_hides_none() {
     for release in [In3_3, In3_6] {

@@ -28,7 +28,7 @@ pub(super) enum Walk {
     /// Characters in one block. With a flag, the block exists only while that bit of the first byte
     /// is set.
     Text { begin: u64, flag: u8 },
-    /// Nodes that point to two others. The element follows a header.
+    /// Nodes that point to two other nodes. The element follows a header.
     Tree {
         root: u64,
         left: u64,

@@ -22,7 +22,7 @@ pub(super) struct Layout {
     pub is_open_ended: bool,
     /// Alignment of the addresses of these objects.
     pub alignment: u64,
-    /// The structures at offset 0: base classes, and first members.
+    /// The structures at offset 0: base classes and first members.
     pub beginnings: Vec<TypeId>,
 }
 

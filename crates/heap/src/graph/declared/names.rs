@@ -1,6 +1,6 @@
 //! Names of types as programs write them.
 
-/// Template arguments of the library's containers that programs leave out.
+/// Default template arguments of the library's containers, which programs leave out.
 const LEFT_OUT: &[&str] = &[
     "std::allocator<",
     "std::less<",

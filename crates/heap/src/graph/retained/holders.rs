@@ -39,7 +39,8 @@ pub enum HolderKind {
 
 impl HolderKind {
     /// Returns true if the holder counts only for blocks that no other kind of holder holds. The
-    /// process is at the top, and counts for everything that no other holder holds.
+    /// process is at the top of the tree, and counts as the holder of everything that no other
+    /// holder holds.
     fn is_searched_later(self) -> bool {
         use HolderKind::*;
         matches!(self, Process | Thread | Kernel | Leaked)

@@ -1,4 +1,4 @@
-//! Memory retained by each block, variable and thread: the blocks that would become unreachable
+//! Memory that each block, variable and thread retains: the blocks that would become unreachable
 //! without it.
 //!
 //! A node retains what it dominates: every path from outside the heap leads through the node. Paths
@@ -146,7 +146,7 @@ impl Retained {
         numbered.search(&edges, top, 0);
         numbered.begin();
         // Stacks and registers hold stale and temporary pointers to blocks that other holders own,
-        // and a single pointer to any node of a map leads to the whole map.
+        // and a single stale pointer to any node of a map would reach the whole map.
         for holder in holders.passing() {
             numbered.search(&edges, blocks + holder, 0);
         }

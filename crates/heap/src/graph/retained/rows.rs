@@ -21,9 +21,9 @@ pub struct HolderRow {
     /// Variables of the holder, the largest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<VariableRow>,
-    /// Number of variables that retain blocks and are not listed.
+    /// Number of variables that retain blocks but are not listed.
     pub more_variables: u64,
-    /// For a module: blocks that several of its variables reach and no single variable retains.
+    /// For a module: blocks that several of its variables reach but no single variable retains.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub together: Option<Sum>,
 }
@@ -102,13 +102,13 @@ impl Retained {
         self.sum(0)
     }
 
-    /// Returns the sum of the blocks that several holders reach and that no holder retains alone.
+    /// Returns the sum of the blocks that several holders reach but no holder retains alone.
     pub fn shared(&self) -> Sum {
         self.held_together(0)
     }
 
-    /// Returns the sum of the blocks that the holder at a position retains and none of its
-    /// variables does.
+    /// Returns the sum of the blocks that the holder at a position retains, but none of its
+    /// variables retains.
     fn held_together(&self, position: u32) -> Sum {
         let mut sum = Sum::default();
         for child in self.tree.children(position) {
@@ -120,7 +120,7 @@ impl Retained {
         sum
     }
 
-    /// Returns the `top` holders that retain most, the largest first, and the number of further
+    /// Returns the `top` holders that retain the most, largest first, and the number of further
     /// holders.
     pub fn holders(&self, top: usize) -> (Vec<HolderRow>, u64) {
         let mut rows = Vec::new();
@@ -177,7 +177,7 @@ impl Retained {
         rows
     }
 
-    /// Returns the `top` types whose blocks retain most, and the number of further types.
+    /// Returns the `top` types whose blocks retain the most, and the number of further types.
     pub fn types(&self, types: &Types, top: usize) -> (Vec<TypeRow>, u64) {
         let mut rows: Vec<(Sum, Sum)> = Vec::new();
         // Types of the blocks that retain the current position, with the end of the part that each
@@ -234,7 +234,7 @@ impl Retained {
         told
     }
 
-    /// Returns the positions of the blocks that retain most, among those that no other block
+    /// Returns the positions of the blocks that retain the most, among those that no other block
     /// retains.
     pub(super) fn largest(&self, top: usize) -> Vec<u32> {
         let mut largest = BinaryHeap::new();

@@ -1,11 +1,12 @@
 //! A depth-first search that numbers the nodes that it reaches.
 //!
 //! The search reads a node once, when it reaches the node, and looks up all of its edges together.
-//! If edges were looked up one at a time, each lookup would wait for memory, and again on the way
-//! back, when the node is no longer in the cache. Targets that have not been reached yet wait on a
-//! separate stack, which is bounded. If a node has too many targets, or if the stack is full, the
-//! search stores its position in the node, and reads the node again later. Per node, the search
-//! takes 13 bytes, four for the stack, and at most eight for the list of nodes to read again.
+//! If edges were looked up one at a time, each lookup would wait for memory. Returning to a node
+//! would wait again, because the node would no longer be in the cache. Targets that have not been
+//! reached yet wait on a separate stack, which is bounded. If a node has too many targets, or if
+//! the stack is full, the search stores its position in the node, and reads the node again later.
+//! Per node, the search takes 13 bytes, four for the stack, and at most eight for the list of nodes
+//! to read again.
 
 use crate::blocks::BlockSet;
 use crate::large_lists::{filled, with_room};
@@ -28,7 +29,8 @@ pub(crate) const NONE: u32 = u32::MAX;
 const BUCKETS: usize = 1 << 14;
 /// Bits of [`Numbered::left`] for the number of waiting targets of the node.
 const WAITING: u8 = 0x7f;
-/// Bit of [`Numbered::left`] that is set if the node has further edges besides the waiting ones.
+/// Bit of [`Numbered::left`] that is set if the node has edges in addition to those with waiting
+/// targets.
 const MORE: u8 = 0x80;
 
 /// Nodes in the order of the search.
@@ -94,14 +96,14 @@ impl Numbered {
         (u64::from(number) * BUCKETS as u64 / u64::from(nodes).max(1)) as usize
     }
 
-    /// Returns true if an edge from a node to a lower-numbered node is to be counted.
+    /// Returns true if an edge from a node to a lower-numbered node should be counted.
     #[inline]
     pub fn returns(&self, from: u32, to: u32) -> bool {
         // The number of searches is very small.
         returns(&self.searches, from, to)
     }
 
-    /// Begins a search. Its edges to nodes that were reached before do not count.
+    /// Begins a search. Its edges to nodes that earlier searches reached do not count.
     pub fn begin(&mut self) {
         self.searches.push(self.len());
     }
@@ -208,7 +210,7 @@ impl Numbered {
     }
 }
 
-/// Returns true if an edge from a node to a lower-numbered node is to be counted, given the first
+/// Returns true if an edge from a node to a lower-numbered node should be counted, given the first
 /// numbers of all searches.
 #[inline]
 fn returns(searches: &[u32], from: u32, to: u32) -> bool {

@@ -15,7 +15,7 @@ pub(crate) struct Variables {
 }
 
 impl Variables {
-    /// Collects the variables that the snapshot names, and the variables in the modules' symbols.
+    /// Collects the variables that the snapshot names, and those that the modules' symbols name.
     pub fn of(snapshot: &Snapshot, images: &[ModuleImage]) -> Variables {
         let mut all = snapshot.meta.variables.clone();
         for image in images {

@@ -1,5 +1,5 @@
-//! What changes a process, on a processor for which that is not written yet: no such value exists, and whatever would make
-//! one refuses.
+//! Stubs of the code that changes processes, for a processor to which it has not been ported. No value of these types
+//! exists, and the functions that would create one fail.
 
 use crate::seen::watchable::{Neighbours, Watchable};
 use crate::{Error, Registers};
@@ -84,7 +84,7 @@ impl Held {
         match self.0 {}
     }
 
-    /// Calls a function with each of these arguments, to its end.
+    /// Calls a function with each of these arguments, and waits until each call has returned.
     pub fn call_each_to_its_end(
         &mut self,
         _: RemoteAddress,
@@ -117,7 +117,7 @@ impl Others {
     }
 }
 
-/// Holds that were given up before all threads had stopped.
+/// Holds that were abandoned before all threads had stopped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InVain {
     /// Number of holds.

@@ -1,4 +1,4 @@
-//! AArch64: registers, and Linux's use of them. Processes can be looked at, but not changed.
+//! AArch64: registers, and Linux's use of them. Processes can be inspected, but not modified.
 
 pub(crate) mod changes;
 pub(crate) mod raw_calls;

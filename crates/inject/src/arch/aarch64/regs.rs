@@ -27,11 +27,12 @@ pub struct Registers {
     pub pc: u64,
     /// TPIDR_EL0. 0 if unknown.
     pub thread_pointer: u64,
-    /// Bits that pointer authentication uses in the address of an instruction. 0 without it.
+    /// Bits that pointer authentication uses in the address of an instruction. 0 without pointer authentication.
     pub signature: u64,
 }
 
-/// Reads the general registers by a function that reads one set into a buffer, and returns its size in bytes.
+/// Reads the general registers. `read_set` reads one register set into a buffer, and returns the size of the set in
+/// bytes.
 pub(crate) fn read_by(
     read_set: impl Fn(usize, &mut [u8]) -> io::Result<usize>,
 ) -> io::Result<Registers> {
@@ -57,7 +58,8 @@ pub(crate) fn read_by(
     })
 }
 
-/// Reads the vector registers in the same way: with SVE all of their bytes, which NT_PRFPREG does not have.
+/// Reads the vector registers in the same way. With SVE, the result has all bytes of them, while NT_PRFPREG would have
+/// only a part.
 pub(crate) fn read_extended_by(
     read_set: impl Fn(usize, &mut [u8]) -> io::Result<usize>,
 ) -> io::Result<Vec<u8>> {
@@ -71,7 +73,7 @@ pub(crate) fn read_extended_by(
     Ok(bytes)
 }
 
-/// Returns what is known of the registers of a thread that sleeps in a system call.
+/// Returns the known registers of a thread that sleeps in a system call.
 pub(crate) fn in_call(number: i64, arguments: [u64; 6], sp: u64, pc: u64) -> Registers {
     let mut registers = Registers {
         sp,

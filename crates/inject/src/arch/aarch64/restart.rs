@@ -27,8 +27,8 @@ pub(crate) fn is_disturbed_by_a_stop(nr: i64) -> bool {
     )
 }
 
-/// Returns true if a stop has ended the call that the thread was in. The kernel has forgotten which one that was, and
-/// x8 still has its number (`forget_syscall` of asm/processor.h).
+/// Returns true if a stop has ended the call that the thread was in. The kernel has then forgotten which call that was,
+/// but x8 still holds its number (`forget_syscall` of asm/processor.h).
 pub(crate) fn is_cut_short(stopped: &Registers) -> bool {
     stopped.x[0] as i64 == -i64::from(libc::EINTR) && is_disturbed_by_a_stop(stopped.x[8] as i64)
 }

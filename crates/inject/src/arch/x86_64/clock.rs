@@ -35,7 +35,7 @@ impl Clock {
 }
 
 /// Reads both clocks at the same moment. If the thread were preempted between the two reads, the measured rate would be
-/// far too low or too high.
+/// much too low or too high.
 fn both() -> (Instant, u64) {
     let read = || {
         let (at, count) = (Instant::now(), count());

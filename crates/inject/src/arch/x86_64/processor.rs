@@ -12,7 +12,7 @@ const PKRU: u32 = 9;
 
 impl Held {
     /// Fails if the thread may not use the time stamp counter. The check precedes all of our code in the thread,
-    /// because that code uses the counter. Only the thread itself can ask the kernel.
+    /// because that code uses the counter. Only the thread itself can ask the kernel about this.
     pub(crate) fn check_processor(&mut self, way: WayHome) -> Result<(), Error> {
         let Some(scratch) = self.work.scratch else {
             return Ok(());

@@ -25,7 +25,7 @@ pub(crate) unsafe fn call(nr: i64, arguments: [usize; 6]) -> i64 {
 /// clone3(2), which no libc wraps. The child calls `run` with `argument`.
 ///
 /// # Safety
-/// The arguments are those of the call, and name a stack for the child. `run` does not return.
+/// The arguments are valid for the call, and provide a stack for the child. `run` does not return.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn clone3(
     arguments: *const u8,

@@ -52,7 +52,8 @@ unsafe fn write_set(tid: i32, set: usize, values: *const u8, bytes: usize) -> io
     unsafe { ptrace::request(libc::PTRACE_SETREGSET, tid, set, place) }.map(drop)
 }
 
-/// Reads the general registers by a function that reads one set into a buffer, and returns its size in bytes.
+/// Reads the general registers with `read_set`, which reads one register set into a buffer and returns its size in
+/// bytes.
 pub(crate) fn read_by(
     read_set: impl Fn(usize, &mut [u8]) -> io::Result<usize>,
 ) -> io::Result<Registers> {
@@ -64,7 +65,7 @@ pub(crate) fn read_by(
     Ok(registers)
 }
 
-/// Reads the whole XSAVE area (x87, SSE, AVX, AVX-512, AMX, PKRU) in the same way.
+/// Reads the whole XSAVE area (x87, SSE, AVX, AVX-512, AMX, PKRU) with `read_set`, like `read_by`.
 pub(crate) fn read_extended_by(
     read_set: impl Fn(usize, &mut [u8]) -> io::Result<usize>,
 ) -> io::Result<Vec<u8>> {
@@ -74,7 +75,7 @@ pub(crate) fn read_extended_by(
     Ok(bytes)
 }
 
-/// Returns what is known of the registers of a thread that sleeps in a system call.
+/// Returns the known registers of a thread that sleeps in a system call.
 pub(crate) fn in_call(number: i64, arguments: [u64; 6], sp: u64, pc: u64) -> Registers {
     let [rdi, rsi, rdx, r10, r8, r9] = arguments;
     Registers {
@@ -103,8 +104,8 @@ pub(crate) fn write(tid: i32, registers: &Registers) -> io::Result<()> {
     unsafe { write_set(tid, NT_PRSTATUS, values, size_of::<Registers>()) }
 }
 
-/// Returns true if the stopped thread `tid` uses a shadow stack. Only then does the kernel (since 6.6) have this
-/// register set.
+/// Returns true if the stopped thread `tid` uses a shadow stack. The kernel (since 6.6) has this register set only for
+/// such threads.
 pub(crate) fn has_shadow_stack(tid: i32) -> bool {
     read_into(tid, NT_X86_SHSTK, &mut [0; size_of::<u64>()]).is_ok()
 }

@@ -110,7 +110,8 @@ pub(crate) fn must_be_repeated(saved: &Registers) -> bool {
         && NEVER_RESTARTED.contains(&(saved.orig_rax as i64))
 }
 
-/// Has a stopped thread repeat the call that it was stopped in, as if that had just begun, if the call must be repeated.
+/// Makes a stopped thread repeat the call in which it was stopped, as if the call had just begun, if it must be
+/// repeated.
 pub(crate) fn repeat_at_once(tid: i32) {
     if let Ok(now) = regs::read(tid)
         && must_be_repeated(&now)
@@ -154,9 +155,9 @@ pub(crate) fn unattended(saved: &Registers, lasted: Duration, original: Option<i
     registers
 }
 
-/// Returns registers that repeat the interrupted call, or end it with EINTR if a signal handler runs first. Without us
-/// such a signal would have ended the wait, and a program that waits for a flag set by its handler must not continue to
-/// sleep. The kernel decides, because only the kernel sees a signal between our release and the call.
+/// Returns registers that repeat the interrupted call, or end it with EINTR if a signal handler runs first. Without the
+/// stop, such a signal would have ended the wait, and a program that waits for a flag set by its handler must not
+/// continue to sleep. The kernel decides, because only the kernel sees a signal between our release and the call.
 ///
 /// The timeout of epoll_wait and epoll_pwait is in a register (r10, milliseconds), from which the `lasted` time is
 /// subtracted. For other calls, see [`timeout_register`].

@@ -1,11 +1,11 @@
-//! The original call of a restart_syscall(2).
+//! Finds the original system call behind a restart_syscall(2).
 //!
 //! When a stop has interrupted poll, futex, nanosleep or clock_nanosleep, the kernel resumes the call through
-//! restart_syscall, which takes the remaining timeout from a block in the kernel. If we are killed while such a thread
-//! is held, it goes home through rt_sigreturn, which empties the block (restore_sigcontext in
-//! arch/x86/kernel/signal_64.c). restart_syscall would then return EINTR, which a futex(2) or nanosleep(2) of a program
-//! without signal handlers never does. So the thread repeats the original call. The arguments are still in the
-//! registers, and only the number must be found. The wait starts over, so it ends late.
+//! restart_syscall, which takes the remaining timeout from a block in the kernel. If we are killed while holding a
+//! thread in one of these calls, the thread returns through rt_sigreturn, which empties the block (restore_sigcontext
+//! in arch/x86/kernel/signal_64.c). restart_syscall would then return EINTR, which futex(2) and nanosleep(2) never do
+//! in a program without signal handlers. So the thread repeats the original call. The arguments are still in the
+//! registers, so only the number has to be found. The wait starts over, so it ends later than it should.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -34,7 +34,7 @@ const CLOCKS: u64 = 64;
 const MOST_THREADS: usize = 4096;
 
 /// Calls in which threads were stopped before the kernel restarted them, by thread. The kernel does not report where a
-/// thread waits if the thread is running at that moment, as it is between two stops in a row.
+/// thread waits if the thread is running at that moment, for example between two stops in quick succession.
 static SEEN: LazyLock<Mutex<HashMap<i32, (Call, i64)>>> = LazyLock::new(Mutex::default);
 
 /// Identity of a call that survives a restart: its address and arguments.
@@ -59,7 +59,7 @@ pub(crate) fn remember(tid: i32, saved: &Registers) {
     seen.insert(tid, (call(saved), number));
 }
 
-/// Forgets threads that have ended. Another thread that stores a call meanwhile does not wait for long.
+/// Forgets threads that have ended. Another thread that stores a call in the meantime does not wait for long.
 pub(crate) fn forget_ended() {
     let lock = || SEEN.lock().unwrap_or_else(PoisonError::into_inner);
     let before: Vec<_> = lock().iter().map(|(&tid, &seen)| (tid, seen)).collect();
@@ -120,7 +120,7 @@ fn loaded_number(code: &[u8; CODE_BYTES]) -> Option<i64> {
     code.windows(5).rev().find_map(load)
 }
 
-/// Returns true if a sleeping call could have been made with these registers.
+/// Returns true if these registers could be those of a sleeping call with this number.
 fn has_arguments_of(saved: &Registers, number: i64) -> bool {
     match number {
         libc::SYS_clock_nanosleep => saved.rdi < CLOCKS && saved.rdx != 0,
@@ -182,7 +182,7 @@ mod tests {
         stopped.rax = RESTART_BY_BLOCK as u64;
         // SAFETY: no pointers.
         let own = unsafe { libc::gettid() };
-        // Thread ids are always smaller than these (proc_sys_kernel(5), pid_max).
+        // Thread ids are always smaller than these numbers (proc_sys_kernel(5), pid_max).
         let ended = (0..1000).map(|n| i32::MAX - n);
         for tid in ended.clone().chain([own]) {
             remember(tid, &stopped);

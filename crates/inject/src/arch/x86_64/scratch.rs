@@ -319,8 +319,8 @@ impl Place {
         place
     }
 
-    /// Returns a random address for other memory of ours, which stays longer and must also be far from the results of
-    /// mmap(2) and brk(2). `None`: the gap is too small.
+    /// Returns a random address for our other memory, which is mapped for longer and must also be far from the results
+    /// of mmap(2) and brk(2). `None`: the gap is too small.
     pub(crate) fn for_memory(&self, bytes: u64) -> Option<u64> {
         let pages = (self.room.end - self.room.start).checked_sub(bytes)? / PAGE_BYTES;
         let page = RandomState::new().hash_one(bytes) % pages.max(1);
@@ -358,7 +358,7 @@ impl Scratch {
         self.stack_top()
     }
 
-    /// Returns the address of the room for strings and structures, up to the end of the page.
+    /// Returns the address of the space for strings and structures, up to the end of the page.
     pub(crate) fn data(self) -> RemoteAddress {
         self.words() + word::END
     }
@@ -372,14 +372,14 @@ impl Scratch {
         self.code()
     }
 
-    /// Returns the entry that calls r14 with each word from r12 to r13 (exclusive), or until the time stamp counter
-    /// reaches r15. Its result is the address at which it stopped.
+    /// Returns the entry point that calls r14 with each word from r12 to r13 (exclusive), or until the time stamp
+    /// counter reaches r15. Its result is the address at which it stopped.
     pub(crate) fn each_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_each)
     }
 
-    /// Returns the entry that makes the clone call in the registers and waits for the child. The child makes the same
-    /// call, and both it and its own child exit.
+    /// Returns the entry point that makes the clone call in the registers and waits for the child. The child makes the
+    /// same call, and both it and its own child exit.
     pub(crate) fn fork_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_fork)
     }
@@ -387,26 +387,26 @@ impl Scratch {
     /// Number of bytes at [`Scratch::data`].
     pub(crate) const DATA_BYTES: u64 = PAGE_BYTES - word::END;
 
-    /// Returns the entry that makes the system call in the registers.
+    /// Returns the entry point that makes the system call in the registers.
     pub(crate) fn syscall_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_syscall)
     }
 
-    /// Returns the entry that waits until the permission is valid ([`word::LEAVE`]), then continues at rbx. Without
-    /// permission, the thread goes home after `Timing::spin`.
+    /// Returns the entry point that waits until the permission is valid ([`word::LEAVE`]), then continues at rbx.
+    /// Without permission, the thread goes home after `Timing::spin`.
     pub(crate) fn leave_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_leave)
     }
 
-    /// Returns the entry that makes the system call in the registers, which opens a descriptor, and records the
-    /// descriptor's object. The descriptor is closed on the way home.
+    /// Returns the entry point that makes a system call that opens a descriptor, and records the object that was
+    /// opened. The call is in the registers. The descriptor is closed on the way home.
     pub(crate) fn open_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_open)
     }
 
-    /// Returns the entry that closes the descriptor in rdi if it is the recorded object, and returns EBADF otherwise.
-    /// From its first instruction on, the way home closes no descriptor, because another thread may have reused the
-    /// number by then.
+    /// Returns the entry point that closes the descriptor in rdi if it is the recorded object, and returns EBADF
+    /// otherwise. From its first instruction on, the way home closes no descriptor, because another thread may have
+    /// reused the number by then.
     pub(crate) fn close_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_close)
     }

@@ -1,10 +1,10 @@
 //! Signal frames that return a thread to its state at the stop without our help.
 //!
 //! When this process is killed, the kernel detaches from the held thread, which continues with the current registers.
-//! So unless the thread is stopped first, every remote operation ends in rt_sigreturn(2), with a frame that describes
-//! the state at the first stop.
+//! So every remote operation that no other stop interrupts ends in rt_sigreturn(2), with a frame that restores the
+//! state at the first stop.
 //!
-//! While the scratch memory is being mapped, another frame precedes that one. It makes the thread unmap the scratch
+//! While the scratch memory is being mapped, another frame precedes this one. It makes the thread unmap the scratch
 //! memory, whose address was chosen beforehand. So no mapping remains if the tracer dies directly after the mmap,
 //! before it has seen the result.
 //!
@@ -60,8 +60,8 @@ pub(crate) struct State<'a> {
     pub mask: u64,
 }
 
-/// Builds the frames for the memory below the address `end`. In the state `call`, the thread makes a system call
-/// through a `syscall; ret`. This function sets its rsp.
+/// Builds the frames for the memory below the address `end`. `call` is the state in which the thread makes a system
+/// call through a `syscall; ret`. This function sets the rsp of that state.
 ///
 /// `extended` is an XSAVE area in standard form as PTRACE_GETREGSET returns it. Each frame begins with `entry`, to
 /// which rsp points before a `ret` into the frame ([`crate::gadgets::Gadgets::frame_entry`]).
@@ -89,7 +89,7 @@ pub(crate) fn build(
     ] {
         bytes.resize((at - call_at) as usize, 0);
         bytes.extend(entry.iter().flat_map(|word| word.to_le_bytes()));
-        // Both frames have the same vector state, which includes the protection keys of memory.
+        // Both frames have the same vector state, which includes the memory protection keys (PKRU).
         bytes.extend(user_context(registers, state.mask, xsave_at));
     }
     bytes.resize((xsave_at - call_at) as usize, 0);
@@ -140,8 +140,8 @@ fn user_context(registers: &Registers, mask: u64, xsave_at: u64) -> [u8; UCONTEX
 }
 
 /// Returns the area up to the end of the last component that is not in its initial state. The whole area may be larger
-/// than the kernel accepts from this thread: the register set includes AMX state, but a signal frame only after the
-/// process has asked for AMX.
+/// than the kernel accepts from this thread: the register set includes AMX state, but a signal frame may include it
+/// only after the process has requested AMX.
 fn used_xsave(extended: &[u8]) -> &[u8] {
     let used = word(extended, HEADER);
     let end = (2..63)

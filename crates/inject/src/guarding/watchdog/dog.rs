@@ -2,7 +2,7 @@
 //!
 //! The watchdog shares our memory, including the thread-local variables of the thread that created it. So it must not
 //! call libc (`errno` is such a variable), allocate, or panic, and makes system calls directly. For the same reason, it
-//! reads its files in /proc itself, although otherwise only `memhook-process` does that.
+//! reads files in /proc itself, which otherwise only `memhook-process` does.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -65,7 +65,7 @@ unsafe fn clone_into(cgroup: i32, shared: *const Shared, stack_end: *mut u8) -> 
     let none: libc::clone_args = unsafe { std::mem::zeroed() };
     let arguments = libc::clone_args {
         flags: libc::CLONE_VM as u64 | CLONE_INTO_CGROUP,
-        // The kernel merely adds the two numbers, so the assumed size of the stack does not matter.
+        // The kernel merely adds start and size, so the assumed size of the stack does not matter.
         stack: stack_end.addr().wrapping_sub(STACK_BYTES) as u64,
         stack_size: STACK_BYTES as u64,
         cgroup: cgroup as u64,
@@ -104,8 +104,8 @@ extern "C" fn watch(shared: *const u8) -> ! {
     let name = c"memhook-watch".as_ptr().addr();
     plain(libc::SYS_prctl, libc::PR_SET_NAME as usize, name, 0);
     close_descriptors();
-    // Each check is short, so a short time slice suffices. On a busy machine, the target would also have to wait until
-    // the watchdog runs.
+    // Each check is short, so a short time slice suffices. The kernel also schedules a thread with a short slice
+    // sooner: on a busy machine, the target has to wait until the watchdog runs.
     set_turn(SHORTEST_NS);
     shared.ready.store(1, SeqCst);
 
@@ -180,7 +180,7 @@ fn way(shared: &Shared, hold: u32) -> Way {
 
 /// Sends SIGCONT with the value by which the holder's handler recognizes the watchdog. The signal goes to one thread.
 /// If it went to the process, another process's SIGCONT could be lost before the handler has run, because a second
-/// pending signal of the same number is dropped (signal(7)). The signal continues all threads nevertheless.
+/// pending signal of the same number is dropped (signal(7)). Even so, the signal continues all threads.
 pub(crate) fn continue_holder(pid: i32) {
     // SAFETY: siginfo_t is plain integers and padding; all-zero is valid.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -243,7 +243,8 @@ const BEHIND_PID: &[u8] = b", which continues\n";
 
 /// Kills the attacher, reports this, and exits.
 fn end(shared: &Shared, why: &[u8]) -> ! {
-    // Otherwise, this process would end together with the attacher, before it could report the reason.
+    // The death signal is cleared, because otherwise this process would end together with the attacher, before it could
+    // report the reason.
     plain(libc::SYS_prctl, libc::PR_SET_PDEATHSIG as usize, 0, 0);
     if plain(libc::SYS_getppid, 0, 0, 0) != i64::from(shared.pid) {
         exit();

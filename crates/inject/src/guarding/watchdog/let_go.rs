@@ -1,7 +1,7 @@
 //! Early release of a target by its holder.
 //!
 //! ptrace requests must come from the thread that seized the target, so no other thread can release it. But a signal
-//! makes the holder release it in any state of the holder: in an endless loop, waiting for a lock of another thread of
+//! makes the holder release the target in any situation: in an endless loop, waiting for a lock of another thread of
 //! ours, or waiting for a processor behind sixty runnable processes. Each held thread has been prepared to resume its
 //! own work (`way_home.rs`). So the effect is the same as if this process were killed at that moment, and the kill
 //! tests cover this case too.
@@ -55,7 +55,7 @@ pub(super) fn let_go_if_asked(shared: &Shared) {
     if hold == 0 || shared.asked.load(SeqCst) != hold || shared.kept.load(SeqCst) != 0 {
         return;
     }
-    // This comes first: the hold is over as soon as the first thread runs.
+    // The release is recorded first, because the hold is over as soon as the first thread runs.
     shared.let_go.store(hold, SeqCst);
     match usize::try_from(shared.threads.load(SeqCst)) {
         Ok(directory) => each_thread_in(directory, let_thread_go),
@@ -80,13 +80,13 @@ fn let_thread_go(tid: i32) {
             None => return,
         },
     };
-    // The thread is in a call that a stop must not end, and has not been examined yet.
+    // The thread is in a system call that a stop must not end, and the thread has not been examined yet.
     restart::repeat_at_once(tid);
     let _ = request(libc::PTRACE_DETACH, tid, 0, signal as usize);
 }
 
-/// Returns the signal with which a stopped thread continues: the signal for which it has stopped, as in the kernel when
-/// a tracer ends. `None`: a fault, which would kill the thread, and which the holder handles.
+/// Returns the signal with which a stopped thread continues: the signal for which it has stopped. The kernel does the
+/// same when a tracer ends. Returns `None` for a fault, which would kill the thread, and which the holder handles.
 fn of_stop(info: &libc::siginfo_t) -> Option<i32> {
     const FAULTS: [i32; 6] = [
         libc::SIGTRAP,
@@ -107,7 +107,7 @@ fn of_stop(info: &libc::siginfo_t) -> Option<i32> {
     (!is_fault).then_some(info.si_signo)
 }
 
-/// Makes a request without `ptrace.rs`, which counts steps in tests.
+/// Makes a ptrace request directly, not through `ptrace.rs`, which counts steps in tests.
 fn request(kind: libc::c_uint, tid: i32, address: usize, data: usize) -> Result<(), i32> {
     let arguments = [kind as usize, tid as usize, address, data, 0, 0];
     // SAFETY: the callers pass what ptrace(2) requires; a pointer leads to a live siginfo_t.

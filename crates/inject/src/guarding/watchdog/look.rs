@@ -26,8 +26,8 @@ impl Look {
         }
     }
 
-    /// Returns true if the thread was runnable both times and got less than a fraction of a processor between the two
-    /// looks.
+    /// Returns true if the thread was runnable both times and got less than 1/`STARVED_SHARE` of a processor between
+    /// the two looks.
     fn is_starved_since(&self, before: &Look, elapsed_ns: u64) -> bool {
         let ran = |look: &Look| look.turns.map_or(0, |turns| turns[0]);
         ran(self).saturating_sub(ran(before)) < elapsed_ns / STARVED_SHARE

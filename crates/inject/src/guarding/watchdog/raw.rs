@@ -189,8 +189,8 @@ mod tests {
                     found.intersection(&again).count() > 100
                 }) && found.intersection(&listed).count() > 100
             };
-            // Other tests start and end threads at the same time, and when a thread ends, the kernel may omit the
-            // threads after it.
+            // Other tests start and end threads at the same time. When a thread ends, the kernel may omit the threads
+            // listed after it.
             assert!((0..1000).any(|_| is_listed_alike()));
             drop(done);
         });

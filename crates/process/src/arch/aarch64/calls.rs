@@ -14,7 +14,7 @@ fn instructions(svma: u64, code: &[u8]) -> impl Iterator<Item = (u64, u32)> {
         .map(move |(index, word)| (svma + 4 * index as u64, u32::from_le_bytes(*word)))
 }
 
-/// Returns the address that `adrp` followed by `ldr Xt, [Xn, #offset]` loads from, and Xt.
+/// Returns the address from which `adrp` followed by `ldr Xt, [Xn, #offset]` loads, and the register Xt.
 fn loaded(place: u64, adrp: u32, ldr: u32) -> Option<(u64, u32)> {
     if adrp & 0x9f00_0000 != 0x9000_0000 || ldr & 0xffc0_0000 != 0xf940_0000 {
         return None;
@@ -32,8 +32,8 @@ fn loaded(place: u64, adrp: u32, ldr: u32) -> Option<(u64, u32)> {
 }
 
 /// Finds calls through slots. `blr` of a value loaded from a slot is a call. `br` of such a value is a PLT entry, and
-/// calls of that entry count too. Between load and jump, a PLT entry has an addition (`add x16, x16, #offset`), and a
-/// call without PLT may set up arguments.
+/// calls of that entry count too. Between the load and the jump, a PLT entry has an addition (`add x16, x16, #offset`),
+/// and code that calls without a PLT may set up arguments.
 pub(crate) fn slot_jumps(
     svma: u64,
     code: &[u8],

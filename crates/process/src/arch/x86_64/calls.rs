@@ -1,4 +1,4 @@
-//! Calls in code of x86-64.
+//! Finds calls in x86-64 code.
 //!
 //! The code is not disassembled. A `call rel32` or `jmp rel32` has five bytes, and the last four must name one of a few
 //! addresses, so other bytes that look like such an instruction are rare: about ten in 2^32.
@@ -15,7 +15,7 @@ fn displaced(svma: u64, code: &[u8], at: usize, length: usize) -> Option<u64> {
 }
 
 /// Finds calls through slots. `call *slot(%rip)` is a call. `jmp *slot(%rip)` is a PLT entry, and calls of that entry
-/// count too. It may also be a tail call, whose address is never called.
+/// count too. It may also be a tail call. Nothing calls the address of a tail call.
 pub(crate) fn slot_jumps(
     svma: u64,
     code: &[u8],

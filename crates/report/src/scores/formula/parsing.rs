@@ -4,7 +4,7 @@ use super::super::variables::{VARIABLES, Variable};
 use super::{FUNCTIONS, Formula, FormulaError, LONGEST, LONGEST_NAME, RESERVED_NAMES, Step};
 use memhook_foreign::visible;
 
-/// Maximum nesting depth of parentheses, calls and signs, on which the parser recurses.
+/// Maximum nesting depth of parentheses, calls and signs. The parser recurses for each of them.
 const DEEPEST: usize = 50;
 
 type Result<T> = std::result::Result<T, FormulaError>;
