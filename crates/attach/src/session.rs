@@ -39,7 +39,7 @@ use marks::Marks;
 use memhook_heap::module_file;
 use memhook_process::{
     Mapping, ModuleImage, TargetRoot, has_ended, is_executed_still, mappings, open_memory,
-    seccomp_filters, thread_state,
+    seccomp_filters, still_chosen, thread_state,
 };
 use memhook_stream::{Config, NamedMoment, Region};
 use memhook_symbols::{ModuleFile, PerfMap, made_module, python_module};
@@ -106,7 +106,10 @@ impl Session {
     ) -> Result<Session, Error> {
         let program = open_memory(pid);
         let has_changed = || matches!(&program, Ok(memory) if !is_executed_still(memory));
-        let gone = || Error::from(memhook_inject::Error::TargetGone { pid });
+        let gone = || match still_chosen(pid) {
+            Ok(()) => memhook_inject::Error::TargetGone { pid }.into(),
+            Err(replaced) => Error::from(replaced),
+        };
         // Whatever is missing after a change is missing because of it.
         let config =
             limited(pid, settings).map_err(|error| if has_changed() { gone() } else { error })?;

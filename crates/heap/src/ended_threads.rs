@@ -49,8 +49,9 @@ fn ended_stack(snapshot: &Snapshot, area: &Area, at: u64) -> Option<Range<u64>> 
     let is_alive = threads.any(|t| t.fs_base == at || (start..end).contains(&t.rsp));
     // The descriptor itself keeps pointing to the thread's vector of TLS blocks, which the next
     // thread reuses, and to the thread's result.
-    let descriptor = match snapshot.libc() {
-        Some(_) => native::end_of_stack(at, place_in_list(snapshot, at)?),
+    // A static program does not show which C library it contains, but the two lists differ.
+    let descriptor = match place_in_list(snapshot, at) {
+        Some(list) => native::end_of_stack(at, list),
         None => alone(snapshot, at)?,
     };
     (!is_alive && end <= area.end).then_some(start..descriptor)
@@ -164,6 +165,10 @@ mod tests {
         snapshot.meta.areas[0].kind = AreaKind::Anonymous;
         let start = snapshot.meta.areas[0].start;
         assert_eq!(ended_stacks(&snapshot), [start..descriptor]);
+        // A static program has no module of its C library.
+        let modules = std::mem::take(&mut snapshot.meta.modules);
+        assert_eq!(ended_stacks(&snapshot), [start..descriptor]);
+        snapshot.meta.modules = modules;
         snapshot.meta.threads.push(ThreadState {
             fs_base: descriptor,
             ..ThreadState::default()
@@ -188,11 +193,12 @@ mod tests {
         snapshot.meta.areas[0].kind = AreaKind::Anonymous;
         snapshot.meta.modules.clear();
         let start = snapshot.meta.areas[0].start;
-        assert_eq!(ended_stacks(&snapshot), []);
         let mut put = |offset: u64, word: u64| {
             let at = (descriptor + offset - start) as usize;
             snapshot.regions[0].bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
         };
+        // No list of glibc.
+        put(0x2c0, 0);
         put(24, descriptor);
         assert_eq!(ended_stacks(&snapshot), [start..descriptor]);
     }

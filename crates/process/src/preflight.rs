@@ -57,6 +57,9 @@ impl Check {
     }
 }
 
+/// Maximum number of repeated checks of a process without an initial thread, whose other threads may come and go.
+const MOST_REPEATS: u32 = 20;
+
 /// Purpose of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
@@ -78,6 +81,7 @@ pub fn preflight_of_search(pid: i32) -> Vec<Check> {
 }
 
 fn checked(pid: i32, purpose: Purpose) -> Vec<Check> {
+    let mut left = MOST_REPEATS;
     loop {
         let (thread, mut checks) = (living_thread(pid), Vec::new());
         let Err(failure) = look(pid, purpose, &mut checks) else {
@@ -85,10 +89,11 @@ fn checked(pid: i32, purpose: Purpose) -> Vec<Check> {
         };
         let ended = ended_meanwhile(pid);
         // A thread that ends loses its memory before it becomes a zombie. In that case, the checks need another thread.
-        if ended.is_some() || living_thread(pid) == thread {
+        if left == 0 || ended.is_some() || living_thread(pid) == thread {
             checks.push(ended.unwrap_or(failure));
             return checks;
         }
+        left -= 1;
     }
 }
 

@@ -308,6 +308,7 @@ fn the_stack_of_a_picked_row_is_marked_in_the_graph() {
         let shown = marked(&mut browser, inwards, name);
         assert_eq!(shown, stack[..stack.len() - shared], "seed {seed}");
         browser.value("app.update({ isWholeRoot: true })");
+        browser.settle();
         assert_eq!(marked(&mut browser, inwards, name), *stack, "seed {seed}");
         browser.click("#shapes [data-name=callers]");
         assert_eq!(

@@ -134,8 +134,10 @@ fn a_leak_has_the_same_names_in_the_next_run() {
     let mut uses = Vec::new();
     for _ in 0..3 {
         let report = leaking(&caches);
-        assert!(report.1.contains("gate_cases.cc:"), "{}", report.1);
-        assert_eq!(*first.get_or_insert(report.clone()), report);
+        // What else is reachable depends on how the hook was loaded.
+        let leaks = report.1.split("\n\n").next().expect("the leaks").to_owned();
+        assert!(leaks.contains("gate_cases.cc:"), "{}", report.1);
+        assert_eq!(*first.get_or_insert(leaks.clone()), leaks);
         let entries = std::fs::read_dir(format!("{caches}/memhook-rs/names-3"));
         let entries = entries.expect("names are kept").map(|entry| {
             let entry = entry.expect("an entry");
