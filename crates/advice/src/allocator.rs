@@ -120,7 +120,12 @@ fn retention(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
                 None => format!("{name} has no call that gives it back"),
             },
         },
-        cost: TRIM_COST,
+        cost: match is_trimmed {
+            true => TRIM_COST,
+            false => {
+                "a change of the program or of its settings, and pages that are used again fault in"
+            }
+        },
         evidence: match is_trimmed {
             true => format!("{TRIM} --dry-run {}", facts.target()),
             false => format!("memhook-rs rss {}", facts.target()),
